@@ -80,8 +80,9 @@ bench-parts: ## every other benchmark by itself; results as JSON under bench/res
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m bench
 
-lint: ## style, strict types, architecture rules
+lint: ## format, style, strict types, architecture rules
 	@bash deploy/setup-venv.sh dev
+	@$(VENV)/ruff format --check --quiet .
 	@$(VENV)/ruff check .
 	@$(VENV)/mypy -p ledgermq -m pyspark_ledgermq
 	@$(VENV)/python -m pytest -q tests/test_tidy.py

@@ -1,11 +1,13 @@
-"""Checkers of client histories: could one log per queue have given all answers? Uses only the standard library.
+"""Checkers of client histories: could one log per queue have given all answers? Uses only the
+standard library.
 
-This module holds the history of a queue's operations and its check for linearizability. It does not know who records histories (simulator,
-tests on real processes), and opens nothing.
+This module holds the history of a queue's operations and its check for linearizability. It does not
+know who records histories (simulator, tests on real processes), and opens nothing.
 
-A queue is a log: a send appends a value (unique by construction) and learns its offset; a read learns a run of offsets and the end of the
-queue. The offsets fix the only possible order of sends and reads, so linearizability (Herlihy and Wing 1990) needs no search: the order is
-legal if no operation in it started after the return of a later one.
+A queue is a log: a send appends a value (unique by construction) and learns its offset; a read
+learns a run of offsets and the end of the queue. The offsets fix the only possible order of sends
+and reads, so linearizability (Herlihy and Wing 1990) needs no search: the order is legal if no
+operation in it started after the return of a later one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message sent. `returned` is NEVER and `offset` None if the outcome is unknown (an error, a timeout)."""
+    """One message sent. `returned` is NEVER and `offset` None if the outcome is unknown (an error,
+    a timeout)."""
 
     value: str
     invoked: float
@@ -29,7 +32,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Consecutive values from `first` on, and the end of the queue at that moment: the offset of the next message."""
+    """Consecutive values from `first` on, and the end of the queue at that moment: the offset of
+    the next message."""
 
     invoked: float
     returned: float
@@ -40,20 +44,23 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`rule` is an id: `value`, `twice`, `phantom`, `lost`, `stale`, `order`, `reordered`, `missing` or `unknown`."""
+    """`rule` is an id: `value`, `twice`, `phantom`, `lost`, `stale`, `order`, `reordered`,
+    `missing` or `unknown`."""
 
     rule: str
     text: str
 
 
 def check_queue(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """Violations in one queue's history; empty if it is linearizable. Values must be unique; offsets count from 0."""
+    """Violations in one queue's history; empty if it is linearizable. Values must be unique;
+    offsets count from 0."""
     found = _disagreements(sends, reads)
     return found or _order(sends, reads)
 
 
 def _disagreements(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """One value per offset and one offset per value, for all clients and all times; no value that was not sent."""
+    """One value per offset and one offset per value, for all clients and all times; no value that
+    was not sent."""
     found: list[Violation] = []
     at: dict[int, str] = {}
     where: dict[str, int] = {}
@@ -63,10 +70,18 @@ def _disagreements(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violati
     for read in reads:
         told += [(read.first + k, value) for k, value in enumerate(read.values)]
         if read.first + len(read.values) > read.end:
-            found.append(Violation("stale", f"a read saw offset {read.first + len(read.values) - 1} and an end of {read.end}"))
+            found.append(
+                Violation(
+                    "stale",
+                    f"a read saw offset {read.first + len(read.values) - 1} and an end of"
+                    f" {read.end}",
+                )
+            )
     for offset, value in told:
         if value not in known:
-            found.append(Violation("phantom", f"offset {offset} held {value!r}, which no client sent"))
+            found.append(
+                Violation("phantom", f"offset {offset} held {value!r}, which no client sent")
+            )
         if at.setdefault(offset, value) != value:
             found.append(Violation("value", f"offset {offset} was {at[offset]!r} and {value!r}"))
         if where.setdefault(value, offset) != offset:
@@ -84,7 +99,8 @@ class _Step:
 
 
 def _order(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """Check the order of the offsets against real time. Offsets without a known send belong to sends of unknown outcome."""
+    """Check the order of the offsets against real time. Offsets without a known send belong to
+    sends of unknown outcome."""
     where = {value: read.first + k for read in reads for k, value in enumerate(read.values)}
     placed: dict[int, Send] = {}
     open_sends: list[Send] = []
@@ -104,12 +120,17 @@ def _order(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
             steps.append(_Step(read.invoked, read.returned, f"a read that saw the end {offset}"))
         if offset < end:
             at = placed.get(offset)
-            steps.append(None if at is None else _Step(at.invoked, at.returned, f"the send of {at.value!r} to offset {offset}"))
+            steps.append(
+                None
+                if at is None
+                else _Step(at.invoked, at.returned, f"the send of {at.value!r} to offset {offset}")
+            )
     return _fill_and_compare(steps, open_sends)
 
 
 def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> list[Violation]:
-    """Assign the unknown offsets to open sends in the order of their start: any other assignment would only be later."""
+    """Assign the unknown offsets to open sends in the order of their start: any other assignment
+    would only be later."""
     waiting: list[tuple[float, str]] = []
     for send in open_sends:
         heappush(waiting, (send.invoked, send.value))
@@ -118,13 +139,21 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
     for step in steps:
         if step is None:
             if not waiting:
-                found.append(Violation("lost", "an offset below the end holds no value that was sent"))
+                found.append(
+                    Violation("lost", "an offset below the end holds no value that was sent")
+                )
                 continue
             invoked, value = heappop(waiting)
             step = _Step(invoked, NEVER, f"the send of {value!r}, whose outcome is unknown,")
         if step.returned < newest.invoked:
             rule = "stale" if "a read" in (step.text[:6], newest.text[:6]) else "order"
-            found.append(Violation(rule, f"{step.text} ended at {step.returned}, before {newest.text} began at {newest.invoked}"))
+            found.append(
+                Violation(
+                    rule,
+                    f"{step.text} ended at {step.returned}, before {newest.text} began at"
+                    f" {newest.invoked}",
+                )
+            )
         if step.invoked > newest.invoked:
             newest = step
     return found

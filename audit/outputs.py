@@ -1,8 +1,10 @@
-"""The files that an audit writes: each complete or absent, and a set of files from one audit or absent. Their content is not known here.
+"""The files that an audit writes: each complete or absent, and a set of files from one audit or
+absent. Their content is not known here.
 
-A file is written under a temporary name next to its target, synced, and renamed. One file of a set is written last: it is removed before
-the first file of the set is replaced, and created when all others exist. A reader that finds it has a complete set. A killed job leaves at
-most temporary files, which the next one overwrites.
+A file is written under a temporary name next to its target, synced, and renamed. One file of a set
+is written last: it is removed before the first file of the set is replaced, and created when all
+others exist. A reader that finds it has a complete set. A killed job leaves at most temporary
+files, which the next one overwrites.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class CannotWrite(Carried):
     exit_code = ExitCode.USAGE
 
     def __init__(self, path: Path, error: OSError) -> None:
-        self.what = f"{path} cannot be written ({os.strerror(error.errno) if error.errno else error})"
+        self.what = (
+            f"{path} cannot be written ({os.strerror(error.errno) if error.errno else error})"
+        )
         room = "free disk space there, or choose another place"
         self.remedy = room if error.errno in FULL else "choose a place where this user may write"
         super().__init__(f"{self.what}; {self.remedy}")
@@ -79,9 +83,11 @@ def write_file(path: Path, write: WriteTo) -> None:
             os.replace(_unfinished(place), place)
 
 
-def write_set(directory: Path, files: Mapping[str, WriteTo], last: str, former: Collection[str] = ()) -> None:
-    """Write files that belong together, by name; `last` is one of them. `former`: names that an older set may have had, which are removed
-    if this set does not have them. Raises CannotWrite."""
+def write_set(
+    directory: Path, files: Mapping[str, WriteTo], last: str, former: Collection[str] = ()
+) -> None:
+    """Write files that belong together, by name; `last` is one of them. `former`: names that an
+    older set may have had, which are removed if this set does not have them. Raises CannotWrite."""
     try_directory(directory)
     try:
         for name, write in files.items():
@@ -108,7 +114,8 @@ def _is_special(path: Path) -> bool:
 
 
 def _prepare(path: Path, write: WriteTo) -> None:
-    """Write the content under the temporary name, and sync it. Raises OSError. After that, and after Ctrl-C, removes what it wrote."""
+    """Write the content under the temporary name, and sync it. Raises OSError. After that, and
+    after Ctrl-C, removes what it wrote."""
     unfinished = _unfinished(path)
     try:
         write(unfinished)

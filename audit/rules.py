@@ -1,7 +1,8 @@
-"""Every check of the auditor by name: rule id, the class of its findings, and the requirement in one line.
+"""Every check of the auditor by name: rule id, the class of its findings, and the requirement in
+one line.
 
-Only names and the two value types that carry them live here; the checks live where the bytes are read. A rule that is not in the table
-cannot be reported.
+Only names and the two value types that carry them live here; the checks live where the bytes are
+read. A rule that is not in the table cannot be reported.
 """
 
 from __future__ import annotations
@@ -21,35 +22,103 @@ UNDECIDABLE = "undecidable"
 CLASSES = (TORN_TAIL, BIT_ROT, DIVERGENCE, MISSING, EXTRA, REORDERED, WRONG_DERIVED, UNDECIDABLE)
 
 NEXT_STEP = {
-    TORN_TAIL: "Nothing to do: a killed node cuts this off at its next start, and nothing acknowledged was in it.",
-    BIT_ROT: "Keep the directory, check the disk, and put it back from replicas that prove theirs: ledgermq repair --from-findings.",
-    DIVERGENCE: "Stop writing to this group; keep all directories: two replicas hold different histories, which is a bug or a foreign log.",
-    MISSING: "It lost entries it had stored: put them back from replicas that hold them: ledgermq repair --from-findings.",
-    EXTRA: "Keep the directory: it holds entries or files that the majority does not have; find out who wrote them before removing any.",
-    REORDERED: "Stop writing to this group and keep all directories: the same entries stand in another order.",
-    WRONG_DERIVED: "The log is the truth: stop the node, and have derived files made again from it: ledgermq repair --from-findings.",
-    UNDECIDABLE: "No majority proves which bytes are right: keep all directories, look for a further copy, and do not repair by hand.",
+    TORN_TAIL: (
+        "Nothing to do: a killed node cuts this off at its next start, and nothing acknowledged was"
+        " in it."
+    ),
+    BIT_ROT: (
+        "Keep the directory, check the disk, and put it back from replicas that prove theirs:"
+        " ledgermq repair --from-findings."
+    ),
+    DIVERGENCE: (
+        "Stop writing to this group; keep all directories: two replicas hold different histories,"
+        " which is a bug or a foreign log."
+    ),
+    MISSING: (
+        "It lost entries it had stored: put them back from replicas that hold them: ledgermq repair"
+        " --from-findings."
+    ),
+    EXTRA: (
+        "Keep the directory: it holds entries or files that the majority does not have; find out"
+        " who wrote them before removing any."
+    ),
+    REORDERED: (
+        "Stop writing to this group and keep all directories: the same entries stand in another"
+        " order."
+    ),
+    WRONG_DERIVED: (
+        "The log is the truth: stop the node, and have derived files made again from it: ledgermq"
+        " repair --from-findings."
+    ),
+    UNDECIDABLE: (
+        "No majority proves which bytes are right: keep all directories, look for a further copy,"
+        " and do not repair by hand."
+    ),
 }
 
 RULE_STEP = {
-    "client.lost": "Keep all directories and the receipts: an acknowledged message is gone; look for another copy of the log.",
-    "client.twice": "Keep all directories: one message is in the log twice, and consumers received it twice.",
+    "client.lost": (
+        "Keep all directories and the receipts: an acknowledged message is gone; look for another"
+        " copy of the log."
+    ),
+    "client.twice": (
+        "Keep all directories: one message is in the log twice, and consumers received it twice."
+    ),
     "client.order": "Keep all directories and the clients' files: messages changed their order.",
-    "client.receipt": "Check the receipts with `ledgermq receipts verify`; if they are true, the log was changed: keep all directories.",
-    "client.phantom": "Keep all directories and the clients' files: a consumer received a message that the log does not hold.",
-    "client.redelivered": "Compare with the consumer group's delivery records in the log; messages were processed again.",
+    "client.receipt": (
+        "Check the receipts with `ledgermq receipts verify`; if they are true, the log was changed:"
+        " keep all directories."
+    ),
+    "client.phantom": (
+        "Keep all directories and the clients' files: a consumer received a message that the log"
+        " does not hold."
+    ),
+    "client.redelivered": (
+        "Compare with the consumer group's delivery records in the log; messages were processed"
+        " again."
+    ),
     "client.delivery": "Correct the program that wrote this file of deliveries.",
-    "stored.digest": "Put the object back from the store's own versions, or from a replica with the file; no node looks for it again.",
-    "stored.missing": "Put the object back from the store's own versions, or from a replica with the file; no node looks for it again.",
-    "stored.gap": "Put the objects back from the store's own versions; until then a restore ends before the gap.",
-    "stored.older": "Put the newer objects back from the store's own versions, and find out who replaced or removed them.",
+    "stored.digest": (
+        "Put the object back from the store's own versions, or from a replica with the file; no"
+        " node looks for it again."
+    ),
+    "stored.missing": (
+        "Put the object back from the store's own versions, or from a replica with the file; no"
+        " node looks for it again."
+    ),
+    "stored.gap": (
+        "Put the objects back from the store's own versions; until then a restore ends before the"
+        " gap."
+    ),
+    "stored.older": (
+        "Put the newer objects back from the store's own versions, and find out who replaced or"
+        " removed them."
+    ),
     "stored.foreign": "Keep it, find out who wrote it, and give every cluster a prefix of its own.",
-    "stored.manifest": "Put the manifest back from the store's own versions; it says nothing that the log file does not say.",
-    "stored.entries": "Put the manifest back from the store's own versions, and keep the replicas: it does not describe the stored file.",
-    "stored.seal": "Keep all replicas and the object: the store holds another file than the one that a majority sealed.",
-    "stored.index": "Remove the index part (its objects .index and .rows): no message is lost, the next reader makes it from the log file.",
-    "stored.definitions": "Restart a node: it stores its definitions anew; or put the object back from the store's own versions.",
-    "stored.replica": "Keep the replica and the object: one of them is not what a majority sealed; audit with --deep.",
+    "stored.manifest": (
+        "Put the manifest back from the store's own versions; it says nothing that the log file"
+        " does not say."
+    ),
+    "stored.entries": (
+        "Put the manifest back from the store's own versions, and keep the replicas: it does not"
+        " describe the stored file."
+    ),
+    "stored.seal": (
+        "Keep all replicas and the object: the store holds another file than the one that a"
+        " majority sealed."
+    ),
+    "stored.index": (
+        "Remove the index part (its objects .index and .rows): no message is lost, the next reader"
+        " makes it from the log file."
+    ),
+    "stored.definitions": (
+        "Restart a node: it stores its definitions anew; or put the object back from the store's"
+        " own versions."
+    ),
+    "stored.replica": (
+        "Keep the replica and the object: one of them is not what a majority sealed; audit with"
+        " --deep."
+    ),
 }
 
 
@@ -63,12 +132,13 @@ class Rule:
 
 
 def _table(text: str) -> dict[str, Rule]:
-    rules = [Rule(*(part.strip() for part in line.split("|"))) for line in text.strip().splitlines()]
+    rules = [
+        Rule(*(part.strip() for part in line.split("|"))) for line in text.strip().splitlines()
+    ]
     return {rule.id: rule for rule in rules}
 
 
-RULES = _table(
-    """
+RULES = _table("""
     file.read            | bit-rot       | every byte of every file can be read
     file.length          | bit-rot       | a file has exactly the length that the identity gives its kind
     file.name            | extra         | files are named by their offset, a multiple of the file length; none lies ahead of the log
@@ -216,8 +286,7 @@ RULES = _table(
     client.phantom       | missing       | every message that was delivered is stored where it was delivered from
     client.redelivered   | wrong-derived | what a consumer group acknowledged is not delivered to it again
     client.delivery      | undecidable   | a row of a file of deliveries names topic, message id and time
-    """
-)
+    """)
 
 
 Place = tuple[str, int, int]
@@ -226,11 +295,13 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A broken rule at a place, before the circumstances (synced mark, peers, clean stop) decide what it means.
+    """A broken rule at a place, before the circumstances (synced mark, peers, clean stop) decide
+    what it means.
 
-    `file` is a path under the node directory; bytes `byte_from` … `byte_to` − 1 of it are concerned. `index` is the first entry concerned.
-    `torn`: a write that a crash interrupted could have left this. `measures`: the places that the bytes were compared with, if damage there
-    would explain the flaw; a finding there then replaces it (`verdicts`).
+    `file` is a path under the node directory; bytes `byte_from` … `byte_to` − 1 of it are
+    concerned. `index` is the first entry concerned. `torn`: a write that a crash interrupted could
+    have left this. `measures`: the places that the bytes were compared with, if damage there would
+    explain the flaw; a finding there then replaces it (`verdicts`).
     """
 
     rule: str
@@ -248,7 +319,8 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A flaw with its verdict. `fails` is False for what ordinary recovery removes; every other finding makes the audit FAIL."""
+    """A flaw with its verdict. `fails` is False for what ordinary recovery removes; every other
+    finding makes the audit FAIL."""
 
     klass: str
     replica: str
@@ -266,7 +338,10 @@ class Finding:
         """The finding in text form, as scripts read it."""
         flaw = self.flaw
         entry = "-" if flaw.index is None else str(flaw.index)
-        return f"{self.klass} {self.replica} {flaw.file} entry={entry} bytes={flaw.byte_from}-{flaw.byte_to} rule={flaw.rule}"
+        return (
+            f"{self.klass} {self.replica} {flaw.file} entry={entry}"
+            f" bytes={flaw.byte_from}-{flaw.byte_to} rule={flaw.rule}"
+        )
 
     def as_json(self) -> dict[str, object]:
         flaw = self.flaw
@@ -284,8 +359,9 @@ class Finding:
 
 
 def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
-    """Join runs of the same rule over consecutive entries of a file, so that a systematic writer error is one finding, not a million.
-    Beyond `limit` flaws, the others of a rule in a file become one flaw that covers them all."""
+    """Join runs of the same rule over consecutive entries of a file, so that a systematic writer
+    error is one finding, not a million. Beyond `limit` flaws, the others of a rule in a file become
+    one flaw that covers them all."""
     joined: list[Flaw] = []
     counts: list[int] = []
     last: dict[tuple[object, ...], tuple[int, int]] = {}
@@ -303,7 +379,11 @@ def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
         if flaw.index is not None:
             last[key] = (place, flaw.index)
     told = [
-        replace(flaw, proof=f"{flaw.proof}; and {count - 1} more entries in a row") if count > 1 else flaw
+        (
+            replace(flaw, proof=f"{flaw.proof}; and {count - 1} more entries in a row")
+            if count > 1
+            else flaw
+        )
         for flaw, count in zip(joined, counts, strict=True)
     ]
     return [*told[:limit], *_summed(told[limit:])]
@@ -311,11 +391,14 @@ def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
 
 def _over(one: Flaw, other: Flaw) -> Flaw:
     """The first flaw, extended to the bytes of both."""
-    return replace(one, byte_from=min(one.byte_from, other.byte_from), byte_to=max(one.byte_to, other.byte_to))
+    return replace(
+        one, byte_from=min(one.byte_from, other.byte_from), byte_to=max(one.byte_to, other.byte_to)
+    )
 
 
 def _summed(flaws: Sequence[Flaw]) -> list[Flaw]:
-    """One flaw per rule and file, as strict as the strictest: of the first entry, torn only if all are."""
+    """One flaw per rule and file, as strict as the strictest: of the first entry, torn only if all
+    are."""
     sums: dict[tuple[str, str], list[Flaw]] = {}
     for flaw in flaws:
         sums.setdefault((flaw.rule, flaw.file), []).append(flaw)
@@ -324,5 +407,9 @@ def _summed(flaws: Sequence[Flaw]) -> list[Flaw]:
         whole = reduce(_over, same)
         index = min((flaw.index for flaw in same if flaw.index is not None), default=None)
         proof = f"{whole.proof}; and {len(same) - 1} more places up to byte {whole.byte_to}"
-        found.append(replace(whole, index=index, torn=all(flaw.torn for flaw in same), measures=(), proof=proof))
+        found.append(
+            replace(
+                whole, index=index, torn=all(flaw.torn for flaw in same), measures=(), proof=proof
+            )
+        )
     return found

@@ -1,1 +1,2 @@
-"""Benchmarks with the shipped defaults: `python -m bench [NAME…]`. Only this package imports itself."""
+"""Benchmarks with the shipped defaults: `python -m bench [NAME…]`. Only this package imports
+itself."""

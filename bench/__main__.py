@@ -1,8 +1,9 @@
 """`python -m bench [NAME…]`: run benchmarks, print medians, write bench/results/NAME.json.
 
-`--list` lists them, `--runs N` overrides how often each is repeated, `--directory DIR` is the place for data: benchmarks of durability
-refuse a directory in memory. `--quick` tries the short plan of a benchmark that has one, and keeps no result. `--summary` collects the last
-results in one small file, which docs/performance.md refers to.
+`--list` lists them, `--runs N` overrides how often each is repeated, `--directory DIR` is the place
+for data: benchmarks of durability refuse a directory in memory. `--quick` tries the short plan of a
+benchmark that has one, and keeps no result. `--summary` collects the last results in one small
+file, which docs/performance.md refers to.
 """
 
 from __future__ import annotations
@@ -68,8 +69,11 @@ def load() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"bench.{name}") for name in MODULES}
 
 
-def measure(module: ModuleType, directory: Path, runs: int, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one benchmark several times, each in its own directory, which is removed afterwards. `plan`: options of its `run`."""
+def measure(
+    module: ModuleType, directory: Path, runs: int, plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run one benchmark several times, each in its own directory, which is removed afterwards.
+    `plan`: options of its `run`."""
     results = []
     machine = report.machine(directory)
     for number in range(runs):
@@ -79,7 +83,9 @@ def measure(module: ModuleType, directory: Path, runs: int, plan: Mapping[str, A
             results.append(module.run(work, **plan))
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        report.say(f"{module.NAME}: run {number + 1} of {runs} took {time.monotonic() - began:.0f} s")
+        report.say(
+            f"{module.NAME}: run {number + 1} of {runs} took {time.monotonic() - began:.0f} s"
+        )
     return {
         "v": 1,
         "benchmark": module.NAME,
@@ -95,10 +101,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(MODULES)}")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
-    parser.add_argument("--summary", action="store_true", help="collect the medians of the last results in bench/results/summary.json")
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="collect the medians of the last results in bench/results/summary.json",
+    )
     parser.add_argument("--runs", type=int, help="how often each is repeated (default: its own)")
-    parser.add_argument("--quick", action="store_true", help="try the short plan of a benchmark that has one; keep no result")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="try the short plan of a benchmark that has one; keep no result",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data"
+    )
     options = parser.parse_args()
     options.names = [name.replace("-", "_") for name in options.names]
     unknown = set(options.names) - set(MODULES)
@@ -118,10 +134,21 @@ def main() -> None:
         parser.error(f"no short plan for {', '.join(unplanned)}; leave --quick out")
     kind = report.file_system(options.directory)
     if kind in report.IN_MEMORY and any(module.DURABLE for module in chosen):
-        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: choose a directory on a disk with --directory")
+        sys.exit(
+            f"{options.directory} is in memory ({kind}) and keeps nothing: choose a directory on a"
+            " disk with --directory"
+        )
     for module in chosen:
-        result = measure(module, options.directory, options.runs or module.RUNS, module.SHORT if options.quick else {})
-        print(json.dumps({key: result[key] for key in ("benchmark", "runs", "medians")}, indent=1), flush=True)
+        result = measure(
+            module,
+            options.directory,
+            options.runs or module.RUNS,
+            module.SHORT if options.quick else {},
+        )
+        print(
+            json.dumps({key: result[key] for key in ("benchmark", "runs", "medians")}, indent=1),
+            flush=True,
+        )
         if hasattr(module, "table"):
             print(module.table(result["medians"]), flush=True)
         if not options.quick:

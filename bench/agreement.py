@@ -1,9 +1,12 @@
-"""Agreement and its cost: how long a comparison of three replicas of 100 sealed files takes, how soon a running cluster reports that a
-sealed file differs, and what the background comparison costs producers.
+"""Agreement and its cost: how long a comparison of three replicas of 100 sealed files takes, how
+soon a running cluster reports that a sealed file differs, and what the background comparison costs
+producers.
 
-The cost is measured in pairs of new clusters, one with the loop and one without (`agreement.check_ms` of an hour), in alternating order, so
-that other load on the machine affects both. To make a file differ, some of its bytes are changed on one follower while it is being written.
-The time runs from the store time of the first entry of the next file, which seals it, to the event in that follower's log.
+The cost is measured in pairs of new clusters, one with the loop and one without
+(`agreement.check_ms` of an hour), in alternating order, so that other load on the machine affects
+both. To make a file differ, some of its bytes are changed on one follower while it is being
+written. The time runs from the store time of the first entry of the next file, which seals it, to
+the event in that follower's log.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ STORE_MS_AT = 104
 WITHOUT = {"agreement": {"check_ms": 3_600_000}}
 ALARM = "log file differs from what a majority sealed"
 FOUND = "damage found"
-"""Found by the other loop, which reads a log again after a repair: the damage preceded the seal, so nothing is timed."""
+"""Found by the other loop, which reads a log again after a repair: the damage preceded the seal, so
+nothing is timed."""
 CHANGED = "broker group changed state"
 
 
@@ -55,7 +59,8 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def compared(directory: Path) -> dict[str, Any]:
-    """`ledgermq audit --agreement` over 100 sealed files on three replicas, in this process and on Spark beyond its start."""
+    """`ledgermq audit --agreement` over 100 sealed files on three replicas, in this process and on
+    Spark beyond its start."""
     from ledgermq.audit.spark.engine import SparkEngine
     from ledgermq.audit.spark.java import spark_session
 
@@ -88,7 +93,8 @@ def _timed(directory: Path, engine: Engine) -> float:
 
 
 def told(directory: Path) -> Iterator[float]:
-    """Yield the seconds from sealing a file that differs on one follower to that follower's report, repeatedly."""
+    """Yield the seconds from sealing a file that differs on one follower to that follower's report,
+    repeatedly."""
     with cl.running(directory) as cluster:
         cl.create_topic(cluster, "t")
         node = cl.follower(cluster)
@@ -97,7 +103,9 @@ def told(directory: Path) -> Iterator[float]:
         load.start()
         try:
             times = (_one(cluster, node) for _ in itertools.count())
-            yield from itertools.islice((seconds for seconds in times if seconds is not None), TIMES)
+            yield from itertools.islice(
+                (seconds for seconds in times if seconds is not None), TIMES
+            )
         finally:
             ended.set()
             load.join()
@@ -107,7 +115,15 @@ def _load(cluster: LocalCluster, ended: threading.Event) -> None:
     """Restart a load that ends because the leader changed."""
     while not ended.is_set():
         with contextlib.suppress(RuntimeError):
-            cl.native_load("produce", cl.address(cluster, cl.leader(cluster)), "t", seconds=5, warm_up_s=0, rate=RATE, batch=500)
+            cl.native_load(
+                "produce",
+                cl.address(cluster, cl.leader(cluster)),
+                "t",
+                seconds=5,
+                warm_up_s=0,
+                rate=RATE,
+                batch=500,
+            )
 
 
 def _one(cluster: LocalCluster, node: str) -> float | None:
@@ -122,14 +138,30 @@ def _one(cluster: LocalCluster, node: str) -> float | None:
     _wait(lambda: _written(following, 0), "the file to be sealed")
     sealed_ms = int.from_bytes(following.open("rb").read(STORE_MS_AT + 8)[STORE_MS_AT:], "big")
     alarm = _wait(lambda: _word_of(cluster, node, path), "the alarm")
-    # The repair that follows also restores differences in the next file, so wait for its end before the next damage.
-    _wait(lambda: any(e["state"] == "running" and e["ts"] > alarm["ts"] for e in _events(cluster, node, CHANGED)), "the end of the repair")
-    return None if alarm["event"] == FOUND else round(datetime.fromisoformat(alarm["ts"]).timestamp() - sealed_ms / 1000, 3)
+    # The repair that follows also restores differences in the next file, so wait for its end before
+    # the next damage.
+    _wait(
+        lambda: any(
+            e["state"] == "running" and e["ts"] > alarm["ts"]
+            for e in _events(cluster, node, CHANGED)
+        ),
+        "the end of the repair",
+    )
+    return (
+        None
+        if alarm["event"] == FOUND
+        else round(datetime.fromisoformat(alarm["ts"]).timestamp() - sealed_ms / 1000, 3)
+    )
 
 
 def _word_of(cluster: LocalCluster, node: str, path: Path) -> dict[str, Any] | None:
     """The node's first report about this file."""
-    words = [event for word in (FOUND, ALARM) for event in _events(cluster, node, word) if path.name in str(event)]
+    words = [
+        event
+        for word in (FOUND, ALARM)
+        for event in _events(cluster, node, word)
+        if path.name in str(event)
+    ]
     return min(words, key=lambda event: str(event["ts"]), default=None)
 
 
@@ -138,7 +170,11 @@ def _size(data: Path) -> int:
 
 
 def _begun(data: Path) -> list[tuple[int, Path]]:
-    return [(int(path.name), path) for path in sorted(data.iterdir()) if path.name.isdigit() and _written(path, 0)]
+    return [
+        (int(path.name), path)
+        for path in sorted(data.iterdir())
+        if path.name.isdigit() and _written(path, 0)
+    ]
 
 
 def _written(path: Path, offset: int) -> bool:
@@ -167,13 +203,16 @@ def _wait(condition: Any, what: str, timeout_s: float = 120) -> Any:
 
 
 def cost(directory: Path, pairs: int, seconds: float = 8.0) -> dict[str, Any]:
-    """Throughput of one native producer with the loop and without it; the median of the pairs' ratios counts."""
+    """Throughput of one native producer with the loop and without it; the median of the pairs'
+    ratios counts."""
     plan = native.Plan(seconds=seconds, warm_up_s=2.0)
     rows = []
     for pair in range(pairs):
         row = {}
         for kind in ("with", "without") if pair % 2 else ("without", "with"):
-            with cl.running(directory / f"{pair}-{kind}", WITHOUT if kind == "without" else None) as cluster:
+            with cl.running(
+                directory / f"{pair}-{kind}", WITHOUT if kind == "without" else None
+            ) as cluster:
                 row[kind] = round(native.Target(cluster, "durable", 3).load(plan)["messages_per_s"])
         rows.append(row)
     ratios = sorted(row["with"] / row["without"] for row in rows)

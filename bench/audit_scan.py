@@ -1,8 +1,11 @@
-"""The speed of the audit: three replicas of a log with messages of several sizes, in one process and on Spark with one core and two.
+"""The speed of the audit: three replicas of a log with messages of several sizes, in one process
+and on Spark with one core and two.
 
-Everything in an audit counts: both CRCs of every entry, records, index units, consume queues, derived state, comparison. One process is the
-speed of Python and NumPy without Spark. The storage package itself writes the directories, completely: index, consume queues, snapshot,
-checkpoints. Spark's fixed cost (session, first query) is reported separately, measured with an audit of a small cluster.
+Everything in an audit counts: both CRCs of every entry, records, index units, consume queues,
+derived state, comparison. One process is the speed of Python and NumPy without Spark. The storage
+package itself writes the directories, completely: index, consume queues, snapshot, checkpoints.
+Spark's fixed cost (session, first query) is reported separately, measured with an audit of a small
+cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ QUEUES = 8
 
 
 class StoredReplica:
-    """One replica written by storage and the applier, without a network: appends, syncs, applies, stops cleanly."""
+    """One replica written by storage and the applier, without a network: appends, syncs, applies,
+    stops cleanly."""
 
     def __init__(
         self,
@@ -54,7 +58,9 @@ class StoredReplica:
         disk = RealDisk()
         name = node_directory.name
         disk.mkdirs(str(node_directory))
-        identity.write_node(disk, str(node_directory), identity.NodeIdentity(CLUSTER, name, CREATED_MS))
+        identity.write_node(
+            disk, str(node_directory), identity.NodeIdentity(CLUSTER, name, CREATED_MS)
+        )
         mine = identity.mint(
             CLUSTER,
             group,
@@ -70,17 +76,24 @@ class StoredReplica:
         self.store = GroupStore.open(disk, root, mine)
         bootstrap(self.store.log, NODES, CREATED_MS, rule)
         self.store.queues.start({}, 0)
-        self.machine = Machine(self.store.queues, lambda position, size: bytes(self.store.log.record_at(position, size)))
+        self.machine = Machine(
+            self.store.queues,
+            lambda position, size: bytes(self.store.log.record_at(position, size)),
+        )
         self._next: dict[tuple[str, int], int] = {}
 
     def append(self, term: int, batch: UnsealedBatch, store_ms: int, *, apply: bool = True) -> None:
         offsets = np.zeros(len(batch), np.int64)
-        for at, (topic, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
+        for at, (topic, queue) in enumerate(
+            zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)
+        ):
             key = batch.topics[topic], queue
             first = 1 if key[0] == control.Membership.TOPIC else 0
             offsets[at] = self._next.get(key, first)
             self._next[key] = int(offsets[at]) + 1
-        self.store.log.append_leader(term, batch, offsets, store_ms, bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91]))
+        self.store.log.append_leader(
+            term, batch, offsets, store_ms, bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
+        )
         if apply:
             self.apply()
 
@@ -101,8 +114,14 @@ class StoredReplica:
             return
         self.store.log.flush_mark()
         self.store.queues.sync()
-        write_snapshot(self.store.disk, self.store.state_directory, self.machine.export(self.store.identity.log_id))
-        stamps = StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.machine.store_ms)
+        write_snapshot(
+            self.store.disk,
+            self.store.state_directory,
+            self.machine.export(self.store.identity.log_id),
+        )
+        stamps = StoreCheckpoint(
+            self.machine.store_ms, self.machine.store_ms, self.machine.store_ms
+        )
         self.store.write_checkpoints(self.machine.applied_index, stamps)
         self.store.close()
 
@@ -117,7 +136,9 @@ def batch_of(first: int, count: int, body_bytes: int) -> UnsealedBatch:
     keys = [f"key-{first + i}" for i in range(count)]
     ids = [f"01{first + i:030X}" for i in range(count)]
     queues = np.arange(count, dtype=np.int32) % QUEUES
-    return encode_messages("flights", queues, bodies, born_ms=CREATED_MS, tags=tags, keys=keys, message_ids=ids)
+    return encode_messages(
+        "flights", queues, bodies, born_ms=CREATED_MS, tags=tags, keys=keys, message_ids=ids
+    )
 
 
 def write_cluster(directory: Path, log_mib: int, body_bytes: int) -> int:
@@ -145,21 +166,38 @@ def measure(directory: Path, engine: Engine, log_bytes: int) -> dict[str, Any]:
 
 
 def run(directory: Path) -> dict[str, Any]:
-    sizes = {f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size)) for size in BODIES}
+    sizes = {
+        f"bodies_of_{size}_bytes": (size, write_cluster(directory / str(size), LOG_MIB, size))
+        for size in BODIES
+    }
     tiny = write_cluster(directory / "tiny", 1, 100)
-    results: dict[str, Any] = {"log_mib_each": LOG_MIB, "replicas": len(NODES), "file_mib": FILE_MIB}
-    results["one_process"] = {name: measure(directory / str(size), local_engine, total) for name, (size, total) in sizes.items()}
+    results: dict[str, Any] = {
+        "log_mib_each": LOG_MIB,
+        "replicas": len(NODES),
+        "file_mib": FILE_MIB,
+    }
+    results["one_process"] = {
+        name: measure(directory / str(size), local_engine, total)
+        for name, (size, total) in sizes.items()
+    }
     for cores in CORES:
         results[f"spark_on_{cores}"] = on_spark(directory, cores, tiny, sizes)
     one, two = (results[f"spark_on_{cores}"]["audits"] for cores in CORES)
-    results["of_one_process"] = {name: round(one[name]["mib_per_s"] / results["one_process"][name]["mib_per_s"], 3) for name in sizes}
-    results["two_to_one"] = {name: round(two[name]["mib_per_s"] / one[name]["mib_per_s"], 3) for name in sizes}
+    results["of_one_process"] = {
+        name: round(one[name]["mib_per_s"] / results["one_process"][name]["mib_per_s"], 3)
+        for name in sizes
+    }
+    results["two_to_one"] = {
+        name: round(two[name]["mib_per_s"] / one[name]["mib_per_s"], 3) for name in sizes
+    }
     return results
 
 
-def on_spark(directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """Audits in one Spark with this many cores; its fixed cost before the first audit, and the peak memory of the driver's two
-    processes."""
+def on_spark(
+    directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int, int]]
+) -> dict[str, Any]:
+    """Audits in one Spark with this many cores; its fixed cost before the first audit, and the peak
+    memory of the driver's two processes."""
     from ledgermq.audit.spark.engine import SparkEngine
     from ledgermq.audit.spark.java import spark_session
 
@@ -169,9 +207,16 @@ def on_spark(directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int,
         engine = SparkEngine(session)
         measure(directory / "tiny", engine, tiny)
         fixed_s = round(time.perf_counter() - began, 3)
-        audits = {name: measure(directory / str(size), engine, total) for name, (size, total) in sizes.items()}
+        audits = {
+            name: measure(directory / str(size), engine, total)
+            for name, (size, total) in sizes.items()
+        }
         java = int(session._jvm.java.lang.ProcessHandle.current().pid())
-        return {"fixed_s": fixed_s, "audits": audits, "driver_mib": {"java": most_memory(java), "python": most_memory("self")}}
+        return {
+            "fixed_s": fixed_s,
+            "audits": audits,
+            "driver_mib": {"java": most_memory(java), "python": most_memory("self")},
+        }
     finally:
         session.stop()
 

@@ -1,8 +1,10 @@
-"""A follower that was down while 1 GiB was stored: how fast it catches up under half load, and what that costs the leader's producers.
+"""A follower that was down while 1 GiB was stored: how fast it catches up under half load, and what
+that costs the leader's producers.
 
-The load is unary sends of 100 bytes at fixed intervals; half load is half of what 64 senders in flight reach on the two remaining nodes.
-The same load is measured twice: without the follower, and from the follower's start until it has everything that the leader has. The
-catch-up rate counts only the bodies of the missed messages, from the first one that the follower receives to the last.
+The load is unary sends of 100 bytes at fixed intervals; half load is half of what 64 senders in
+flight reach on the two remaining nodes. The same load is measured twice: without the follower, and
+from the follower's start until it has everything that the leader has. The catch-up rate counts only
+the bodies of the missed messages, from the first one that the follower receives to the last.
 """
 
 from __future__ import annotations
@@ -39,13 +41,29 @@ def run(directory: Path) -> dict[str, Any]:
         held = end_index(cluster, cl.leader(cluster))
         messages = BEHIND_BYTES // BODY_BYTES
         report.say(f"catch_up: storing {BEHIND_BYTES >> 20} MiB while {late} is down")
-        size = ("--limit", str(messages), "--batch", str(BATCH), "--window", "4", "--body-bytes", str(BODY_BYTES))
+        size = (
+            "--limit",
+            str(messages),
+            "--batch",
+            str(BATCH),
+            "--window",
+            "4",
+            "--body-bytes",
+            str(BODY_BYTES),
+        )
         cl.load("fill", cl.address(cluster, cl.leader(cluster)), BULK, *size, timeout_s=900)
         missed = end_index(cluster, cl.leader(cluster))
         report.say("catch_up: the producers' maximum, then half of it without the follower")
         most = cl.load("send", cl.address(cluster, cl.leader(cluster)), TOPIC)["messages_per_s"]
         half = round(most / 2)
-        without = cl.load("send", cl.address(cluster, cl.leader(cluster)), TOPIC, *at_rate(half), "--seconds", str(SECONDS_WITHOUT))
+        without = cl.load(
+            "send",
+            cl.address(cluster, cl.leader(cluster)),
+            TOPIC,
+            *at_rate(half),
+            "--seconds",
+            str(SECONDS_WITHOUT),
+        )
         report.say("catch_up: the follower starts")
         caught = catch_up(cluster, late, held, missed, half)
         with_it = caught.pop("producers")
@@ -67,10 +85,19 @@ def table(result: dict[str, Any]) -> str:
     without, with_it = result["producers_without"], result["producers_with"]
     return "\n".join(
         [
-            f"caught up {result['behind_mib']} MiB in {result['seconds']} s: {result['mb_per_s']} MB/s (budget 200)",
-            f"producers at half load: {without['messages_per_s']} messages/s without, {with_it['messages_per_s']} with it: "
-            f"{(1 - result['producers_rate_ratio']):.1%} less (budget 20 %)",
-            f"their p50 / p99: {without['p50_ms']} / {without['p99_ms']} ms without, {with_it['p50_ms']} / {with_it['p99_ms']} ms with it",
+            (
+                f"caught up {result['behind_mib']} MiB in {result['seconds']} s:"
+                f" {result['mb_per_s']} MB/s (budget 200)"
+            ),
+            (
+                f"producers at half load: {without['messages_per_s']} messages/s without,"
+                f" {with_it['messages_per_s']} with it: {(1 - result['producers_rate_ratio']):.1%}"
+                " less (budget 20 %)"
+            ),
+            (
+                f"their p50 / p99: {without['p50_ms']} / {without['p99_ms']} ms without,"
+                f" {with_it['p50_ms']} / {with_it['p99_ms']} ms with it"
+            ),
         ]
     )
 
@@ -79,12 +106,26 @@ def at_rate(rate: float) -> tuple[str, ...]:
     return ("--rate", str(rate), "--window", "64")
 
 
-def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: float) -> dict[str, Any]:
-    """Start the follower under load, watch its log grow, and end the load when it has everything it missed."""
+def catch_up(
+    cluster: LocalCluster, late: str, held: int, missed: int, rate: float
+) -> dict[str, Any]:
+    """Start the follower under load, watch its log grow, and end the load when it has everything it
+    missed."""
     target = cl.address(cluster, cl.leader(cluster))
-    arguments = ("--target", target, "--topic", TOPIC, *at_rate(rate), "--limit", str(round(rate * 2 * WITHIN_S)), "--steered")
+    arguments = (
+        "--target",
+        target,
+        "--topic",
+        TOPIC,
+        *at_rate(rate),
+        "--limit",
+        str(round(rate * 2 * WITHIN_S)),
+        "--steered",
+    )
     command = cl.program("tools.load", "send", *arguments)
-    load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+    load = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True
+    )
     try:
         assert load.stdin is not None and load.stdout is not None
         cluster.start(late)
@@ -127,4 +168,11 @@ def end_index(cluster: LocalCluster, node: str) -> int:
             lines = response.read().decode().splitlines()
     except OSError:
         return -1
-    return next((int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("ledgermq_end_index{")), -1)
+    return next(
+        (
+            int(float(line.rpartition(" ")[2]))
+            for line in lines
+            if line.startswith("ledgermq_end_index{")
+        ),
+        -1,
+    )

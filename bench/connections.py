@@ -1,9 +1,10 @@
-"""The effect of many connections on an existing client: its p99 alone, beside idle connections, and while all of them reconnect.
-Also the anonymous memory of an idle connection.
+"""The effect of many connections on an existing client: its p99 alone, beside idle connections, and
+while all of them reconnect. Also the anonymous memory of an idle connection.
 
-The connections come from `bench.tools.crowd`, one process with bare HTTP/2 connections: each sends a Heartbeat when it connects, as a
-client does, and then nothing. They are spread over the nodes; in the storm all are cut at once and reconnect at once. The client sends at a
-steady rate to the leader, so that its latency is not that of its own queue.
+The connections come from `bench.tools.crowd`, one process with bare HTTP/2 connections: each sends
+a Heartbeat when it connects, as a client does, and then nothing. They are spread over the nodes; in
+the storm all are cut at once and reconnect at once. The client sends at a steady rate to the
+leader, so that its latency is not that of its own queue.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ TOPIC = "T"
 
 
 def run(
-    directory: Path, connections: int = CONNECTIONS, seconds: float = SECONDS, nodes: int = 3, new_per_s: float = NEW_PER_S
+    directory: Path,
+    connections: int = CONNECTIONS,
+    seconds: float = SECONDS,
+    nodes: int = 3,
+    new_per_s: float = NEW_PER_S,
 ) -> dict[str, Any]:
-    with cl.running(directory, extra={"quotas": {"new_connections_per_s": new_per_s}}, nodes=nodes) as cluster:
+    with cl.running(
+        directory, extra={"quotas": {"new_connections_per_s": new_per_s}}, nodes=nodes
+    ) as cluster:
         cl.create_topic(cluster, TOPIC)
         leads = cl.address(cluster, cl.leader(cluster))
         steady(leads, 2.0)
@@ -76,7 +83,16 @@ class Steady:
     """The existing client, in its own process."""
 
     def __init__(self, target: str, seconds: float) -> None:
-        command = [sys.executable, "-m", "bench.tools.crowd", "steady", "--target", target, "--topic", TOPIC]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.tools.crowd",
+            "steady",
+            "--target",
+            target,
+            "--topic",
+            TOPIC,
+        ]
         command += ["--per-second", str(SENDS_PER_S), "--seconds", str(seconds)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -94,8 +110,19 @@ class Crowd:
     """The process with the connections: takes commands on stdin, answers on stdout."""
 
     def __init__(self, targets: list[str], connections: int) -> None:
-        command = [sys.executable, "-m", "bench.tools.crowd", "crowd", "--connections", str(connections), "--targets", *targets]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "bench.tools.crowd",
+            "crowd",
+            "--connections",
+            str(connections),
+            "--targets",
+            *targets,
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def _do(self, word: str) -> float:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -1,10 +1,11 @@
-"""The time of the console's overview of a large cluster on three real nodes: 1,000 topics with a message in each of four queues, and 300
-consumer groups.
+"""The time of the console's overview of a large cluster on three real nodes: 1,000 topics with a
+message in each of four queues, and 300 consumer groups.
 
-The console is a process of its own, as users start it. A page is timed as a browser asks for it, on a connection that is open: the first
-one, which waits for the cluster's answers; pages at once after it, which the answers are kept for; and pages three seconds apart, each of
-which shows the last answers with their age while the cluster is asked again. For those, `newer` is the time from the request until the
-console has the new answers, which an open page then loads.
+The console is a process of its own, as users start it. A page is timed as a browser asks for it, on
+a connection that is open: the first one, which waits for the cluster's answers; pages at once after
+it, which the answers are kept for; and pages three seconds apart, each of which shows the last
+answers with their age while the cluster is asked again. For those, `newer` is the time from the
+request until the console has the new answers, which an open page then loads.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ APART_S = 3.0
 LOOK_S = 0.01
 
 
-def run(directory: Path, topics: int = TOPICS, groups: int = CONSUMER_GROUPS, apart: int = APART_PAGES) -> dict[str, Any]:
-    with cl.running(directory) as cluster, Connection(cluster.endpoints, timeout_s=60) as connection:
+def run(
+    directory: Path, topics: int = TOPICS, groups: int = CONSUMER_GROUPS, apart: int = APART_PAGES
+) -> dict[str, Any]:
+    with (
+        cl.running(directory) as cluster,
+        Connection(cluster.endpoints, timeout_s=60) as connection,
+    ):
         admin = Admin(connection)
         for number in range(topics):
             admin.create_topic(f"t{number:04}", queues=QUEUES)
@@ -40,12 +46,26 @@ def run(directory: Path, topics: int = TOPICS, groups: int = CONSUMER_GROUPS, ap
                     sent.result()
         for number in range(groups):
             admin.create_group(f"c{number:03}")
-        command = [sys.executable, "-m", "ledgermq", "console", "--listen", "127.0.0.1:0", "--endpoints", cluster.endpoints]
+        command = [
+            sys.executable,
+            "-m",
+            "ledgermq",
+            "console",
+            "--listen",
+            "127.0.0.1:0",
+            "--endpoints",
+            cluster.endpoints,
+        ]
         console = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert console.stdout is not None
             url = console.stdout.readline().rpartition("console=")[2].strip()
-            return {"topics": topics, "consumer_groups": groups, "apart_s": APART_S, **_timed(urlsplit(url).netloc, apart)}
+            return {
+                "topics": topics,
+                "consumer_groups": groups,
+                "apart_s": APART_S,
+                **_timed(urlsplit(url).netloc, apart),
+            }
         finally:
             console.terminate()
             console.communicate()

@@ -1,4 +1,5 @@
-"""The cost of the consensus core on a busy leader: `step` for an append acknowledgement, without bytes, disks or network."""
+"""The cost of the consensus core on a busy leader: `step` for an append acknowledgement, without
+bytes, disks or network."""
 
 from __future__ import annotations
 
@@ -43,13 +44,20 @@ def turn(core: Core, now_ns: int) -> list[Append]:
 
 
 def median_us(voters: tuple[str, ...]) -> float:
-    """For each range every peer first reports it as received, then as stored; the second answer commits."""
+    """For each range every peer first reports it as received, then as stored; the second answer
+    commits."""
     core, now_ns, times = leader(voters), START_NS, []
     for number in range(ROUNDS):
         now_ns += 100_000
         messages = turn(core, now_ns)
-        replies = [AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.prev_index) for m in messages]
-        replies += [AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.last_index) for m in messages]
+        replies = [
+            AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.prev_index)
+            for m in messages
+        ]
+        replies += [
+            AppendReply(m.to, "a", 2, m.round, 7, False, m.last_index, m.last_index)
+            for m in messages
+        ]
         began = time.perf_counter_ns()
         for reply in replies:
             core.step(reply, now_ns)
@@ -60,4 +68,7 @@ def median_us(voters: tuple[str, ...]) -> float:
 
 
 def run(_: Path) -> dict[str, Any]:
-    return {"rounds": ROUNDS, "us_a_step": {str(n): median_us(tuple("abcdefg"[:n])) for n in (3, 5, 7)}}
+    return {
+        "rounds": ROUNDS,
+        "us_a_step": {str(n): median_us(tuple("abcdefg"[:n])) for n in (3, 5, 7)},
+    }

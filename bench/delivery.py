@@ -1,7 +1,8 @@
-"""The time from a send to its message at a waiting receiver: 500 messages per second, receivers connected to the leader.
+"""The time from a send to its message at a waiting receiver: 500 messages per second, receivers
+connected to the leader.
 
-Producer and receivers are one process with one clock. Every message is acknowledged. A message that finds a waiting receiver arrives with
-the commit of its send.
+Producer and receivers are one process with one clock. Every message is acknowledged. A message that
+finds a waiting receiver arrives with the commit of its send.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ def run(directory: Path) -> dict[str, Any]:
         cl.create_topic(cluster, TOPIC)
         leads = cl.leader(cluster)
         cpu = cl.all_cpu_s(cluster)
-        result = cl.load("deliver", cl.address(cluster, leads), TOPIC, "--rate", str(RATE), "--window", "8", "--warm-up-s", "2")
+        result = cl.load(
+            "deliver",
+            cl.address(cluster, leads),
+            TOPIC,
+            "--rate",
+            str(RATE),
+            "--window",
+            "8",
+            "--warm-up-s",
+            "2",
+        )
         total = result.pop("total")
         used = {node: seconds - cpu[node] for node, seconds in cl.all_cpu_s(cluster).items()}
         return {

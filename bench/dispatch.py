@@ -1,9 +1,12 @@
-"""How fast committed messages reach their consume queues, and what a thousand queues cost an append; one core, batches of 1,000.
+"""How fast committed messages reach their consume queues, and what a thousand queues cost an
+append; one core, batches of 1,000.
 
-`dispatch_*` turn sealed ranges into columns and units (`million_s`: million messages per second). `append_and_dispatch_*` start with (body,
-tag, key, id) columns and first encode, seal and append a batch, as a leader does. Batches for one queue and for a thousand alternate, so
-that both run under the same conditions; `thousand_queues_loss` is the loss of the second against the first. Writing waiting units is
-included. `keys_us` is the cost of the same messages in the key index, which is built in parallel.
+`dispatch_*` turn sealed ranges into columns and units (`million_s`: million messages per second).
+`append_and_dispatch_*` start with (body, tag, key, id) columns and first encode, seal and append a
+batch, as a leader does. Batches for one queue and for a thousand alternate, so that both run under
+the same conditions; `thousand_queues_loss` is the loss of the second against the first. Writing
+waiting units is included. `keys_us` is the cost of the same messages in the key index, which is
+built in parallel.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from bench.storage_append import BODY_BYTES, BORN_MS, HOST, MESSAGES, Inputs, median, new_identity, new_log
+from bench.storage_append import (
+    BODY_BYTES,
+    BORN_MS,
+    HOST,
+    MESSAGES,
+    Inputs,
+    median,
+    new_identity,
+    new_log,
+)
 from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.proto.types import Range, UnsealedBatch
@@ -37,7 +49,9 @@ class DispatchRun:
     def __init__(self, directory: Path, queues: int, inputs: Inputs) -> None:
         who = new_identity(FILE_MIB)
         self.log = new_log(directory / "dledger-n1", who)
-        self.queues = BufferedQueues(RealDisk(), str(directory / "consumequeue"), who.consume_queue_file_bytes)
+        self.queues = BufferedQueues(
+            RealDisk(), str(directory / "consumequeue"), who.consume_queue_file_bytes
+        )
         self.appending: list[int] = []
         self.dispatching: list[int] = []
         self._inputs = inputs
@@ -49,7 +63,13 @@ class DispatchRun:
     def encode(self) -> UnsealedBatch:
         inputs = self._inputs
         return encode_messages(
-            "flights", self._order, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=self._ids
+            "flights",
+            self._order,
+            inputs.bodies,
+            born_ms=BORN_MS,
+            tags=inputs.tags,
+            keys=inputs.keys,
+            message_ids=self._ids,
         )
 
     def step(self) -> list[Range]:
@@ -115,7 +135,11 @@ def run(directory: Path) -> dict[str, Any]:
                 case.log.flush_mark()
     for case in cases.values():
         case.finish()
-    results: dict[str, Any] = {"messages_a_batch": MESSAGES, "body_bytes": BODY_BYTES, "batches": BATCHES}
+    results: dict[str, Any] = {
+        "messages_a_batch": MESSAGES,
+        "body_bytes": BODY_BYTES,
+        "batches": BATCHES,
+    }
     for queues, case in cases.items():
         mean_us = sum(case.dispatching) / len(case.dispatching) / MESSAGES / 1000
         results[f"dispatch_{queues}_queues_us"] = round(mean_us, 3)

@@ -1,4 +1,5 @@
-"""The cost of one message in the entry layout on one core, in memory: encode, seal, verify, columns."""
+"""The cost of one message in the entry layout on one core, in memory: encode, seal, verify,
+columns."""
 
 from __future__ import annotations
 
@@ -20,7 +21,24 @@ from ledgermq.proto.types import Draft, UnsealedBatch
 NAME, RUNS, DURABLE = "encode", 3, False
 BODY_BYTES = 100
 ROUNDS = 300
-CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
+CARRIERS = [
+    "UA",
+    "AA",
+    "B6",
+    "DL",
+    "EV",
+    "MQ",
+    "US",
+    "WN",
+    "VX",
+    "FL",
+    "AS",
+    "9E",
+    "F9",
+    "HA",
+    "YV",
+    "OO",
+]
 BORN_MS = 1_700_000_000_000
 SEED = chain_seed("00000000-0000-0000-0000-000000000000")
 HOST = host_bytes("127.0.0.1", 8081)
@@ -49,15 +67,32 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
         return encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys)
 
     def columns_with_ids() -> UnsealedBatch:
-        return encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids)
+        return encode_messages(
+            "flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids
+        )
 
     def sealed(batch: UnsealedBatch) -> UnsealedBatch:
-        seal(batch, first_index=0, term=1, pos=0, queue_offsets=offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=SEED)
+        seal(
+            batch,
+            first_index=0,
+            term=1,
+            pos=0,
+            queue_offsets=offsets,
+            store_ms=BORN_MS,
+            store_host=HOST,
+            prev_chain=SEED,
+        )
         return batch
 
-    properties = [encode(Fields(message_id=i, tag=t, keys=(k,))) for i, t, k in zip(ids, tags, keys, strict=True)]
+    properties = [
+        encode(Fields(message_id=i, tag=t, keys=(k,)))
+        for i, t, k in zip(ids, tags, keys, strict=True)
+    ]
     codes = [layout.java_hash(tag) for tag in tags]
-    drafts = [Draft("flights", 0, b, p, BORN_MS, c) for b, p, c in zip(bodies, properties, codes, strict=True)]
+    drafts = [
+        Draft("flights", 0, b, p, BORN_MS, c)
+        for b, p, c in zip(bodies, properties, codes, strict=True)
+    ]
     ready = sealed(columns_with_ids())
     checked = verify_range(ready.data, 0, 1, 0, SEED)
     steps: dict[str, Callable[[], object]] = {

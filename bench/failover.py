@@ -1,4 +1,5 @@
-"""From SIGKILL of the leader to the first acknowledgement of a send started after it, sent through the surviving nodes: 100 kills."""
+"""From SIGKILL of the leader to the first acknowledgement of a send started after it, sent through
+the surviving nodes: 100 kills."""
 
 from __future__ import annotations
 
@@ -54,18 +55,25 @@ def run(directory: Path) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """The result as text lines."""
     return (
-        f"first acknowledgement after SIGKILL of the leader, {result['kills']} times: median {result['median_s']} s (budget 1.0), "
-        f"p99 {result['p99_s']} s (budget 1.5), {result['min_s']} to {result['max_s']} s"
+        f"first acknowledgement after SIGKILL of the leader, {result['kills']} times: median"
+        f" {result['median_s']} s (budget 1.0), p99 {result['p99_s']} s (budget 1.5),"
+        f" {result['min_s']} to {result['max_s']} s"
     )
 
 
 class Sends:
-    """Starts sends at fixed intervals through each of some nodes, independent of earlier ones; records when they are acknowledged."""
+    """Starts sends at fixed intervals through each of some nodes, independent of earlier ones;
+    records when they are acknowledged."""
 
-    def __init__(self, cluster: LocalCluster, nodes: Sequence[str], topic: str, series: int, every_s: float) -> None:
+    def __init__(
+        self, cluster: LocalCluster, nodes: Sequence[str], topic: str, series: int, every_s: float
+    ) -> None:
         self.times: list[float] = []
         """Times of acknowledgements of sends that were started since `restart`."""
-        self._channels = [grpc.aio.insecure_channel(cl.address(cluster, node), options=cl.CHANNEL) for node in nodes]
+        self._channels = [
+            grpc.aio.insecure_channel(cl.address(cluster, node), options=cl.CHANNEL)
+            for node in nodes
+        ]
         self._topic = topic
         self._series = series
         self._every_s = every_s
@@ -108,13 +116,19 @@ class Sends:
                 self._started += 1
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
-            await asyncio.sleep(max(0.0, began + (turn + 1) * self._every_s - asyncio.get_running_loop().time()))
+            await asyncio.sleep(
+                max(0.0, began + (turn + 1) * self._every_s - asyncio.get_running_loop().time())
+            )
 
     async def _send(self, channel: grpc.aio.Channel, serial: int) -> None:
-        data = pb.SendMessageRequest(messages=[message(self._topic, self._series << 32 | serial, b"x" * 100)]).SerializeToString()
+        data = pb.SendMessageRequest(
+            messages=[message(self._topic, self._series << 32 | serial, b"x" * 100)]
+        ).SerializeToString()
         call: Any = channel.unary_unary(SERVICE + "SendMessage")
         try:
-            answer = pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=10))
+            answer = pb.SendMessageResponse.FromString(
+                await call(data, metadata=METADATA, timeout=10)
+            )
         except grpc.RpcError:
             return
         if answer.status.code == pb.OK and serial >= self._counts_from:
@@ -123,8 +137,11 @@ class Sends:
 
 
 async def one(cluster: LocalCluster, victim: str, number: int) -> float:
-    """Sends start every 20 ms through both survivors; those started after the kill count, and the first acknowledgement ends the run."""
-    async with Sends(cluster, [node for node in cluster.nodes if node != victim], TOPIC, number, EVERY_S) as sends:
+    """Sends start every 20 ms through both survivors; those started after the kill count, and the
+    first acknowledgement ends the run."""
+    async with Sends(
+        cluster, [node for node in cluster.nodes if node != victim], TOPIC, number, EVERY_S
+    ) as sends:
         await sends.first()
         killed = time.monotonic()
         cluster.kill(victim)
@@ -133,7 +150,15 @@ async def one(cluster: LocalCluster, victim: str, number: int) -> float:
 
 
 def caught_up(cluster: LocalCluster) -> bool:
-    """Whether every node is a voter with the leader's log: the next kill must not hit a cluster that is still recovering."""
+    """Whether every node is a voter with the leader's log: the next kill must not hit a cluster
+    that is still recovering."""
     leads = cl.leader(cluster)
-    info = next(g for g in cl.admin(cluster, leads, "ClusterStatus", admin_pb2.ClusterStatusRequest()).groups if g.group == cl.GROUP)
-    return len(info.replicas) == len(cluster.nodes) and len({replica.end_index for replica in info.replicas}) == 1
+    info = next(
+        g
+        for g in cl.admin(cluster, leads, "ClusterStatus", admin_pb2.ClusterStatusRequest()).groups
+        if g.group == cl.GROUP
+    )
+    return (
+        len(info.replicas) == len(cluster.nodes)
+        and len({replica.end_index for replica in info.replicas}) == 1
+    )

@@ -1,5 +1,5 @@
-"""The cost of durability for a send: p50 and p99 at half load under the flush policies durable and memory, and one fdatasync of that
-disk."""
+"""The cost of durability for a send: p50 and p99 at half load under the flush policies durable and
+memory, and one fdatasync of that disk."""
 
 from __future__ import annotations
 
@@ -39,18 +39,24 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def paced(directory: Path, policy: str, rate: float | None) -> tuple[float, dict[str, Any]]:
-    """(sends per second at saturation, figures at a fixed rate: half of that if none is given), on its own cluster."""
+    """(sends per second at saturation, figures at a fixed rate: half of that if none is given), on
+    its own cluster."""
     with cl.running(directory / policy, {"flush": {"policy": policy}}) as cluster:
         cl.create_topic(cluster, TOPIC)
         leads = cl.leader(cluster)
         target = cl.address(cluster, leads)
         most = float(cl.load("send", target, TOPIC, *SATURATE)["messages_per_s"])
         before = cl.metric_sums(cluster, leads, "ledgermq_sync_seconds")
-        result = cl.load("send", target, TOPIC, *PACED, "--rate", str(most / 2 if rate is None else rate))
+        result = cl.load(
+            "send", target, TOPIC, *PACED, "--rate", str(most / 2 if rate is None else rate)
+        )
         after = cl.metric_sums(cluster, leads, "ledgermq_sync_seconds")
         syncs, seconds = (late - early for late, early in zip(after, before, strict=True))
         kept = {key: result[key] for key in ("messages_per_s", "p50_ms", "p99_ms", "max_ms")}
-        figures = {"group_commits": int(syncs), "fdatasync_mean_ms": round(seconds / max(syncs, 1) * 1000, 3)}
+        figures = {
+            "group_commits": int(syncs),
+            "fdatasync_mean_ms": round(seconds / max(syncs, 1) * 1000, 3),
+        }
         return most, {**kept, **figures, "at_saturation_per_s": most}
 
 

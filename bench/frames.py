@@ -1,4 +1,5 @@
-"""The cost of one message in a native frame on one core, in memory: building, checking, sealing, finding runs, reading."""
+"""The cost of one message in a native frame on one core, in memory: building, checking, sealing,
+finding runs, reading."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ import numpy as np
 from bench.encode import BORN_MS, CARRIERS, HOST, SEED, median_us
 from ledgermq.proto.entries import entry_sealing
 from ledgermq.proto.entries.entry_sealing import make_range
-from ledgermq.proto.frames import Column, EncodedFrame, Frame, FrameBuilder, native_runs, read_entries, read_frame
+from ledgermq.proto.frames import (
+    Column,
+    EncodedFrame,
+    Frame,
+    FrameBuilder,
+    native_runs,
+    read_entries,
+    read_frame,
+)
 
 NAME, RUNS, DURABLE = "frames", 3, False
 MESSAGES = 1000
@@ -21,7 +30,16 @@ LIMITS = {"queues": 8, "max_body_bytes": 4 << 20, "max_entry_bytes": 5 << 20}
 
 
 def read(frame: EncodedFrame) -> Frame:
-    return read_frame("flights", LOG_TAG, PRODUCER, EPOCH, frame.first_sequence, frame.sizes, frame.entries, **LIMITS)
+    return read_frame(
+        "flights",
+        LOG_TAG,
+        PRODUCER,
+        EPOCH,
+        frame.first_sequence,
+        frame.sizes,
+        frame.entries,
+        **LIMITS,
+    )
 
 
 def seal(frame: Frame) -> None:
@@ -39,10 +57,16 @@ def seal(frame: Frame) -> None:
 
 def measure(body_bytes: int, *, even: bool, tagged: bool) -> dict[str, float]:
     """All steps for one frame; bodies of one length or several, with tag and key or without."""
-    bodies = [(i % 251).to_bytes(1, "big") * (body_bytes if even else body_bytes - 8 + i % 17) for i in range(MESSAGES)]
+    bodies = [
+        (i % 251).to_bytes(1, "big") * (body_bytes if even else body_bytes - 8 + i % 17)
+        for i in range(MESSAGES)
+    ]
     more: dict[str, Any] = {}
     if tagged:
-        more = {"tags": [CARRIERS[i % len(CARRIERS)] for i in range(MESSAGES)], "keys": [f"key-{i}" for i in range(MESSAGES)]}
+        more = {
+            "tags": [CARRIERS[i % len(CARRIERS)] for i in range(MESSAGES)],
+            "keys": [f"key-{i}" for i in range(MESSAGES)],
+        }
     builder = FrameBuilder("flights", LOG_TAG, PRODUCER, EPOCH)
     frame = builder.encode(0, 3, bodies, born_ms=BORN_MS, **more)
     joined = Column(b"".join(bodies), np.cumsum([0, *map(len, bodies)]))
@@ -56,7 +80,9 @@ def measure(body_bytes: int, *, even: bool, tagged: bool) -> dict[str, float]:
         "native_runs": lambda: native_runs(entries),
         "read_entries": lambda: read_entries(frame.sizes, entries.data),
         "read_entries_and_bodies": lambda: read_entries(frame.sizes, entries.data).bodies(),
-        "read_entries_unverified_joined_bodies": lambda: read_entries(frame.sizes, entries.data, verify=False).joined_bodies(),
+        "read_entries_unverified_joined_bodies": lambda: read_entries(
+            frame.sizes, entries.data, verify=False
+        ).joined_bodies(),
         "message_ids": lambda: read_entries(frame.sizes, entries.data, verify=False).message_ids(),
         "tags": lambda: read_entries(frame.sizes, entries.data, verify=False).tags(),
     }

@@ -1,8 +1,10 @@
-"""Several broker groups: the total throughput of three, the cost of an idle one, and the effect of moving a replica on producers.
+"""Several broker groups: the total throughput of three, the cost of an idle one, and the effect of
+moving a replica on producers.
 
-Loads are processes of `bench.streams.native_load`, on the same cores as the nodes. Ratios are taken within a run. The load of three groups
-and that of one use the same number of producer processes, so that clients take the same share of the machine. The moved replica is a
-follower's, so leadership does not change.
+Loads are processes of `bench.streams.native_load`, on the same cores as the nodes. Ratios are taken
+within a run. The load of three groups and that of one use the same number of producer processes, so
+that clients take the same share of the machine. The moved replica is a follower's, so leadership
+does not change.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ ATTEMPTS = 3
 LATENCY_BATCH = 100
 FILL_BODY_BYTES, FILL_BATCH, ENTRY_OVER_BYTES = 10_240, 85, 184
 REST_FILE_BYTES = 4 << 20
-"""Log file size of idle groups, so that the disk need not hold three large files for each of nine groups."""
+"""Log file size of idle groups, so that the disk need not hold three large files for each of nine
+groups."""
 MOVE_WITHIN_S = 600
 
 
@@ -67,20 +70,39 @@ def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
 
 
 def together(directory: Path, plan: Plan) -> dict[str, Any]:
-    """One producer for each group, and the same number of producers for one group, in turn; the leaders are on three nodes."""
+    """One producer for each group, and the same number of producers for one group, in turn; the
+    leaders are on three nodes."""
     report.say("groups: three together")
     with cl.running(directory, groups=[{"name": name} for name in GROUPS]) as cluster:
         cl.create_topic(cluster, TOPIC, queues=QUEUES * len(GROUPS))
-        cl.wait_until(lambda: len({*_leaders(cluster).values()}) == len(GROUPS), LEADERS_WITHIN_S, "leaders on three nodes")
+        cl.wait_until(
+            lambda: len({*_leaders(cluster).values()}) == len(GROUPS),
+            LEADERS_WITHIN_S,
+            "leaders on three nodes",
+        )
         rounds = []
         for number in range(plan.rounds):
             one = (GROUPS[number % len(GROUPS)],) * len(GROUPS)
             turn = (("one", one), ("three", GROUPS))
-            found = {name: _load(cluster, groups, plan) for name, groups in (turn if number % 2 else turn[::-1])}
-            rounds.append({**found, "ratio": round(found["three"]["messages_per_s"] / found["one"]["messages_per_s"], 3)})
+            found = {
+                name: _load(cluster, groups, plan)
+                for name, groups in (turn if number % 2 else turn[::-1])
+            }
+            rounds.append(
+                {
+                    **found,
+                    "ratio": round(
+                        found["three"]["messages_per_s"] / found["one"]["messages_per_s"], 3
+                    ),
+                }
+            )
         return {
-            "one_group_messages_per_s": statistics.median(each["one"]["messages_per_s"] for each in rounds),
-            "three_groups_messages_per_s": statistics.median(each["three"]["messages_per_s"] for each in rounds),
+            "one_group_messages_per_s": statistics.median(
+                each["one"]["messages_per_s"] for each in rounds
+            ),
+            "three_groups_messages_per_s": statistics.median(
+                each["three"]["messages_per_s"] for each in rounds
+            ),
             "ratio": statistics.median(each["ratio"] for each in rounds),
             "least_to_even_share": min(each["three"]["least_to_even_share"] for each in rounds),
             "rounds": rounds,
@@ -90,19 +112,27 @@ def together(directory: Path, plan: Plan) -> dict[str, Any]:
 
 def _leaders(cluster: LocalCluster) -> dict[str, str]:
     """Group → its leader, for groups with a leader."""
-    status = cl.admin(cluster, next(iter(cluster.nodes)), "ClusterStatus", admin_pb2.ClusterStatusRequest())
+    status = cl.admin(
+        cluster, next(iter(cluster.nodes)), "ClusterStatus", admin_pb2.ClusterStatusRequest()
+    )
     return {info.group: info.leader for info in status.groups if info.HasField("leader")}
 
 
 def _load(cluster: LocalCluster, groups: Sequence[str], plan: Plan) -> dict[str, Any]:
-    """One producer process for each of `groups`, all at once. A load that ends because leaders changed is repeated."""
+    """One producer process for each of `groups`, all at once. A load that ends because leaders
+    changed is repeated."""
     for attempt in range(1, ATTEMPTS + 1):
         leaders = _leaders(cluster)
         missing = {*groups} - leaders.keys()
         before = sum(cl.all_cpu_s(cluster).values())
 
         def load(group: str, leaders: dict[str, str] = leaders) -> dict[str, Any]:
-            given = {"group": group, "queues": QUEUES, "seconds": plan.seconds, "warm_up_s": plan.warm_up_s}
+            given = {
+                "group": group,
+                "queues": QUEUES,
+                "seconds": plan.seconds,
+                "warm_up_s": plan.warm_up_s,
+            }
             return cl.native_load("produce", cl.address(cluster, leaders[group]), TOPIC, **given)
 
         try:
@@ -120,10 +150,17 @@ def _load(cluster: LocalCluster, groups: Sequence[str], plan: Plan) -> dict[str,
         rates = [result["messages_per_s"] for result in results]
         return {
             "messages_per_s": round(sum(rates)),
-            "each": [{"group": group, "messages_per_s": round(rate)} for group, rate in zip(groups, rates, strict=True)],
+            "each": [
+                {"group": group, "messages_per_s": round(rate)}
+                for group, rate in zip(groups, rates, strict=True)
+            ],
             "least_to_even_share": round(min(rates) * len(rates) / max(sum(rates), 1), 3),
-            "nodes_cpu_us_a_message": round(used / max(sum(result["total"] for result in results), 1) * 1e6, 3),
-            "client_cpu_us_a_message": statistics.median(result["client_cpu_us_a_message"] for result in results),
+            "nodes_cpu_us_a_message": round(
+                used / max(sum(result["total"] for result in results), 1) * 1e6, 3
+            ),
+            "client_cpu_us_a_message": statistics.median(
+                result["client_cpu_us_a_message"] for result in results
+            ),
             "attempts": attempt,
         }
     raise AssertionError("the loop returns or raises")
@@ -133,8 +170,11 @@ def _load(cluster: LocalCluster, groups: Sequence[str], plan: Plan) -> dict[str,
 
 
 def at_rest(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Nodes with one group and with several, some time after their start: processor time and memory per additional group."""
-    found = {count: _resting(directory / str(count), count, plan) for count in (1, plan.groups_at_rest)}
+    """Nodes with one group and with several, some time after their start: processor time and memory
+    per additional group."""
+    found = {
+        count: _resting(directory / str(count), count, plan) for count in (1, plan.groups_at_rest)
+    }
     fewer, more = found.values()
     shares = (plan.groups_at_rest - 1) * len(fewer["cpu_percent_of_a_core"])
 
@@ -143,7 +183,10 @@ def at_rest(directory: Path, plan: Plan) -> dict[str, Any]:
 
     return {
         "groups": plan.groups_at_rest,
-        "a_group_and_node": {"cpu_percent_of_a_core": each("cpu_percent_of_a_core"), "anonymous_mib": each("anonymous_mib")},
+        "a_group_and_node": {
+            "cpu_percent_of_a_core": each("cpu_percent_of_a_core"),
+            "anonymous_mib": each("anonymous_mib"),
+        },
         "one": fewer,
         "several": more,
     }
@@ -151,16 +194,25 @@ def at_rest(directory: Path, plan: Plan) -> dict[str, Any]:
 
 def _resting(directory: Path, count: int, plan: Plan) -> dict[str, Any]:
     report.say(f"groups: {count} at rest")
-    groups = [{"name": f"g{number + 1}", "data_file_bytes": REST_FILE_BYTES} for number in range(count)]
+    groups = [
+        {"name": f"g{number + 1}", "data_file_bytes": REST_FILE_BYTES} for number in range(count)
+    ]
     with cl.running(directory, groups=groups) as cluster:
-        cl.wait_until(lambda: len(_leaders(cluster)) == count, LEADERS_WITHIN_S, "leaders of all groups")
+        cl.wait_until(
+            lambda: len(_leaders(cluster)) == count, LEADERS_WITHIN_S, "leaders of all groups"
+        )
         time.sleep(plan.settle_s)
         before, began = cl.all_cpu_s(cluster), time.monotonic()
         time.sleep(plan.rest_s)
         after, took = cl.all_cpu_s(cluster), time.monotonic() - began
         return {
-            "cpu_percent_of_a_core": {node: round((after[node] - before[node]) / took * 100, 2) for node in after},
-            "anonymous_mib": {node: round(cl.status_kib(pid, "RssAnon") / 1024, 1) for node, pid in cl.pids(cluster).items()},
+            "cpu_percent_of_a_core": {
+                node: round((after[node] - before[node]) / took * 100, 2) for node in after
+            },
+            "anonymous_mib": {
+                node: round(cl.status_kib(pid, "RssAnon") / 1024, 1)
+                for node, pid in cl.pids(cluster).items()
+            },
             "leaders": _leaders(cluster),
         }
 
@@ -169,11 +221,17 @@ def _resting(directory: Path, count: int, plan: Plan) -> dict[str, Any]:
 
 
 def move(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Producers at half of the maximal throughput: alone, while a follower's replica moves to a fourth node, and alone again."""
+    """Producers at half of the maximal throughput: alone, while a follower's replica moves to a
+    fourth node, and alone again."""
     report.say("groups: a replica moves")
-    with cl.running(directory, nodes=4, groups=[{"name": cl.GROUP, "replicas": ["n1", "n2", "n3"]}]) as cluster:
+    with cl.running(
+        directory, nodes=4, groups=[{"name": cl.GROUP, "replicas": ["n1", "n2", "n3"]}]
+    ) as cluster:
         leads = cl.leader(cluster)
-        target, source = cl.address(cluster, leads), next(node for node in ("n1", "n2", "n3") if node != leads)
+        target, source = (
+            cl.address(cluster, leads),
+            next(node for node in ("n1", "n2", "n3") if node != leads),
+        )
         cl.create_topic(cluster, TOPIC, QUEUES)
         messages = plan.move_bytes // (FILL_BODY_BYTES + ENTRY_OVER_BYTES)
         size = {"body_bytes": FILL_BODY_BYTES, "batch": FILL_BATCH}
@@ -197,22 +255,45 @@ def move(directory: Path, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _moved(cluster: LocalCluster, source: str, target: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+def _moved(
+    cluster: LocalCluster, source: str, target: str, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], float]:
     """(the producer's figures during the move, seconds of the move)."""
     command = cl.native_command("produce", target, TOPIC, **options, attended=True)
-    load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    load = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT
+    )
     assert load.stdout is not None
     try:
         load.stdout.readline()
-        words = ["move-replica", cl.GROUP, "--from", source, "--to", "n4", "--timeout", f"{MOVE_WITHIN_S}s", "--json"]
+        words = [
+            "move-replica",
+            cl.GROUP,
+            "--from",
+            source,
+            "--to",
+            "n4",
+            "--timeout",
+            f"{MOVE_WITHIN_S}s",
+            "--json",
+        ]
         environment = {**os.environ, "LEDGERMQ_ENDPOINTS": cluster.endpoints}
         began = time.monotonic()
-        moved = subprocess.run([sys.executable, "-m", "ledgermq", *words], capture_output=True, text=True, env=environment, check=False)
+        moved = subprocess.run(
+            [sys.executable, "-m", "ledgermq", *words],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
         took = time.monotonic() - began
     finally:
         output, _ = load.communicate()
     if moved.returncode:
-        raise RuntimeError(f"move-replica ended with {moved.returncode}: {' '.join(moved.stderr[-cl.ERROR_CHARACTERS :].split())}")
+        raise RuntimeError(
+            f"move-replica ended with {moved.returncode}:"
+            f" {' '.join(moved.stderr[-cl.ERROR_CHARACTERS :].split())}"
+        )
     if load.returncode:
         raise RuntimeError(f"the producer ended with {load.returncode}")
     return report.parsed(output), took
@@ -224,10 +305,19 @@ def table(result: Mapping[str, Any]) -> str:
     p99 = [moved[name]["p99_ms"] for name in ("alone_before", "while_moving", "alone_after")]
     lines = (
         ("one group, three producers", f"{sums['one_group_messages_per_s']:,.0f} messages/s"),
-        ("three groups, a producer each", f"{sums['three_groups_messages_per_s']:,.0f} messages/s, × {sums['ratio']:.2f}"),
+        (
+            "three groups, a producer each",
+            f"{sums['three_groups_messages_per_s']:,.0f} messages/s, × {sums['ratio']:.2f}",
+        ),
         ("the least group's part of an even share", f"{sums['least_to_even_share']:.2f}"),
-        ("a group more at rest, of each node", f"{rest['cpu_percent_of_a_core']:.2f} % of a core, {rest['anonymous_mib']:.1f} MiB"),
-        (f"a replica of {moved['bytes'] / (1 << 20):,.0f} MiB moves", f"{moved['took_s']:.1f} s, {moved['mib_per_s']:.0f} MiB/s"),
+        (
+            "a group more at rest, of each node",
+            f"{rest['cpu_percent_of_a_core']:.2f} % of a core, {rest['anonymous_mib']:.1f} MiB",
+        ),
+        (
+            f"a replica of {moved['bytes'] / (1 << 20):,.0f} MiB moves",
+            f"{moved['took_s']:.1f} s, {moved['mib_per_s']:.0f} MiB/s",
+        ),
         (
             f"p99 at {moved['rate']:,}/s before, meanwhile, after",
             f"{p99[0]:,.1f}, {p99[1]:,.1f}, {p99[2]:,.1f} ms; × {moved['p99_ratio']:.2f}",

@@ -1,7 +1,9 @@
-"""The speed and memory of importing a RocketMQ store root: two sizes of one kind of store, with the command as users run it.
+"""The speed and memory of importing a RocketMQ store root: two sizes of one kind of store, with the
+command as users run it.
 
-The store is generated file by file. The whole command is measured, in its own process: two readings of the source, the new log, its consume
-queues and state, reading it back, the copies, the audit. Memory should not depend on the size of the store.
+The store is generated file by file. The whole command is measured, in its own process: two readings
+of the source, the new log, its consume queues and state, reading it back, the copies, the audit.
+Memory should not depend on the size of the store.
 """
 
 from __future__ import annotations
@@ -29,14 +31,18 @@ _HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
 
 
 def run(directory: Path) -> dict[str, Any]:
-    return {"body_bytes": BODY_BYTES, "runs": [timed(directory, size, nodes) for size in SIZES for nodes in (1, 3)]}
+    return {
+        "body_bytes": BODY_BYTES,
+        "runs": [timed(directory, size, nodes) for size in SIZES for nodes in (1, 3)],
+    }
 
 
 def table(result: dict[str, Any]) -> str:
     """The result as text lines."""
     return "\n".join(
-        f"{one['source_mib']} MiB to {one['nodes']} nodes: {one['seconds']} s, {one['mib_per_s']} MiB/s, "
-        f"{one['messages_per_s']} messages/s, {one['cpu_s']} s of processor time, peak heap {one['peak_heap_mib']} MiB"
+        f"{one['source_mib']} MiB to {one['nodes']} nodes: {one['seconds']} s, {one['mib_per_s']}"
+        f" MiB/s, {one['messages_per_s']} messages/s, {one['cpu_s']} s of processor time, peak heap"
+        f" {one['peak_heap_mib']} MiB"
         for one in result["runs"]
     )
 
@@ -45,9 +51,22 @@ def timed(directory: Path, size: int, nodes: int) -> dict[str, Any]:
     """One import, in its own process."""
     store, target = directory / "store", directory / "cluster"
     count = make_store(store, size)
-    command = [sys.executable, "-m", "ledgermq", "import", "--from", str(store), "--data", str(target), "--nodes", str(nodes), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "ledgermq",
+        "import",
+        "--from",
+        str(store),
+        "--data",
+        str(target),
+        "--nodes",
+        str(nodes),
+        "--json",
+    ]
     began = time.monotonic()
-    # Spawned here to get the usage of this child: `getrusage` only has the maximum over all children.
+    # Spawned here to get the usage of this child: `getrusage` only has the maximum over all
+    # children.
     quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
     child = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet)
     heap = 0

@@ -1,8 +1,10 @@
-"""The time of a lookup by key among ten million messages, and the cost of building their index on one core; no cluster.
+"""The time of a lookup by key among ten million messages, and the cost of building their index on
+one core; no cluster.
 
-`build_*` turn sealed ranges into units, slots and filter, and make them durable. Every message has its own id and key. Lookups are
-sequential: `present` by key and by id, `absent` for keys that were never sent; the record is read and its key compared. `files_read_absent`
-is the average number of index files read for an absent key.
+`build_*` turn sealed ranges into units, slots and filter, and make them durable. Every message has
+its own id and key. Lookups are sequential: `present` by key and by id, `absent` for keys that were
+never sent; the record is read and its key compared. `files_read_absent` is the average number of
+index files read for an absent key.
 """
 
 from __future__ import annotations
@@ -51,8 +53,11 @@ def id_of(number: int) -> str:
     return f"01{number:032X}"
 
 
-def fill(directory: Path, messages: int, disk: RealDisk) -> tuple[KeyIndex, LogReader, float, float]:
-    """Store the messages in a log and index them; also returns the seconds of indexing and of syncing."""
+def fill(
+    directory: Path, messages: int, disk: RealDisk
+) -> tuple[KeyIndex, LogReader, float, float]:
+    """Store the messages in a log and index them; also returns the seconds of indexing and of
+    syncing."""
     who = new_identity(FILE_MIB)
     root = directory / "g1"
     log = new_log(root / "dledger-n1", who)
@@ -65,9 +70,16 @@ def fill(directory: Path, messages: int, disk: RealDisk) -> tuple[KeyIndex, LogR
     for first in range(0, messages, BATCH):
         numbers = range(first, first + BATCH)
         batch = encode_messages(
-            TOPIC, 0, bodies, born_ms=BORN_MS, keys=[key_of(n) for n in numbers], message_ids=[id_of(n) for n in numbers]
+            TOPIC,
+            0,
+            bodies,
+            born_ms=BORN_MS,
+            keys=[key_of(n) for n in numbers],
+            message_ids=[id_of(n) for n in numbers],
         )
-        for entries in log.append_leader(1, batch, np.arange(first, first + BATCH), BORN_MS + first, HOST):
+        for entries in log.append_leader(
+            1, batch, np.arange(first, first + BATCH), BORN_MS + first, HOST
+        ):
             began = time.perf_counter()
             index.append(entries)
             indexing += time.perf_counter() - began
@@ -94,7 +106,10 @@ def search(names: Iterator[str], ask: Callable[[str], list[Found]], hits: int) -
         times.append((time.perf_counter() - began) * 1000)
         assert len(found) == hits, f"{name}: {found}"
     times.sort()
-    return {"p50_ms": round(report.percentile(times, 0.5), 4), "p99_ms": round(report.percentile(times, 0.99), 4)}
+    return {
+        "p50_ms": round(report.percentile(times, 0.5), 4),
+        "p99_ms": round(report.percentile(times, 0.99), 4),
+    }
 
 
 def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The cost of 1,000,000 leased messages on the leader and the followers: growth of anonymous memory, before and after a snapshot contains
-them.
+"""The cost of 1,000,000 leased messages on the leader and the followers: growth of anonymous
+memory, before and after a snapshot contains them.
 
 `LEDGERMQ_BENCH_LEASES` sets another number.
 """
@@ -37,12 +37,18 @@ def run(directory: Path) -> dict[str, Any]:
         after = resident(cluster)
         time.sleep(SNAPSHOT_S)
         kept = resident(cluster)
-        growth = {("leader" if node == leads else node): round(after[node] - before[node], 1) for node in before}
+        growth = {
+            ("leader" if node == leads else node): round(after[node] - before[node], 1)
+            for node in before
+        }
         return {
             "messages": leased["messages"],
             "leased_per_s": leased["messages_per_s"],
             "growth_mib": growth,
-            "growth_mib_with_snapshot": {("leader" if node == leads else node): round(kept[node] - before[node], 1) for node in before},
+            "growth_mib_with_snapshot": {
+                ("leader" if node == leads else node): round(kept[node] - before[node], 1)
+                for node in before
+            },
             "rss_anon_mib": kept,
             "rss_anon_mib_before": before,
             "settings": cl.defaults(cluster),

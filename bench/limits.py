@@ -1,7 +1,8 @@
-"""The limits of this machine, measured in the same run as the figures compared with them: memory, checksums, disk, loopback, gRPC.
+"""The limits of this machine, measured in the same run as the figures compared with them: memory,
+checksums, disk, loopback, gRPC.
 
-Uses no code of LedgerMQ: plain memory copies, CRC32C, writes into an allocated file, `fdatasync`, a TCP round trip between two processes,
-and a bare `grpc.aio` echo whose messages are unparsed bytes.
+Uses no code of LedgerMQ: plain memory copies, CRC32C, writes into an allocated file, `fdatasync`, a
+TCP round trip between two processes, and a bare `grpc.aio` echo whose messages are unparsed bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ ROUND_TRIPS = 5000
 UNARY_S, STREAM_S = 2.0, 3.0
 STREAM_BYTES = 256 << 10
 ECHO = "/bench.Echo/"
-OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+]
 
 
 def run(directory: Path, seconds: float = 1.0) -> dict[str, Any]:
@@ -62,7 +67,8 @@ def _rate(work: Any, mib: int, seconds: float) -> float:
 
 
 def disk(directory: Path, seconds: float = 1.0) -> dict[str, float]:
-    """Mebibyte writes into a file with allocated blocks, with one sync at the end; then small writes, each synced."""
+    """Mebibyte writes into a file with allocated blocks, with one sync at the end; then small
+    writes, each synced."""
     path = directory / "limits.bin"
     block = os.urandom(WRITE_BYTES)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -124,7 +130,8 @@ def _reflect(where: Connection) -> None:
 
 
 def echo(seconds: float = 1.0) -> dict[str, float]:
-    """A `grpc.aio` echo server in its own process, with single calls and with a stream of 256 KiB messages."""
+    """A `grpc.aio` echo server in its own process, with single calls and with a stream of 256 KiB
+    messages."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_echo_server, args=(theirs,))
@@ -152,7 +159,10 @@ async def _serve_echo(where: Connection) -> None:
         async for request in requests:
             yield request[:8]
 
-    handlers = {"Unary": grpc.unary_unary_rpc_method_handler(unary), "Sink": grpc.stream_stream_rpc_method_handler(sink)}
+    handlers = {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "Sink": grpc.stream_stream_rpc_method_handler(sink),
+    }
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,4 +1,5 @@
-"""Anonymous memory of each node at rest with 1,000,000 stored messages of 100 bytes, as written and after a restart."""
+"""Anonymous memory of each node at rest with 1,000,000 stored messages of 100 bytes, as written and
+after a restart."""
 
 from __future__ import annotations
 
@@ -39,4 +40,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def resident(cluster: LocalCluster) -> dict[str, float]:
-    return {node: round(cl.status_kib(pid, "RssAnon") / 1024, 1) for node, pid in cl.pids(cluster).items()}
+    return {
+        node: round(cl.status_kib(pid, "RssAnon") / 1024, 1)
+        for node, pid in cl.pids(cluster).items()
+    }

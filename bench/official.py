@@ -1,4 +1,5 @@
-"""The official Python client, `send_async` with a window of 64: the cluster, and its ceiling with a server that answers at once."""
+"""The official Python client, `send_async` with a window of 64: the cluster, and its ceiling with a
+server that answers at once."""
 
 from __future__ import annotations
 
@@ -36,7 +37,15 @@ def run(directory: Path) -> dict[str, Any]:
 
 def one(endpoints: str, environment: dict[str, str]) -> dict[str, Any]:
     command = cl.program("tools.official_load", endpoints, TOPIC, SECONDS)
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, timeout=120, check=True, text=True, cwd=cl.ROOT)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        env=environment,
+        timeout=120,
+        check=True,
+        text=True,
+        cwd=cl.ROOT,
+    )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -46,7 +55,9 @@ def empty_server() -> Iterator[tuple[str, int]]:
     """Endpoint and process id of a server that answers at once."""
     port = free_ports(1)[0].client_port
     command = cl.program("tools.empty_server", str(port))
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT
+    )
     assert process.stdout is not None
     try:
         if process.stdout.readline() != "ready\n":

@@ -1,7 +1,9 @@
-"""The cost of 10,000 idle long polls on the leader: growth of anonymous memory, and processor time while no message arrives.
+"""The cost of 10,000 idle long polls on the leader: growth of anonymous memory, and processor time
+while no message arrives.
 
-`LEDGERMQ_BENCH_POLLS` sets another number. Each poll waits 20 s. Measured twice: before the first one ends, when all only wait; and later,
-when they end empty and are repeated, a twentieth of them every second.
+`LEDGERMQ_BENCH_POLLS` sets another number. Each poll waits 20 s. Measured twice: before the first
+one ends, when all only wait; and later, when they end empty and are repeated, a twentieth of them
+every second.
 """
 
 from __future__ import annotations
@@ -33,11 +35,24 @@ def run(directory: Path) -> dict[str, Any]:
         leads = cl.leader(cluster)
         time.sleep(3)
         before = resident(cluster)
-        at = ("--target", cl.address(cluster, leads), "--topic", TOPIC, "--window", str(POLLS), "--rate", str(POLLS / OPENING_S))
+        at = (
+            "--target",
+            cl.address(cluster, leads),
+            "--topic",
+            TOPIC,
+            "--window",
+            str(POLLS),
+            "--rate",
+            str(POLLS / OPENING_S),
+        )
         command = cl.program("tools.load", "poll", *at)
-        load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
+        load = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True
+        )
         try:
-            assert load.stdout is not None and load.stdout.readline() == "open\n", "the polls did not open"
+            assert load.stdout is not None and load.stdout.readline() == "open\n", (
+                "the polls did not open"
+            )
             time.sleep(1)
             waiting = share_of_a_core(cluster)
             after = resident(cluster)
@@ -52,7 +67,9 @@ def run(directory: Path) -> dict[str, Any]:
             "rss_anon_mib": after[leads],
             "leader_percent_of_a_core_waiting": waiting[leads],
             "leader_percent_of_a_core_coming_again": coming[leads],
-            "other_nodes_percent_of_a_core_waiting": round((sum(waiting.values()) - waiting[leads]) / 2, 1),
+            "other_nodes_percent_of_a_core_waiting": round(
+                (sum(waiting.values()) - waiting[leads]) / 2, 1
+            ),
             "answers": json.loads(said)["answered"],
             "settings": cl.defaults(cluster),
         }
@@ -63,4 +80,7 @@ def share_of_a_core(cluster: LocalCluster) -> dict[str, float]:
     before, began = cl.all_cpu_s(cluster), time.monotonic()
     time.sleep(SECONDS)
     seconds = time.monotonic() - began
-    return {node: round((used - before[node]) / seconds * 100, 1) for node, used in cl.all_cpu_s(cluster).items()}
+    return {
+        node: round((used - before[node]) / seconds * 100, 1)
+        for node, used in cl.all_cpu_s(cluster).items()
+    }

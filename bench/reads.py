@@ -1,8 +1,8 @@
-"""Reads that must miss nothing acknowledged before them, one at a time and 64 at once: each waits for a round of messages that a majority
-answers, which it shares with the reads beside it.
+"""Reads that must miss nothing acknowledged before them, one at a time and 64 at once: each waits
+for a round of messages that a majority answers, which it shares with the reads beside it.
 
-Asked are an idle cluster and one that stores 500 messages a second. `switches` counts how often threads of the nodes gave up the
-processor for one read; an idle cluster's own are subtracted.
+Asked are an idle cluster and one that stores 500 messages a second. `switches` counts how often
+threads of the nodes gave up the processor for one read; an idle cluster's own are subtracted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def run(directory: Path) -> dict[str, Any]:
             for window in WINDOWS:
                 before, cpu = switches_of(cluster), sum(cl.all_cpu_s(cluster).values())
                 began = time.monotonic()
-                told = cl.load("read", cl.address(cluster, leads), TOPIC, "--call", call, *loaded(window))
+                told = cl.load(
+                    "read", cl.address(cluster, leads), TOPIC, "--call", call, *loaded(window)
+                )
                 took_s = time.monotonic() - began
                 switches = switches_of(cluster) - before - idle / SECONDS * took_s
                 cost_s = sum(cl.all_cpu_s(cluster).values()) - cpu
@@ -55,7 +57,9 @@ def beside_sends(cluster: LocalCluster, leads: str) -> dict[str, Any]:
     """One read at a time while messages are stored."""
     at = ("--target", cl.address(cluster, leads), "--topic", TOPIC)
     sends = (*at, "--rate", str(RATE), "--seconds", "3600", "--limit", "3000000")
-    load = subprocess.Popen(cl.program("tools.load", "send", *sends), cwd=cl.ROOT, stdout=subprocess.DEVNULL)
+    load = subprocess.Popen(
+        cl.program("tools.load", "send", *sends), cwd=cl.ROOT, stdout=subprocess.DEVNULL
+    )
     try:
         time.sleep(1)
         told = cl.load("read", cl.address(cluster, leads), TOPIC, *loaded(1))
@@ -71,7 +75,8 @@ def loaded(window: int) -> tuple[str, ...]:
 
 
 def switches_of(cluster: LocalCluster, idle_s: float = 0) -> int:
-    """Voluntary switches of all threads of all nodes so far; with `idle_s`, those within so many seconds from now."""
+    """Voluntary switches of all threads of all nodes so far; with `idle_s`, those within so many
+    seconds from now."""
     found = sum(cl.wake_ups(pid) for pid in cl.pids(cluster).values())
     if not idle_s:
         return found

@@ -1,4 +1,5 @@
-"""Receive and acknowledge with our own stubs: 16 receivers of 32 messages, acknowledged together and one by one."""
+"""Receive and acknowledge with our own stubs: 16 receivers of 32 messages, acknowledged together
+and one by one."""
 
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ def one(cluster: LocalCluster, node: str, group: str, batch: str) -> dict[str, A
     window = ("--window", "16", "--batch", batch, "--seconds", "8")
     result = cl.load("receive", cl.address(cluster, node), TOPIC, "--group", group, *window)
     total = result.pop("total")
-    result["nodes_cpu_us_a_message"] = round((sum(cl.all_cpu_s(cluster).values()) - cpu) / total * 1e6)
+    result["nodes_cpu_us_a_message"] = round(
+        (sum(cl.all_cpu_s(cluster).values()) - cpu) / total * 1e6
+    )
     result["client_cpu_us_a_message"] = round(result.pop("client_cpu_s") / total * 1e6)
     return result

@@ -1,7 +1,9 @@
-"""Repairing a damaged MiB in the middle of a running leader's log while it leads; compared with repairing the whole log.
+"""Repairing a damaged MiB in the middle of a running leader's log while it leads; compared with
+repairing the whole log.
 
-Zeros are written over entries in the middle of the log files. Both ways are timed from the call to the answer that the range exists,
-durable and read again. The time of the first way should not depend on the size of the log; that of the second does.
+Zeros are written over entries in the middle of the log files. Both ways are timed from the call to
+the answer that the range exists, durable and read again. The time of the first way should not
+depend on the size of the log; that of the second does.
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ def run(directory: Path) -> dict[str, Any]:
         for topic in (TOPIC, BULK):
             cl.create_topic(cluster, topic)
         report.say(f"repair: storing {LOG_BYTES >> 20} MiB")
-        size = ("--limit", str(LOG_BYTES // BODY_BYTES), "--batch", str(BATCH), "--window", "4", "--body-bytes", str(BODY_BYTES))
+        size = (
+            "--limit",
+            str(LOG_BYTES // BODY_BYTES),
+            "--batch",
+            str(BATCH),
+            "--window",
+            "4",
+            "--body-bytes",
+            str(BODY_BYTES),
+        )
         cl.load("fill", cl.address(cluster, cl.leader(cluster)), BULK, *size, timeout_s=900)
         ranges = [timed(cluster, number, whole_log=False) for number in range(TIMES)]
         report.say("repair: the whole log instead")
@@ -50,13 +61,15 @@ def run(directory: Path) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """The result as text lines."""
     return (
-        f"{result['damaged_bytes'] >> 20} MiB of a log of {result['log_mib']} MiB put back while it leads, {result['times']} times: "
-        f"median {result['median_s']} s, at most {result['max_s']} s (budget 2); the whole log instead: {result['whole_log_s']} s"
+        f"{result['damaged_bytes'] >> 20} MiB of a log of {result['log_mib']} MiB put back while it"
+        f" leads, {result['times']} times: median {result['median_s']} s, at most {result['max_s']}"
+        f" s (budget 2); the whole log instead: {result['whole_log_s']} s"
     )
 
 
 def timed(cluster: LocalCluster, number: int, *, whole_log: bool) -> dict[str, Any]:
-    """Damage a MiB and have it repaired; with `whole_log` the file is also removed, so that only a repair of the whole log helps."""
+    """Damage a MiB and have it repaired; with `whole_log` the file is also removed, so that only a
+    repair of the whole log helps."""
     node = cl.leader(cluster)
     root = cluster.data(node) / cl.GROUP
     identity = json.loads((root / "identity.json").read_text())
@@ -88,7 +101,8 @@ def timed(cluster: LocalCluster, number: int, *, whole_log: bool) -> dict[str, A
 
 
 def damage(path: Path, start: int) -> tuple[int, int]:
-    """Write zeros over whole entries of a log file, from the first one behind `start` on. Returns the first and the last of them."""
+    """Write zeros over whole entries of a log file, from the first one behind `start` on. Returns
+    the first and the last of them."""
     raw = path.read_bytes()
     at = 0
     while at < start:

@@ -1,4 +1,5 @@
-"""64 unary sends of 100 bytes in flight, durable on three nodes: connected to the leader, and through a follower."""
+"""64 unary sends of 100 bytes in flight, durable on three nodes: connected to the leader, and
+through a follower."""
 
 from __future__ import annotations
 
@@ -24,14 +25,17 @@ def run(directory: Path) -> dict[str, Any]:
             "body_bytes": 100,
             "to_the_leader": one(cluster, leads),
             "through_a_follower": one(cluster, through),
-            "one_at_a_time_to_the_leader": one(cluster, leads, "--window", "1", "--seconds", "4", "--warm-up-s", "1"),
+            "one_at_a_time_to_the_leader": one(
+                cluster, leads, "--window", "1", "--seconds", "4", "--warm-up-s", "1"
+            ),
             "ceiling_empty_server": ceiling,
             "settings": cl.defaults(cluster),
         }
 
 
 def without_a_cluster() -> dict[str, Any]:
-    """The same load on a server that stores nothing and answers at once: the cost of the protocol alone on this machine now."""
+    """The same load on a server that stores nothing and answers at once: the cost of the protocol
+    alone on this machine now."""
     with empty_server() as (endpoint, pid):
         before = cl.cpu_s(pid)
         result = cl.load("send", endpoint, TOPIC, "--seconds", "5", "--limit", "150000")
@@ -42,9 +46,13 @@ def without_a_cluster() -> dict[str, Any]:
 
 
 def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
-    """One load, and its cost: processor time of every node, group commits and turns of the leader."""
+    """One load, and its cost: processor time of every node, group commits and turns of the
+    leader."""
     leads = cl.leader(cluster)
-    cpu, syncs, turns = cl.all_cpu_s(cluster), *(cl.metric_sums(cluster, leads, name) for name in METRICS)
+    cpu, syncs, turns = (
+        cl.all_cpu_s(cluster),
+        *(cl.metric_sums(cluster, leads, name) for name in METRICS),
+    )
     result = cl.load("send", cl.address(cluster, node), TOPIC, *more)
     after = cl.all_cpu_s(cluster)
     syncs_after, turns_after = (cl.metric_sums(cluster, leads, name) for name in METRICS)
@@ -54,7 +62,9 @@ def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
     if node != leads:
         by_role["called_node"] = used[node]
     stored = result.pop("total")
-    result["node_cpu_us_a_message"] = {role: round(seconds / stored * 1e6) for role, seconds in by_role.items()}
+    result["node_cpu_us_a_message"] = {
+        role: round(seconds / stored * 1e6) for role, seconds in by_role.items()
+    }
     result["client_cpu_us_a_message"] = round(result.pop("client_cpu_s") / stored * 1e6)
     commits = syncs_after[0] - syncs[0]
     result["group_commits"] = int(commits)

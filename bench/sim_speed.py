@@ -1,8 +1,10 @@
-"""The speed of the simulator: virtual seconds of a busy three-node cluster per second of processor time, with all checkers enabled.
+"""The speed of the simulator: virtual seconds of a busy three-node cluster per second of processor
+time, with all checkers enabled.
 
-The cluster is busy: three clients send at least 300 messages per virtual second (the result gives the number), and also lease, acknowledge
-and read messages. Two figures are measured: one with the default faults, during which the cluster has no leader and little work for part of
-the time, and one without faults.
+The cluster is busy: three clients send at least 300 messages per virtual second (the result gives
+the number), and also lease, acknowledge and read messages. Two figures are measured: one with the
+default faults, during which the cluster has no leader and little work for part of the time, and one
+without faults.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def _measure(faults: bool) -> dict[str, float]:
     began, virtual_ns, entries, steps = time.process_time(), 0, 0, 0
     for seed in range(SEEDS):
         world = World(seed)
-        outcome = world.run(STEPS, schedule(None if faults else (), PLANNED), until_ns=VIRTUAL_S * SECOND)
+        outcome = world.run(
+            STEPS, schedule(None if faults else (), PLANNED), until_ns=VIRTUAL_S * SECOND
+        )
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         virtual_ns += outcome.virtual_ns
         entries += outcome.commits

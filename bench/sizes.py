@@ -1,8 +1,9 @@
-"""What things cost that `ledgermq doctor --plan` counts: the memory and the disk of a node for each topic, queue, consumer group and idle
-connection, and the bytes of log for each stored and each delivered message.
+"""What things cost that `ledgermq doctor --plan` counts: the memory and the disk of a node for each
+topic, queue, consumer group and idle connection, and the bytes of log for each stored and each
+delivered message.
 
-Memory is RssAnon, as the mean of the nodes; each figure is the growth divided by the number of things that were added. Bytes of log are the
-sum of the leader's group commits.
+Memory is RssAnon, as the mean of the nodes; each figure is the growth divided by the number of
+things that were added. Bytes of log are the sum of the leader's group commits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def run(directory: Path) -> dict[str, Any]:
     with cl.running(directory) as cluster:
         leads = cl.leader(cluster)
         cl.create_topic(cluster, "bench", queues=1)
-        found: dict[str, Any] = {"node_mib": round(_memory(cluster) / 1024, 1), **_messages(cluster, leads)}
+        found: dict[str, Any] = {
+            "node_mib": round(_memory(cluster) / 1024, 1),
+            **_messages(cluster, leads),
+        }
         steps: tuple[tuple[str, int, Callable[[], None]], ...] = (
             ("topic_kib", TOPICS, lambda: _topics(cluster, leads)),
             ("queue_kib", QUEUES, lambda: _queues(cluster, leads)),
@@ -52,20 +56,34 @@ def _memory(cluster: LocalCluster) -> float:
 
 
 def _messages(cluster: LocalCluster, leads: str) -> dict[str, float]:
-    """Bytes of log of a native message, of a unary one, and for one that is received and acknowledged alone."""
+    """Bytes of log of a native message, of a unary one, and for one that is received and
+    acknowledged alone."""
     target = cl.address(cluster, leads)
 
     def grown(how: Callable[[], int]) -> float:
         before = cl.metric_sums(cluster, leads, "ledgermq_sync_batch_bytes")[1]
         count = how()
-        return round((cl.metric_sums(cluster, leads, "ledgermq_sync_batch_bytes")[1] - before) / count, 1)
+        return round(
+            (cl.metric_sums(cluster, leads, "ledgermq_sync_batch_bytes")[1] - before) / count, 1
+        )
 
     def native() -> int:
         size = {"body_bytes": BODY_BYTES, "batch": 500, "limit": MESSAGES}
-        return int(cl.native_load("produce", target, "bench", **size, queues=1, seconds=60)["total"])
+        return int(
+            cl.native_load("produce", target, "bench", **size, queues=1, seconds=60)["total"]
+        )
 
     def unary() -> int:
-        size = ("--limit", str(MESSAGES), "--batch", "500", "--window", "4", "--body-bytes", str(BODY_BYTES))
+        size = (
+            "--limit",
+            str(MESSAGES),
+            "--batch",
+            "500",
+            "--window",
+            "4",
+            "--body-bytes",
+            str(BODY_BYTES),
+        )
         cl.load("fill", target, "bench", *size)
         return MESSAGES
 
@@ -82,7 +100,9 @@ def _messages(cluster: LocalCluster, leads: str) -> dict[str, float]:
 
 def _topics(cluster: LocalCluster, leads: str) -> None:
     for number in range(TOPICS):
-        request = pb.CreateTopicRequest(topic=pb.Name(name=f"topic-{number}"), kind="normal", queues=1, permission="rw")
+        request = pb.CreateTopicRequest(
+            topic=pb.Name(name=f"topic-{number}"), kind="normal", queues=1, permission="rw"
+        )
         _accepted(cl.admin(cluster, leads, "CreateTopic", request, 30))
 
 
@@ -95,7 +115,15 @@ def _queues(cluster: LocalCluster, leads: str) -> None:
 
 def _groups(cluster: LocalCluster, leads: str) -> None:
     for number in range(GROUPS):
-        _accepted(cl.admin(cluster, leads, "CreateGroup", pb.CreateGroupRequest(group=pb.Name(name=f"group-{number}")), 30))
+        _accepted(
+            cl.admin(
+                cluster,
+                leads,
+                "CreateGroup",
+                pb.CreateGroupRequest(group=pb.Name(name=f"group-{number}")),
+                30,
+            )
+        )
 
 
 def _accepted(answer: Any) -> None:

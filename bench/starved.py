@@ -1,7 +1,9 @@
-"""Three nodes that get too little processor time, without any other fault: how often the leader changes, and what clients notice.
+"""Three nodes that get too little processor time, without any other fault: how often the leader
+changes, and what clients notice.
 
-`SPINNERS` processes do nothing but compute, at the priority of the nodes, on all cores. Where the system allows it, the sending process has
-a higher priority, so that the results describe the cluster and not a load generator that is itself short of processor time.
+`SPINNERS` processes do nothing but compute, at the priority of the nodes, on all cores. Where the
+system allows it, the sending process has a higher priority, so that the results describe the
+cluster and not a load generator that is itself short of processor time.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ SPINNERS = 80
 SECONDS = 180
 SETTLE_S = 10
 SENDERS = 8
-"""The number of sends kept open at each node; each one is followed by the next, so the nodes always need more than their share of the
-processors."""
+"""The number of sends kept open at each node; each one is followed by the next, so the nodes always
+need more than their share of the processors."""
 TIMEOUT_S = 10
 AGAIN_S = 0.1
 GAP_S = 1.0
@@ -46,9 +48,13 @@ AHEAD = -10
 
 @contextmanager
 def spinning(count: int) -> Iterator[None]:
-    """Run `count` processes that use all the processor time they can get. Each has its own session, as the nodes have, because the kernel
-    divides processor time among sessions first (`sched_autogroup`)."""
-    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(count)]
+    """Run `count` processes that use all the processor time they can get. Each has its own session,
+    as the nodes have, because the kernel divides processor time among sessions first
+    (`sched_autogroup`)."""
+    children = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+        for _ in range(count)
+    ]
     try:
         yield
     finally:
@@ -75,13 +81,16 @@ def run(directory: Path, seconds: int = SECONDS, spinners: int = SPINNERS) -> di
         "load": round(load, 1),
         "leaders": sum(1 for change in new if change["leader"] is not None),
         "steps_down": sum(1 for change in new if change["leader"] is None),
-        "reasons": [f"{change['former']} to {change['leader']}: {change['reason']}" for change in new],
+        "reasons": [
+            f"{change['former']} to {change['leader']}: {change['reason']}" for change in new
+        ],
         **found,
     }
 
 
 def changes(cluster: LocalCluster) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The leaders that were elected and replaced, by term and leader, each as reported by the node that became leader or stepped down."""
+    """The leaders that were elected and replaced, by term and leader, each as reported by the node
+    that became leader or stepped down."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for node in cluster.nodes:
         for line in cluster.log_file(node).read_text().splitlines():
@@ -99,18 +108,24 @@ async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
     took: list[float] = []
     async with contextlib.AsyncExitStack() as stack:
         channels = [
-            await stack.enter_async_context(grpc.aio.insecure_channel(cl.address(cluster, node), options=cl.CHANNEL))
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(cl.address(cluster, node), options=cl.CHANNEL)
+            )
             for node in cluster.nodes
         ]
 
         async def sender(channel: grpc.aio.Channel, first: int) -> None:
             call: Any = channel.unary_unary(SERVICE + "SendMessage")
             for serial in itertools.count(first << 32):
-                data = pb.SendMessageRequest(messages=[message(TOPIC, serial, b"x" * 100)]).SerializeToString()
+                data = pb.SendMessageRequest(
+                    messages=[message(TOPIC, serial, b"x" * 100)]
+                ).SerializeToString()
                 if (started := time.monotonic()) >= until:
                     return
                 try:
-                    status = pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status
+                    status = pb.SendMessageResponse.FromString(
+                        await call(data, metadata=METADATA, timeout=TIMEOUT_S)
+                    ).status
                 except grpc.RpcError as error:
                     outcomes[f"rpc {error.code().name}"] += 1  # type: ignore[attr-defined]
                     continue
@@ -125,7 +140,9 @@ async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
         until = began + seconds
         await asyncio.gather(*(sender(channel, k) for k, channel in enumerate(channels * SENDERS)))
     took.sort()
-    gaps = [later - sooner for sooner, later in zip([began, *acknowledged], acknowledged, strict=False)]
+    gaps = [
+        later - sooner for sooner, later in zip([began, *acknowledged], acknowledged, strict=False)
+    ]
     return {
         "sends": len(took) + outcomes.total(),
         "acknowledged": len(took),
@@ -141,6 +158,7 @@ def table(result: dict[str, Any]) -> str:
     """The result as lines of text."""
     failed = result["sends"] - result["acknowledged"]
     return (
-        f"{result['seconds']} s beside {result['spinners']} processes that compute: {result['leaders']} new leaders, {failed} of "
-        f"{result['sends']} sends failed, without any acknowledgement for {sum(result['gaps_s']):.1f} s; p99 {result['p99_s']} s"
+        f"{result['seconds']} s beside {result['spinners']} processes that compute:"
+        f" {result['leaders']} new leaders, {failed} of {result['sends']} sends failed, without any"
+        f" acknowledgement for {sum(result['gaps_s']):.1f} s; p99 {result['p99_s']} s"
     )

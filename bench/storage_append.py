@@ -1,13 +1,17 @@
-"""The cost of an append to the entry log on one core without waiting for the disk, and the duration of a group commit of 1,000 messages.
+"""The cost of an append to the entry log on one core without waiting for the disk, and the duration
+of a group commit of 1,000 messages.
 
-The `append_*` figures are microseconds per message through the public append, including both CRCs, the chain and the index. `from_inputs`
-starts with (body, tag, key) columns, `from_encoded` with an unsealed batch, `follower` with a verified range, and `follower_verify` with
-received bytes. `dispatch` adds a verified range to its consume queue.
+The `append_*` figures are microseconds per message through the public append, including both CRCs,
+the chain and the index. `from_inputs` starts with (body, tag, key) columns, `from_encoded` with an
+unsealed batch, `follower` with a verified range, and `follower_verify` with received bytes.
+`dispatch` adds a verified range to its consume queue.
 
-`modes` compares the three ways of appending, in microseconds per message without waiting for the disk. `bandwidth` measures a leader that
-appends encoded batches while group commits run one after another, with everything durable at the end. Its `ratio` compares that with plain
-`pwrite` calls of 1 MiB into a preallocated file with one fdatasync every 64 MiB, measured immediately before on the same disk. `single`
-measures appending and syncing one message repeatedly, alternating with a bare fdatasync of a page that was just written.
+`modes` compares the three ways of appending, in microseconds per message without waiting for the
+disk. `bandwidth` measures a leader that appends encoded batches while group commits run one after
+another, with everything durable at the end. Its `ratio` compares that with plain `pwrite` calls of
+1 MiB into a preallocated file with one fdatasync every 64 MiB, measured immediately before on the
+same disk. `single` measures appending and syncing one message repeatedly, alternating with a bare
+fdatasync of a page that was just written.
 """
 
 from __future__ import annotations
@@ -42,7 +46,24 @@ BODY_BYTES = 100
 RANGES = 200
 FILE_MIB = 64
 CLUSTER = "00000000-0000-4000-8000-000000000001"
-CARRIERS = ["UA", "AA", "B6", "DL", "EV", "MQ", "US", "WN", "VX", "FL", "AS", "9E", "F9", "HA", "YV", "OO"]
+CARRIERS = [
+    "UA",
+    "AA",
+    "B6",
+    "DL",
+    "EV",
+    "MQ",
+    "US",
+    "WN",
+    "VX",
+    "FL",
+    "AS",
+    "9E",
+    "F9",
+    "HA",
+    "YV",
+    "OO",
+]
 BORN_MS = 1_700_000_000_000
 HOST = host_bytes("127.0.0.1", 8081)
 BANDWIDTH_MIB = 128
@@ -50,7 +71,8 @@ BANDWIDTH_BODIES = (1024, 4096, 16384)
 BATCH_BYTES = 1 << 20
 PLAIN_SYNC_EVERY = 64 << 20
 UNSYNCED_MAX = PLAIN_SYNC_EVERY
-"""The maximum number of bytes a leader has in progress: no more than the reference measurement writes between two syncs."""
+"""The maximum number of bytes a leader has in progress: no more than the reference measurement
+writes between two syncs."""
 SINGLES = 200
 
 
@@ -77,7 +99,9 @@ class Inputs:
         self.offsets = np.arange(messages, dtype=np.int64)
 
     def encode(self) -> UnsealedBatch:
-        return encode_messages("flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys)
+        return encode_messages(
+            "flights", 0, self.bodies, born_ms=BORN_MS, tags=self.tags, keys=self.keys
+        )
 
 
 def median(times_ns: list[int], messages: int) -> float:
@@ -88,7 +112,13 @@ def median(times_ns: list[int], messages: int) -> float:
 def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
     leader = new_log(directory / "leader", new_identity(file_mib))
     follower = new_log(directory / "follower", new_identity(file_mib))
-    names = ("append_from_inputs", "append_from_encoded", "seal_alone", "follower", "follower_verify")
+    names = (
+        "append_from_inputs",
+        "append_from_encoded",
+        "seal_alone",
+        "follower",
+        "follower_verify",
+    )
     times: dict[str, list[int]] = {name: [] for name in names}
     for number in range(batches):
         begin = time.perf_counter_ns()
@@ -100,12 +130,29 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
         ranges += leader.append_leader(1, batch, offsets + inputs.count, BORN_MS, HOST)
         times["append_from_encoded"].append(time.perf_counter_ns() - begin)
         begin = time.perf_counter_ns()
-        seal(batch, first_index=0, term=1, pos=0, queue_offsets=inputs.offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=0)
+        seal(
+            batch,
+            first_index=0,
+            term=1,
+            pos=0,
+            queue_offsets=inputs.offsets,
+            store_ms=BORN_MS,
+            store_host=HOST,
+            prev_chain=0,
+        )
         times["seal_alone"].append(time.perf_counter_ns() - begin)
-        copies = [(entries, bytes(leader.read(entries.first_index, 1 << 30).data)) for entries in ranges]
+        copies = [
+            (entries, bytes(leader.read(entries.first_index, 1 << 30).data)) for entries in ranges
+        ]
         for entries, received in copies:
             begin = time.perf_counter_ns()
-            verified = verify_range(received[: len(entries.data)], entries.first_index, 1, entries.pos, entries.prev_chain)
+            verified = verify_range(
+                received[: len(entries.data)],
+                entries.first_index,
+                1,
+                entries.pos,
+                entries.prev_chain,
+            )
             middle = time.perf_counter_ns()
             follower.append_range(verified)
             end = time.perf_counter_ns()
@@ -121,15 +168,28 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
 
 
 def dispatches(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """Dispatch verified ranges to four consume queues; the messages have identifiers, as messages from clients always have."""
-    queues = ConsumeQueues(RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes)
+    """Dispatch verified ranges to four consume queues; the messages have identifiers, as messages
+    from clients always have."""
+    queues = ConsumeQueues(
+        RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes
+    )
     log = new_log(directory / "dispatch", new_identity(file_mib))
     ids = [f"01{i:032X}" for i in range(inputs.count)]
     order = np.arange(inputs.count, dtype=np.int32)
     times: dict[str, list[int]] = {"dispatch": [], "dispatch_columns_alone": []}
     for number in range(batches):
-        batch = encode_messages("flights", order % 4, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=ids)
-        for entries in log.append_leader(1, batch, (number * inputs.count + inputs.offsets) // 4, BORN_MS, HOST):
+        batch = encode_messages(
+            "flights",
+            order % 4,
+            inputs.bodies,
+            born_ms=BORN_MS,
+            tags=inputs.tags,
+            keys=inputs.keys,
+            message_ids=ids,
+        )
+        for entries in log.append_leader(
+            1, batch, (number * inputs.count + inputs.offsets) // 4, BORN_MS, HOST
+        ):
             begin = time.perf_counter_ns()
             columns = layout.record_columns(entries)
             middle = time.perf_counter_ns()
@@ -165,8 +225,12 @@ def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
 
 @contextmanager
 def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryLog]:
-    """A log with the threads that a node gives it. Its first file exists, and no further file is created during the measurement."""
-    disk, who = RealDisk(), identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_bytes)
+    """A log with the threads that a node gives it. Its first file exists, and no further file is
+    created during the measurement."""
+    disk, who = (
+        RealDisk(),
+        identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_bytes),
+    )
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), who)
     EntryLog.open(disk, str(directory), who, clean=True, submit=run_now).close()
@@ -176,7 +240,9 @@ def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryL
             commits.submit(work)
 
         writer = make_writer(mode, submit=submit, together=AtOnceIfSlow(2, "bench"))
-        log = EntryLog.open(disk, str(directory), who, clean=True, submit=lambda work: None, writer=writer)
+        log = EntryLog.open(
+            disk, str(directory), who, clean=True, submit=lambda work: None, writer=writer
+        )
         log._data.extend()
         log._data.at(0).warm(stores=mode == "map")
         yield log
@@ -184,8 +250,11 @@ def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryL
 
 
 def modes_alone(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """Microseconds per message from an encoded batch to the end of the append, without a sync in between; the modes alternate."""
-    logs = {mode: new_log(directory / f"alone-{mode}", new_identity(file_mib), mode) for mode in MODES}
+    """Microseconds per message from an encoded batch to the end of the append, without a sync in
+    between; the modes alternate."""
+    logs = {
+        mode: new_log(directory / f"alone-{mode}", new_identity(file_mib), mode) for mode in MODES
+    }
     times: dict[str, list[int]] = {mode: [] for mode in MODES}
     for number in range(batches):
         for mode, log in logs.items():
@@ -231,7 +300,8 @@ class Plain:
 
 
 def durable_mib_per_s(log: EntryLog, body_bytes: int, mib: int) -> float:
-    """Append from one thread and sync from another; each commit's batch contains what arrived during the previous commit."""
+    """Append from one thread and sync from another; each commit's batch contains what arrived
+    during the previous commit."""
     count = max(1, BATCH_BYTES // body_bytes)
     batch = Inputs(count, body_bytes).encode()
     offsets = np.arange(count, dtype=np.int64)
@@ -260,7 +330,9 @@ def bandwidth(directory: Path, plain: Plain, mib: int) -> dict[str, Any]:
     for body_bytes in BANDWIDTH_BODIES:
         for mode in MODES:
             yardstick = plain.mib_per_s()
-            with threaded_log(directory / f"bandwidth-{mode}-{body_bytes}", mode, (mib + 32) << 20) as log:
+            with threaded_log(
+                directory / f"bandwidth-{mode}-{body_bytes}", mode, (mib + 32) << 20
+            ) as log:
                 found = durable_mib_per_s(log, body_bytes, mib)
             results.setdefault(f"body_{body_bytes}", {})[mode] = {
                 "mib_per_s": round(found, 1),
@@ -271,7 +343,8 @@ def bandwidth(directory: Path, plain: Plain, mib: int) -> dict[str, Any]:
 
 
 def singles(directory: Path, plain: Plain, count: int) -> dict[str, Any]:
-    """The median duration of an append that waits for its own sync, and how much longer it is than a bare fdatasync."""
+    """The median duration of an append that waits for its own sync, and how much longer it is than
+    a bare fdatasync."""
     results = {}
     for mode in MODES:
         append_ns, sync_ns = [], []

@@ -1,9 +1,11 @@
-"""Compare our log, a database, a LevelDB-like store, a journal with an index, and memory: writing, reading, recovery and size.
+"""Compare our log, a database, a LevelDB-like store, a journal with an index, and memory: writing,
+reading, recovery and size.
 
-Every store stores the same messages on the same disk in the same batches, and each batch is durable before the next one begins. The writer
-is a separate process that ends without closing anything, as if it had been killed. The store is then opened again (`killed_open_s`), read,
-closed, and opened once more (`clean_open_s`). Reads are served from a warm page cache. `python -m bench.storage_modes` generates the table
-and the plot in docs/benchmarks.md from the last result.
+Every store stores the same messages on the same disk in the same batches, and each batch is durable
+before the next one begins. The writer is a separate process that ends without closing anything, as
+if it had been killed. The store is then opened again (`killed_open_s`), read, closed, and opened
+once more (`clean_open_s`). Reads are served from a warm page cache. `python -m bench.storage_modes`
+generates the table and the plot in docs/benchmarks.md from the last result.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ BORN_MS = 1_700_000_000_000
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 PLOT = Path(__file__).parent.parent / "docs" / "plots" / "storage-modes.svg"
 MARKS = ("<!-- storage modes: begin -->", "<!-- storage modes: end -->")
-TITLES = {"ledger": "LedgerMQ", "database": "database", "leveldb": "LevelDB", "journal": "journal + index", "memory": "memory"}
+TITLES = {
+    "ledger": "LedgerMQ",
+    "database": "database",
+    "leveldb": "LevelDB",
+    "journal": "journal + index",
+    "memory": "memory",
+}
 
 
 def key_of(number: int) -> str:
@@ -84,12 +92,23 @@ def write_and_die(name: str, directory: str, messages: int, answer: Connection) 
 
 
 def read_all(store: Store, messages: int) -> dict[str, Any]:
-    """Read single messages and runs of messages by queue and offset, present keys and absent keys, and check every result."""
-    chosen = random.Random(7).sample(range(messages - READ_BATCH * QUEUES), min(LOOKUPS, messages // 2))
+    """Read single messages and runs of messages by queue and offset, present keys and absent keys,
+    and check every result."""
+    chosen = random.Random(7).sample(
+        range(messages - READ_BATCH * QUEUES), min(LOOKUPS, messages // 2)
+    )
     answers = {
-        "read_one_us": _timed(chosen, lambda number: store.read(number % QUEUES, number // QUEUES, 1), lambda number: [body_of(number)]),
-        "by_key_us": _timed(chosen, lambda number: store.by_key(key_of(number)), lambda number: [body_of(number)]),
-        "absent_key_us": _timed(chosen, lambda number: store.by_key(f"absent-{number}"), lambda number: []),
+        "read_one_us": _timed(
+            chosen,
+            lambda number: store.read(number % QUEUES, number // QUEUES, 1),
+            lambda number: [body_of(number)],
+        ),
+        "by_key_us": _timed(
+            chosen, lambda number: store.by_key(key_of(number)), lambda number: [body_of(number)]
+        ),
+        "absent_key_us": _timed(
+            chosen, lambda number: store.by_key(f"absent-{number}"), lambda number: []
+        ),
     }
     run_us = _timed(
         chosen[: len(chosen) // 10],
@@ -99,7 +118,9 @@ def read_all(store: Store, messages: int) -> dict[str, Any]:
     return {**answers, "read_run_messages_per_s": READ_BATCH / run_us * 1e6}
 
 
-def _timed(numbers: list[int], ask: Callable[[int], Any], right: Callable[[int], list[bytes]]) -> float:
+def _timed(
+    numbers: list[int], ask: Callable[[int], Any], right: Callable[[int], list[bytes]]
+) -> float:
     """The median duration of one query in microseconds."""
     times = []
     for number in numbers:
@@ -126,7 +147,13 @@ def one(name: str, directory: Path, messages: int) -> dict[str, Any]:
     directory.mkdir(parents=True)
     if name == "memory":
         store, _ = opened(name, directory)
-        return {**write_all(store, messages), **read_all(store, messages), "killed_open_s": None, "clean_open_s": None, "disk_bytes": 0}
+        return {
+            **write_all(store, messages),
+            **read_all(store, messages),
+            "killed_open_s": None,
+            "clean_open_s": None,
+            "disk_bytes": 0,
+        }
     context = multiprocessing.get_context("spawn")
     answer, theirs = context.Pipe(duplex=False)
     writer = context.Process(target=write_and_die, args=(name, str(directory), messages, theirs))
@@ -142,7 +169,13 @@ def one(name: str, directory: Path, messages: int) -> dict[str, Any]:
     store, clean_open_s = opened(name, directory)
     assert len(store.by_key(key_of(messages - 1))) == 1, f"{name} lost the last batch"
     store.close()
-    return {**written, **answers, "killed_open_s": killed_open_s, "clean_open_s": clean_open_s, "disk_bytes": used}
+    return {
+        **written,
+        **answers,
+        "killed_open_s": killed_open_s,
+        "clean_open_s": clean_open_s,
+        "disk_bytes": used,
+    }
 
 
 def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:
@@ -157,10 +190,23 @@ def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:
 
 def table(medians: dict[str, Any]) -> str:
     """The figures as a Markdown table."""
-    titles = ("write, messages/s", "batch p50 / p99", "one by offset", f"runs of {READ_BATCH}, messages/s", "by key", "absent key")
-    lines = ["| | " + " | ".join([*titles, "open after a kill", "open", "on disk"]) + " |", "|---|" + "---|" * (len(titles) + 3)]
+    titles = (
+        "write, messages/s",
+        "batch p50 / p99",
+        "one by offset",
+        f"runs of {READ_BATCH}, messages/s",
+        "by key",
+        "absent key",
+    )
+    lines = [
+        "| | " + " | ".join([*titles, "open after a kill", "open", "on disk"]) + " |",
+        "|---|" + "---|" * (len(titles) + 3),
+    ]
     for name, row in medians["stores"].items():
-        opens = ["–" if row[key] is None else f"{row[key]:.3f} s" for key in ("killed_open_s", "clean_open_s")]
+        opens = [
+            "–" if row[key] is None else f"{row[key]:.3f} s"
+            for key in ("killed_open_s", "clean_open_s")
+        ]
         cells = [
             TITLES[name],
             f"{row['write_messages_per_s']:,.0f}",
@@ -175,7 +221,13 @@ def table(medians: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     kinds = "; ".join(f"{TITLES[name]}: {what}" for name, what in medians["versions"].items())
     size = f"{medians['messages']:,} messages of {medians['body_bytes']} bytes with a tag and a key"
-    lines += ["", f"{size}, {medians['queues']} queues, batches of {medians['batch']}, each durable by one sync. {kinds}."]
+    lines += [
+        "",
+        (
+            f"{size}, {medians['queues']} queues, batches of {medians['batch']}, each durable by"
+            f" one sync. {kinds}."
+        ),
+    ]
     return "\n".join(lines)
 
 
@@ -197,12 +249,18 @@ def plot(medians: dict[str, Any], path: Path) -> None:
     names = list(medians["stores"])
     for axis, (key, title, factor) in zip(axes, charts, strict=True):
         figures = {name: medians["stores"][name][key] for name in names}
-        # Memory is not durable: drawing its rate would flatten the bars of the durable stores, so the rate is given as text only.
-        drawn = {name: 0 if name == "memory" and axis is axes[0] else (figures[name] or 0) * factor for name in names}
+        # Memory is not durable: drawing its rate would flatten the bars of the durable stores, so
+        # the rate is given as text only.
+        drawn = {
+            name: 0 if name == "memory" and axis is axes[0] else (figures[name] or 0) * factor
+            for name in names
+        }
         values = list(drawn.values())
         colours = ["#1f6f8b" if name == "ledger" else "#b8c4cc" for name in names]
         bars = axis.barh([TITLES[name] for name in names], values, color=colours)
-        labels = ["–" if figures[name] is None else _label(figures[name] * factor) for name in names]
+        labels = [
+            "–" if figures[name] is None else _label(figures[name] * factor) for name in names
+        ]
         if axis is axes[0]:
             labels[-1] += ", not durable"
         axis.bar_label(bars, labels, padding=3)

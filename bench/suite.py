@@ -1,8 +1,9 @@
-"""`python -m bench.suite [--quick]` (`make bench`) measures limits, native streams and peers in one run, and writes one JSON file and one
-page.
+"""`python -m bench.suite [--quick]` (`make bench`) measures limits, native streams and peers in one
+run, and writes one JSON file and one page.
 
-The result is stored in bench/results/suite.json. `--publish` writes tables and plots of the last result into docs/benchmarks.md without
-measuring anything. Only figures from an otherwise idle machine are worth keeping: the result and the page include the load before the run.
+The result is stored in bench/results/suite.json. `--publish` writes tables and plots of the last
+result into docs/benchmarks.md without measuring anything. Only figures from an otherwise idle
+machine are worth keeping: the result and the page include the load before the run.
 """
 
 from __future__ import annotations
@@ -35,16 +36,33 @@ def run(directory: Path, *, quick: bool, only: tuple[str, ...]) -> dict[str, Any
         found["native"] = native.run(directory, plan)
     if "peers" in only:
         few: dict[str, Any] = {"peers": ("ledgermq", "nats"), **peers.SHORT}
-        found["peers"] = peers.run(directory, **few) if quick else peers.run(directory, plan.seconds)
+        found["peers"] = (
+            peers.run(directory, **few) if quick else peers.run(directory, plan.seconds)
+        )
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.suite", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="run a short version of every scenario, with only the fastest peer")
-    parser.add_argument("--only", choices=("native", "peers"), action="append", help="run this part, keep the last result of the other")
-    parser.add_argument("--publish", action="store_true", help="do not measure; write the last result into docs/benchmarks.md")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run a short version of every scenario, with only the fastest peer",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("native", "peers"),
+        action="append",
+        help="run this part, keep the last result of the other",
+    )
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="do not measure; write the last result into docs/benchmarks.md",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data"
+    )
     options = parser.parse_args()
     last = report.RESULTS / f"{NAME}.json"
     if options.publish:
@@ -52,7 +70,10 @@ def main() -> None:
         return
     kind = report.file_system(options.directory)
     if kind in report.IN_MEMORY:
-        sys.exit(f"{options.directory} is in memory ({kind}): choose a directory on a disk with --directory")
+        sys.exit(
+            f"{options.directory} is in memory ({kind}): choose a directory on a disk with"
+            " --directory"
+        )
     work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
     began = time.monotonic()
     try:

@@ -1,10 +1,13 @@
-"""Delayed messages of one replica without peers on one core: the memory for pending messages, and their delay at 10,000 due per second.
+"""Delayed messages of one replica without peers on one core: the memory for pending messages, and
+their delay at 10,000 due per second.
 
-`pending` messages are pending, spread over an hour, and the same number again is due in a single second. `rss_growth_mib` is the memory
-they add to the process; it should not grow with their number. `rss_growth_mib_half` is the same value after half of them had arrived. Then
-another 100,000 become due within ten seconds, and the group's turns run with the real clock on real files without syncs. `late_ms_most` is
-an upper bound on the delay: from the due time of the previous fired message to the end of the turn. The environment variable
-`LEDGERMQ_BENCH_TIMERS` sets another number of pending messages.
+`pending` messages are pending, spread over an hour, and the same number again is due in a single
+second. `rss_growth_mib` is the memory they add to the process; it should not grow with their
+number. `rss_growth_mib_half` is the same value after half of them had arrived. Then another 100,000
+become due within ten seconds, and the group's turns run with the real clock on real files without
+syncs. `late_ms_most` is an upper bound on the delay: from the due time of the previous fired
+message to the end of the turn. The environment variable `LEDGERMQ_BENCH_TIMERS` sets another number
+of pending messages.
 """
 
 from __future__ import annotations
@@ -22,7 +25,15 @@ from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.proto.entries.properties import Fields, encode
-from ledgermq.proto.types import I64, Draft, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.proto.types import (
+    I64,
+    Draft,
+    Permission,
+    Range,
+    TopicConfig,
+    TopicKind,
+    UnsealedBatch,
+)
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
 from tests.node_core.core_fakes import FakeReplicator
@@ -50,7 +61,9 @@ class OnFiles(FakeReplicator):
         urgent: bool = True,
         early: bool = False,
     ) -> Sequence[Range]:
-        ranges: Sequence[Range] = self.log.append_leader(self.term, batch, queue_offsets, store_ms, HOST)
+        ranges: Sequence[Range] = self.log.append_leader(
+            self.term, batch, queue_offsets, store_ms, HOST
+        )
         return ranges
 
     def read(self, first_index: int, max_bytes: int) -> Range:
@@ -64,14 +77,22 @@ class FileGroup:
     def __init__(self, directory: Path) -> None:
         who = new_identity(FILE_MIB)
         log: Any = new_log(directory / "dledger-n1", who)
-        queues = BufferedQueues(RealDisk(), str(directory / "consumequeue"), who.consume_queue_file_bytes)
-        self.machine = Machine(queues, lambda offset, size: bytes(log.whole_record_at(offset, size)), log.index_at)
+        queues = BufferedQueues(
+            RealDisk(), str(directory / "consumequeue"), who.consume_queue_file_bytes
+        )
+        self.machine = Machine(
+            queues, lambda offset, size: bytes(log.whole_record_at(offset, size)), log.index_at
+        )
         replicator = OnFiles(log)
         self.group = Group("g1", "n1", replicator, self.machine, LeaderSettings())
         self._token = 0
         replicator.lead(1)
         self.turn()
-        self.call(lambda token: Configure(token, (TopicConfig("", "t", TopicKind.DELAY, 4, Permission.READ_WRITE, 1),)))
+        self.call(
+            lambda token: Configure(
+                token, (TopicConfig("", "t", TopicKind.DELAY, 4, Permission.READ_WRITE, 1),)
+            )
+        )
 
     def turn(self, *calls: Any) -> int:
         now_ns = time.monotonic_ns()
@@ -84,8 +105,12 @@ class FileGroup:
     def send(self, times: Sequence[int]) -> None:
         drafts = []
         for number, deliver_ms in enumerate(times):
-            properties = encode(Fields(message_id=f"01{number:032X}", tag="a", deliver_ms=deliver_ms))
-            drafts.append(Draft("t", number % 4, BODY, properties, BORN_MS, 97, deliver_ms=deliver_ms))
+            properties = encode(
+                Fields(message_id=f"01{number:032X}", tag="a", deliver_ms=deliver_ms)
+            )
+            drafts.append(
+                Draft("t", number % 4, BODY, properties, BORN_MS, 97, deliver_ms=deliver_ms)
+            )
         self.call(lambda token: Produce(token, drafts))
 
 

@@ -1,8 +1,10 @@
-"""One process per core: the throughput of two broker groups of a one-node cluster in one worker process, and in two that share a port.
+"""One process per core: the throughput of two broker groups of a one-node cluster in one worker
+process, and in two that share a port.
 
-Two producer processes, one per group, run at the same time on the same cores as the node. Two cores therefore show from what point a second
-process helps, but not how far the benefit extends. The kernel decides which worker accepts a producer's connection; streams that are
-forwarded to the other worker are counted separately from those that are not.
+Two producer processes, one per group, run at the same time on the same cores as the node. Two cores
+therefore show from what point a second process helps, but not how far the benefit extends. The
+kernel decides which worker accepts a producer's connection; streams that are forwarded to the other
+worker are counted separately from those that are not.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ GROUPS = ("g1", "g2")
 TOPIC = "bench"
 SECONDS, WARM_UP_S = 5.0, 1.5
 ROUNDS = 6
-"""The number of rounds with two workers: enough for connections to be distributed in different ways."""
+"""The number of rounds with two workers: enough for connections to be distributed in different
+ways."""
 
 
 def run(directory: Path) -> dict[str, Any]:
@@ -32,26 +35,44 @@ def run(directory: Path) -> dict[str, Any]:
     for workers in (1, 2):
         with _running(directory / str(workers), workers) as cluster:
             cl.create_topic(cluster, TOPIC, queues=len(GROUPS))
-            found[f"workers_{workers}"] = _summary(_both(cluster, ROUNDS // 2 if workers == 1 else ROUNDS))
+            found[f"workers_{workers}"] = _summary(
+                _both(cluster, ROUNDS // 2 if workers == 1 else ROUNDS)
+            )
     return found
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """One worker and two workers, each by the number of streams that were forwarded, as a Markdown table."""
-    columns = ["workers", "streams passed on", "rounds", "messages/s, both groups", "node, µs of processor a message", "cores it used"]
+    """One worker and two workers, each by the number of streams that were forwarded, as a Markdown
+    table."""
+    columns = [
+        "workers",
+        "streams passed on",
+        "rounds",
+        "messages/s, both groups",
+        "node, µs of processor a message",
+        "cores it used",
+    ]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for workers in (1, 2):
         of = result[f"workers_{workers}"]
         for passed, found in of["by_streams_passed_on"].items():
-            cells = [f"{found['messages_per_s']:,.0f}", f"{found['node_cpu_us_a_message']:.2f}", f"{found['node_cores']:.2f}"]
-            lines.append(f"| {workers} | {passed} of {result['producers']} | {found['rounds']} | {' | '.join(cells)} |")
+            cells = [
+                f"{found['messages_per_s']:,.0f}",
+                f"{found['node_cpu_us_a_message']:.2f}",
+                f"{found['node_cores']:.2f}",
+            ]
+            lines.append(
+                f"| {workers} | {passed} of {result['producers']} | {found['rounds']} |"
+                f" {' | '.join(cells)} |"
+            )
     ratio = result["workers_2"]["messages_per_s"] / result["workers_1"]["messages_per_s"]
     return "\n".join([*lines, "", f"two workers to one: {ratio:.2f}"])
 
 
 @contextmanager
 def _running(directory: Path, workers: int) -> Iterator[LocalCluster]:
-    """One node with both broker groups, ready for use; all of its processes have ended afterwards."""
+    """One node with both broker groups, ready for use; all of its processes have ended
+    afterwards."""
     cluster = LocalCluster.prepare(directory, nodes=1, workers=workers, groups=GROUPS)
     cluster.start_all()
     try:
@@ -73,7 +94,13 @@ def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
     before, began = _node_cpu_s(cluster), time.monotonic()
 
     def load(group: str) -> dict[str, Any]:
-        given = {"group": group, "node": leaders[group], "queues": 1, "seconds": SECONDS, "warm_up_s": WARM_UP_S}
+        given = {
+            "group": group,
+            "node": leaders[group],
+            "queues": 1,
+            "seconds": SECONDS,
+            "warm_up_s": WARM_UP_S,
+        }
         return cl.native_load("produce", target, TOPIC, **given)
 
     with ThreadPoolExecutor(len(GROUPS)) as pool:
@@ -90,7 +117,8 @@ def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
 
 
 def _node_cpu_s(cluster: LocalCluster) -> float:
-    """Processor time of the node including all of its workers, which are children of the process that was started."""
+    """Processor time of the node including all of its workers, which are children of the process
+    that was started."""
     pid = cluster.children["n1"].process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return cl.cpu_s(pid) + sum(cl.cpu_s(int(child)) for child in children)
@@ -105,7 +133,10 @@ def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **{name: statistics.median(each[name] for each in rounds) for name in names},
         "by_streams_passed_on": {
-            str(passed): {name: statistics.median(each[name] for each in some) for name in names} | {"rounds": len(some)}
+            str(passed): (
+                {name: statistics.median(each[name] for each in some) for name in names}
+                | {"rounds": len(some)}
+            )
             for passed, some in sorted(by_passed.items())
         },
         "rounds": rounds,

@@ -1,9 +1,10 @@
 """The Python client and the client side of the command line.
 
-This package talks to a cluster from outside: connections and retries, administration, sending, receiving, and the commands built on them.
-It never opens a data directory, and no node imports it. Applications may use what this module exports (docs/client.md); for sending and
-receiving, the official RocketMQ clients are the first choice. Each exported name is imported on first use, so that a command that shows a
-status loads neither the producers nor numpy.
+This package talks to a cluster from outside: connections and retries, administration, sending,
+receiving, and the commands built on them. It never opens a data directory, and no node imports it.
+Applications may use what this module exports (docs/client.md); for sending and receiving, the
+official RocketMQ clients are the first choice. Each exported name is imported on first use, so that
+a command that shows a status loads neither the producers nor numpy.
 """
 
 import os
@@ -16,13 +17,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ledgermq.client.api.admin import Admin, AsyncAdmin
     from ledgermq.client.api.connection import AsyncConnection, Connection
-    from ledgermq.client.errors import BadArgument, ClusterError, ProducerFenced, Refused, SendFailed, Unreachable
+    from ledgermq.client.errors import (
+        BadArgument,
+        ClusterError,
+        ProducerFenced,
+        Refused,
+        SendFailed,
+        Unreachable,
+    )
     from ledgermq.client.native.consumers.consumer import AsyncConsumer
     from ledgermq.client.native.consumers.delivery_log import DeliveryLog
     from ledgermq.client.native.consumers.received import Batch
     from ledgermq.client.native.consumers.statistics import ConsumerStatistics, QueueStatistics
     from ledgermq.client.native.consumers.sync_consumer import Consumer
-    from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, BatchFailed
+    from ledgermq.client.native.producers.outcomes import (
+        Acknowledged,
+        BatchAcknowledged,
+        BatchFailed,
+    )
     from ledgermq.client.native.producers.producer import AsyncProducer
     from ledgermq.client.native.producers.receipt_log import ReceiptLog
     from ledgermq.client.native.producers.sync_producer import Producer
@@ -96,9 +108,10 @@ if not TYPE_CHECKING:
 
     @contextmanager
     def _without_handlers_of_forks() -> Iterator[None]:
-        """Import gRPC without its handlers of forks, unless the program has imported it before, or asks for them. They do not fit its
-        asynchronous half: of a process with an open native client, about every tenth child ended by signal 11 in them, before it did
-        anything. The variable is read at the import; children get the environment as it was."""
+        """Import gRPC without its handlers of forks, unless the program has imported it before, or
+        asks for them. They do not fit its asynchronous half: of a process with an open native
+        client, about every tenth child ended by signal 11 in them, before it did anything. The
+        variable is read at the import; children get the environment as it was."""
         if "grpc" in sys.modules or _FORK_SUPPORT in os.environ:
             yield
             return

@@ -1,7 +1,9 @@
 """Points in time and time ranges as users write them on the command line.
 
-`now`, `-10m` (before now), `2026-11-21T10:00:00Z` and other forms of ISO 8601 (UTC unless it has another offset), or milliseconds since
-1970. A range is A..B: from A on, before B; an omitted end has no limit. All times are store times, by the clocks of the nodes. A place in a
+`now`, `-10m` (before now), `2026-11-21T10:00:00Z` and other forms of ISO 8601 (UTC unless it has
+another offset), or milliseconds since
+1970. A range is A..B: from A on, before B; an omitted end has no limit. All times are store times,
+      by the clocks of the nodes. A place in a
 topic is `earliest`, `latest`, an offset, or a point in time, whose number therefore ends with ms.
 """
 
@@ -14,7 +16,9 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.proto import units
 
 FORM = "2026-11-21T10:00:00Z, 1700000000000, -10m or now"
-PLACE_FORM = "earliest, latest, an offset, or a time: 2026-11-21T10:00:00Z, 1700000000000ms, -10m or now"
+PLACE_FORM = (
+    "earliest, latest, an offset, or a time: 2026-11-21T10:00:00Z, 1700000000000ms, -10m or now"
+)
 OFFSET_DIGITS = 18
 """So that an offset fits 64 bits."""
 LAST_MS = 253_402_300_799_999
@@ -34,7 +38,9 @@ def moment_ms(text: str, now_ms: int) -> int:
             milliseconds = int(match[1])
         else:
             found = datetime.fromisoformat(text)
-            milliseconds = round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+            milliseconds = round(
+                (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000
+            )
     except (ValueError, OverflowError):
         milliseconds = -1
     if not 0 <= milliseconds <= LAST_MS:
@@ -43,7 +49,8 @@ def moment_ms(text: str, now_ms: int) -> int:
 
 
 def place(text: str, now_ms: int) -> tuple[str, bool | int]:
-    """Parse a place in a topic into the field of a request that holds it, and its value. Raises BadArgument."""
+    """Parse a place in a topic into the field of a request that holds it, and its value. Raises
+    BadArgument."""
     text = text.strip()
     if text in ("earliest", "latest"):
         return text, True
@@ -61,9 +68,13 @@ def time_range_ms(text: str, now_ms: int) -> tuple[int | None, int | None]:
     """Parse A..B into (begin, end), None for an omitted end. Raises BadArgument."""
     begin, dots, end = text.partition("..")
     if not dots or not (begin.strip() or end.strip()):
-        raise BadArgument(f"{text!r} is not a range of time", f"give A..B, each {FORM}; one side may be omitted")
+        raise BadArgument(
+            f"{text!r} is not a range of time", f"give A..B, each {FORM}; one side may be omitted"
+        )
     first = moment_ms(begin, now_ms) if begin.strip() else None
     last = moment_ms(end, now_ms) if end.strip() else None
     if first is not None and last is not None and first >= last:
-        raise BadArgument(f"the range {text!r} ends before it begins", "give the earlier time first")
+        raise BadArgument(
+            f"the range {text!r} ends before it begins", "give the earlier time first"
+        )
     return first, last

@@ -1,6 +1,7 @@
 """The output of the commands: JSON objects, and tables for people.
 
-Only formatting lives here. A value that the cluster does not know is null in JSON and `?` in a table, never 0 or -1.
+Only formatting lives here. A value that the cluster does not know is null in JSON and `?` in a
+table, never 0 or -1.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ def print_json(**fields: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
-    """A table on stdout; numbers are right-aligned. On a terminal that is too narrow, its lines go first, then text continues below itself,
-    and if that is not enough, every cell has a line; nothing is cut."""
+    """A table on stdout; numbers are right-aligned. On a terminal that is too narrow, its lines go
+    first, then text continues below itself, and if that is not enough, every cell has a line;
+    nothing is cut."""
     table = Table(title=title, title_justify="left")
     cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
-        numeric = bool(cells) and all(_NUMBER.fullmatch(row[number]) or row[number] == "?" for row in cells)
+        numeric = bool(cells) and all(
+            _NUMBER.fullmatch(row[number]) or row[number] == "?" for row in cells
+        )
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in cells:
         table.add_row(*row)
@@ -65,9 +69,15 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
         width = 0
         for number, shown in enumerate(table.columns):
             longest = max(len(text) for text in (columns[number], *(row[number] for row in cells)))
-            # Half a number would be read as another one, and pieces of a message id cannot be copied into the next command.
-            shown.no_wrap = shown.justify == "right" or any(_MESSAGE_ID.fullmatch(row[number]) for row in cells)
-            shown.min_width, shown.overflow = longest if shown.no_wrap else min(longest, NARROWEST), "fold"
+            # Half a number would be read as another one, and pieces of a message id cannot be
+            # copied into the next command.
+            shown.no_wrap = shown.justify == "right" or any(
+                _MESSAGE_ID.fullmatch(row[number]) for row in cells
+            )
+            shown.min_width, shown.overflow = (
+                longest if shown.no_wrap else min(longest, NARROWEST),
+                "fold",
+            )
             width += shown.min_width + 2
         if width - 1 > given:
             _print_rows(title, columns, cells)
@@ -106,21 +116,35 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
         for q in topic.queue_list
     ]
     durability = topic.durability or "group"
-    settings = {"permission": topic.permission, "durability": durability, "dedup_ms": topic.dedup_ms}
+    settings = {
+        "permission": topic.permission,
+        "durability": durability,
+        "dedup_ms": topic.dedup_ms,
+    }
     return {**topic_json(topic), **settings, "queue_list": queues}
 
 
 def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
     """Why a replica does not run, and the progress of its repair."""
-    numbers = {name: known(rebuild, name) for name in ("source", "done_bytes", "total_bytes", "remaining_ms")}
+    numbers = {
+        name: known(rebuild, name)
+        for name in ("source", "done_bytes", "total_bytes", "remaining_ms")
+    }
     return {"reason": rebuild.reason, **numbers}
 
 
 def tiered_json(tiered: admin_pb2.TieredInfo) -> dict[str, Any]:
     """What a node has not verified in the object store yet, and what it can read there."""
-    numbers = {"verified_pos": tiered.verified_pos, "waiting_files": tiered.waiting_files, "waiting_bytes": tiered.waiting_bytes}
+    numbers = {
+        "verified_pos": tiered.verified_pos,
+        "waiting_files": tiered.waiting_files,
+        "waiting_bytes": tiered.waiting_bytes,
+    }
     stored = {"stored_files": tiered.stored_files, "stored_bytes": tiered.stored_bytes}
-    optional = {name: known(tiered, name) for name in ("waits_for", "stored_from_index", "unreadable", "not_removed")}
+    optional = {
+        name: known(tiered, name)
+        for name in ("waits_for", "stored_from_index", "unreadable", "not_removed")
+    }
     return {**numbers, **stored, **optional}
 
 
@@ -135,7 +159,17 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
             "replicas": [
                 {
                     "node": r.node,
-                    **{name: known(r, name) for name in ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state")},
+                    **{
+                        name: known(r, name)
+                        for name in (
+                            "role",
+                            "end_index",
+                            "durable_index",
+                            "commit_index",
+                            "lag_entries",
+                            "state",
+                        )
+                    },
                     "rebuild": rebuild_json(r.rebuild) if r.HasField("rebuild") else None,
                     "catch_up": catch_up_json(r.catch_up) if r.HasField("catch_up") else None,
                     "differing_files": list(r.differing_files),
@@ -161,7 +195,8 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
 
 
 def ha_json(ha: admin_pb2.HaInfo) -> dict[str, Any]:
-    """The additional fields of an HA group; `short` says why nothing can be committed, null while it can."""
+    """The additional fields of an HA group; `short` says why nothing can be committed, null while
+    it can."""
     in_sync = list(ha.in_sync) or None
     return {
         "epoch": known(ha, "epoch"),
@@ -185,7 +220,8 @@ DISKS = ("fine", "warn", "delete", "full")
 
 
 def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
-    """A node is up when all of its workers are up; a field that one worker does not report is unknown for the node."""
+    """A node is up when all of its workers are up; a field that one worker does not report is
+    unknown for the node."""
     used = [known(worker, "disk_used_bytes") for worker in workers]
     node = {
         "node": node_of(workers[0].node),
@@ -196,10 +232,16 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "disk_used_bytes": None if None in used else sum(used),
         "clock": known(workers[0], "clock"),
         "clock_offset_ms": known(workers[0], "clock_offset_ms"),
-        "disk": max((worker.disk for worker in workers if worker.disk), key=DISKS.index, default=None),
+        "disk": max(
+            (worker.disk for worker in workers if worker.disk), key=DISKS.index, default=None
+        ),
         "peer_failures": [failure for worker in workers for failure in worker.peer_failures],
     }
-    return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
+    return (
+        node
+        if len(workers) == 1
+        else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
+    )
 
 
 def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
@@ -213,7 +255,14 @@ def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
     if node["disk"] == "full":
         state += ", disk full"
     native = node["native"] or ("none" if node["up"] else None)
-    return [node["node"], node["endpoint"], state, node["version"], native, size(node["disk_used_bytes"], exact)]
+    return [
+        node["node"],
+        node["endpoint"],
+        state,
+        node["version"],
+        native,
+        size(node["disk_used_bytes"], exact),
+    ]
 
 
 def _how_far(rebuild: admin_pb2.RebuildInfo, exact: bool) -> str:
@@ -221,15 +270,32 @@ def _how_far(rebuild: admin_pb2.RebuildInfo, exact: bool) -> str:
     if not rebuild.total_bytes:
         return ""
     source = f" from {rebuild.source}" if rebuild.source else ""
-    left = f", about {units.duration_words(rebuild.remaining_ms)} left" if rebuild.HasField("remaining_ms") else ""
+    left = (
+        f", about {units.duration_words(rebuild.remaining_ms)} left"
+        if rebuild.HasField("remaining_ms")
+        else ""
+    )
     done, total = size(rebuild.done_bytes, exact), size(rebuild.total_bytes, exact)
     return f" ({done} of {total}{' bytes' if exact else ''}{source}{left})"
 
 
 def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
     """The catch-up progress of a follower; null is unknown."""
-    names = ("behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "silent_ms", "lag_ms")
-    return {"state": found.state, **{name: known(found, name) for name in names}, "restarts": found.restarts, "note": found.note or None}
+    names = (
+        "behind_entries",
+        "behind_bytes",
+        "entries_per_s",
+        "bytes_per_s",
+        "seconds_left",
+        "silent_ms",
+        "lag_ms",
+    )
+    return {
+        "state": found.state,
+        **{name: known(found, name) for name in names},
+        "restarts": found.restarts,
+        "note": found.note or None,
+    }
 
 
 def size(count: int | None, exact: bool) -> int | str | None:
@@ -244,14 +310,25 @@ def age(milliseconds: int | None, exact: bool) -> int | str | None:
 
 def moment(milliseconds: int, timespec: str = "seconds") -> str:
     """A time in milliseconds since 1970 as text, in UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(milliseconds / 1000, UTC)
+        .isoformat(timespec=timespec)
+        .replace("+00:00", "Z")
+    )
 
 
 def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
     """The tables of `status`. `exact`: bytes as numbers; otherwise rounded, with a unit."""
     print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
     node_rows = [_node_row(workers, exact) for workers in _by_node(status)]
-    columns = ["node", "endpoint", "state", "version", "native", "disk used bytes" if exact else "disk used"]
+    columns = [
+        "node",
+        "endpoint",
+        "state",
+        "version",
+        "native",
+        "disk used bytes" if exact else "disk used",
+    ]
     print_table("nodes", columns, node_rows)
     replica_rows = [
         [
@@ -259,26 +336,71 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
             r.node,
             _role(g, r),
             known(g, "term"),
-            *(known(r, c) for c in ("begin_index", "end_index", "durable_index", "commit_index", "lag_entries")),
+            *(
+                known(r, c)
+                for c in (
+                    "begin_index",
+                    "end_index",
+                    "durable_index",
+                    "commit_index",
+                    "lag_entries",
+                )
+            ),
         ]
         for g in status.groups
         for r in g.replicas
     ]
-    print_table("replicas", ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"], replica_rows)
+    print_table(
+        "replicas",
+        ["group", "node", "role", "term", "begin", "end", "durable", "commit", "lag"],
+        replica_rows,
+    )
     if any(g.HasField("ha") for g in status.groups):
         ha_rows = [
-            [g.group, known(g, "leader"), known(g.ha, "epoch"), " ".join(g.ha.in_sync) or None, g.ha.min_in_sync, g.ha.ack, g.ha.transfer]
+            [
+                g.group,
+                known(g, "leader"),
+                known(g.ha, "epoch"),
+                " ".join(g.ha.in_sync) or None,
+                g.ha.min_in_sync,
+                g.ha.ack,
+                g.ha.transfer,
+            ]
             for g in status.groups
             if g.HasField("ha")
         ]
-        print_table("HA groups", ["group", "master", "epoch", "in sync", "needs", "ack", "transfer"], ha_rows)
+        print_table(
+            "HA groups",
+            ["group", "master", "epoch", "in sync", "needs", "ack", "transfer"],
+            ha_rows,
+        )
     if behind := _behind(status, exact):
         names = ["bytes", "bytes/s"] if exact else ["size", "per second"]
-        print_table("behind", ["group", "node", "state", "entries", *names, "seconds left" if exact else "left", "note"], behind)
+        print_table(
+            "behind",
+            [
+                "group",
+                "node",
+                "state",
+                "entries",
+                *names,
+                "seconds left" if exact else "left",
+                "note",
+            ],
+            behind,
+        )
     kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
     if kinds:
-        disk_rows = [[g.group, r.node, *(size(r.disk_bytes.get(kind), exact) for kind in kinds)] for g in status.groups for r in g.replicas]
-        print_table("disk, bytes by kind" if exact else "disk, by kind", ["group", "node", *kinds], disk_rows)
+        disk_rows = [
+            [g.group, r.node, *(size(r.disk_bytes.get(kind), exact) for kind in kinds)]
+            for g in status.groups
+            for r in g.replicas
+        ]
+        print_table(
+            "disk, bytes by kind" if exact else "disk, by kind",
+            ["group", "node", *kinds],
+            disk_rows,
+        )
     for g in status.groups:
         if g.HasField("ha") and (lacks := _not_in_sync(g)):
             print(lacks)
@@ -286,15 +408,26 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
             print(f"{g.group} is changing its replication: {g.replication}")
         for r in g.replicas:
             if r.HasField("rebuild"):
-                print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild, exact)}")
+                print(
+                    f"{g.group} on {r.node} is {r.state}:"
+                    f" {r.rebuild.reason}{_how_far(r.rebuild, exact)}"
+                )
             if r.HasField("tiered"):
                 print(f"{g.group} on {r.node}: {_tiered(r.tiered, exact)}")
             if r.differing_files:
-                print(f"{g.group} on {r.node} DIFFERS from what a majority sealed: {_files(r.differing_files)}")
+                print(
+                    f"{g.group} on {r.node} DIFFERS from what a majority sealed:"
+                    f" {_files(r.differing_files)}"
+                )
         if g.disputed_files:
-            print(f"the replicas of {g.group} DIFFER, and no majority agrees: {_files(g.disputed_files)}")
+            print(
+                f"the replicas of {g.group} DIFFER, and no majority agrees:"
+                f" {_files(g.disputed_files)}"
+            )
         if g.files_kept:
-            kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
+            kept = ", ".join(
+                f"{count} by {reason}" for reason, count in sorted(g.files_kept.items())
+            )
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
 
@@ -304,9 +437,15 @@ def _tiered(tiered: admin_pb2.TieredInfo, exact: bool) -> str:
         verified = "every sealed log file is verified in the object store"
     else:
         files = f"{tiered.waiting_files} sealed log files ({size(tiered.waiting_bytes, exact)})"
-        verified = f"{files} are not verified in the object store yet; the first waits for: {tiered.waits_for or 'its turn'}"
+        verified = (
+            f"{files} are not verified in the object store yet; the first waits for:"
+            f" {tiered.waits_for or 'its turn'}"
+        )
     if tiered.HasField("stored_from_index"):
-        verified += f"; it holds {size(tiered.stored_bytes, exact)} from entry {tiered.stored_from_index} on"
+        verified += (
+            f"; it holds {size(tiered.stored_bytes, exact)} from entry"
+            f" {tiered.stored_from_index} on"
+        )
     if tiered.HasField("unreadable"):
         verified += f"; older entries cannot be read through this node: {tiered.unreadable}"
     if tiered.HasField("not_removed"):
@@ -317,7 +456,11 @@ def _tiered(tiered: admin_pb2.TieredInfo, exact: bool) -> str:
 def _role(group: admin_pb2.BrokerGroupInfo, replica: admin_pb2.ReplicaInfo) -> str | None:
     """The role for the table; the JSON output says leader and follower for every group."""
     role: str | None = known(replica, "role")
-    return {"leader": "master", "follower": "slave"}.get(role or "", role) if group.HasField("ha") else role
+    return (
+        {"leader": "master", "follower": "slave"}.get(role or "", role)
+        if group.HasField("ha")
+        else role
+    )
 
 
 def _not_in_sync(group: admin_pb2.BrokerGroupInfo) -> str:
@@ -330,7 +473,10 @@ def _not_in_sync(group: admin_pb2.BrokerGroupInfo) -> str:
 def _files(bases: Sequence[int]) -> str:
     """Names of log files for the table, by the position that names them."""
     shown = ", ".join(f"{base:020d}" for base in bases[:FILES_SHOWN])
-    return f"log file{'s' if len(bases) > 1 else ''} {shown}{' and more' if len(bases) > FILES_SHOWN else ''} (run: ledgermq audit)"
+    return (
+        f"log file{'s' if len(bases) > 1 else ''}"
+        f" {shown}{' and more' if len(bases) > FILES_SHOWN else ''} (run: ledgermq audit)"
+    )
 
 
 def _behind(status: admin_pb2.ClusterStatusResponse, exact: bool) -> list[list[Any]]:
@@ -339,23 +485,44 @@ def _behind(status: admin_pb2.ClusterStatusResponse, exact: bool) -> list[list[A
     for group in status.groups:
         for replica in group.replicas:
             found = replica.catch_up
-            if replica.HasField("catch_up") and (found.state != "flowing" or found.behind_bytes or found.note):
-                rate, left = (None if not found.HasField(name) else round(getattr(found, name)) for name in ("bytes_per_s", "seconds_left"))
-                rates = [size(rate, exact), left if exact or left is None else units.duration_words(1000 * left)]
+            if replica.HasField("catch_up") and (
+                found.state != "flowing" or found.behind_bytes or found.note
+            ):
+                rate, left = (
+                    None if not found.HasField(name) else round(getattr(found, name))
+                    for name in ("bytes_per_s", "seconds_left")
+                )
+                rates = [
+                    size(rate, exact),
+                    left if exact or left is None else units.duration_words(1000 * left),
+                ]
                 lacks = [known(found, "behind_entries"), size(known(found, "behind_bytes"), exact)]
-                rows.append([group.group, replica.node, found.state, *lacks, *rates, found.note or "-"])
+                rows.append(
+                    [group.group, replica.node, found.state, *lacks, *rates, found.note or "-"]
+                )
     return rows
 
 
 def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
     rows = [
         [
-            *(t.topic.namespace or "-", t.topic.name, t.kind, t.queues, t.permission, t.durability or "group"),
+            *(
+                t.topic.namespace or "-",
+                t.topic.name,
+                t.kind,
+                t.queues,
+                t.permission,
+                t.durability or "group",
+            ),
             *(units.duration_text(t.dedup_ms) if t.dedup_ms else "-", known(t, "messages")),
         ]
         for t in topics
     ]
-    print_table("topics", ["namespace", "topic", "kind", "queues", "permission", "durability", "dedup", "messages"], rows)
+    print_table(
+        "topics",
+        ["namespace", "topic", "kind", "queues", "permission", "durability", "dedup", "messages"],
+        rows,
+    )
 
 
 def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
@@ -368,7 +535,11 @@ def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
 
 def group_words(group: admin_pb2.ConsumerGroupInfo) -> str:
     """The settings of a consumer group, without those that have the default value."""
-    words = [f"max attempts {group.max_attempts}", *(["fifo"] if group.fifo else []), *(["broadcast"] if group.broadcast else [])]
+    words = [
+        f"max attempts {group.max_attempts}",
+        *(["fifo"] if group.fifo else []),
+        *(["broadcast"] if group.broadcast else []),
+    ]
     words += [f"lite topic {group.lite_topic}"] if group.lite_topic else []
     backoff = backoff_text(group)
     return ", ".join(words if backoff is None else [*words, f"backoff {backoff}"])
@@ -390,7 +561,10 @@ def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
                 "topic": q.topic.name,
                 "broker_group": q.broker_group,
                 "group_queue": q.group_queue,
-                **{name: known(q, name) for name in ("queue", "cursor", "leased", "lag", "max_offset")},
+                **{
+                    name: known(q, name)
+                    for name in ("queue", "cursor", "leased", "lag", "max_offset")
+                },
             }
             for q in group.queues
         ],
@@ -420,12 +594,17 @@ def peeked_json(message: admin_pb2.PeekedMessage) -> dict[str, Any]:
         "attempt": known(message, "attempt"),
         "born_ms": known(message, "born_ms"),
         "store_ms": known(message, "store_ms"),
-        **({"delayed_until_ms": message.delayed_until_ms} if message.HasField("delayed_until_ms") else {}),
+        **(
+            {"delayed_until_ms": message.delayed_until_ms}
+            if message.HasField("delayed_until_ms")
+            else {}
+        ),
     }
 
 
 def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
-    """One line of `consume --json`. Its properties are those that the sender set, so that `send --file` takes it."""
+    """One line of `consume --json`. Its properties are those that the sender set, so that `send
+    --file` takes it."""
     system = message.system_properties
     repeated = ((MESSAGE_GROUP, system.message_group), (TRANSACTION_ID, system.message_id))
     return {
@@ -436,22 +615,35 @@ def received_json(message: messaging_pb2.Message) -> dict[str, Any]:
         "tag": known(system, "tag"),
         "keys": list(system.keys),
         "message_group": known(system, "message_group"),
-        "properties": {name: value for name, value in message.user_properties.items() if (name, value) not in repeated},
+        "properties": {
+            name: value
+            for name, value in message.user_properties.items()
+            if (name, value) not in repeated
+        },
         **body_fields(message.body),
         "attempt": known(system, "delivery_attempt"),
-        "born_ms": system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else None,
-        "store_ms": system.store_timestamp.ToMilliseconds() if system.HasField("store_timestamp") else None,
+        "born_ms": (
+            system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else None
+        ),
+        "store_ms": (
+            system.store_timestamp.ToMilliseconds() if system.HasField("store_timestamp") else None
+        ),
     }
 
 
-def detail_json(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> dict[str, Any]:
+def detail_json(
+    message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse
+) -> dict[str, Any]:
     """One line of `query --detail --json`."""
     fields = ("state", "file", "position", "size", "index", "term", "chain_crc", "sha256", "reason")
     return {
         **peeked_json(message),
         "broker_group": message.broker_group,
         "group_queue": message.group_queue,
-        "replicas": [{"node": copy.node, **{name: known(copy, name) for name in fields}} for copy in detail.copies],
+        "replicas": [
+            {"node": copy.node, **{name: known(copy, name) for name in fields}}
+            for copy in detail.copies
+        ],
         "consumption": [
             {
                 "namespace": state.group.namespace,
@@ -467,12 +659,18 @@ def message_text(message: admin_pb2.PeekedMessage) -> None:
     """One line of `peek` and `query`."""
     place = f"{message.queue}:{message.offset}"
     if message.HasField("delayed_until_ms"):
-        place = f"delayed until {datetime.fromtimestamp(message.delayed_until_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+        place = (
+            "delayed until"
+            f" {datetime.fromtimestamp(message.delayed_until_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+        )
     print(f"{place} {known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
 
 
-def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse, exact: bool) -> None:
-    """Print a message with everything known about it. `exact`: its size in bytes; otherwise rounded, with a unit."""
+def detail_text(
+    message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse, exact: bool
+) -> None:
+    """Print a message with everything known about it. `exact`: its size in bytes; otherwise
+    rounded, with a unit."""
     message_text(message)
     fields = peeked_json(message)
     for name in ("message_id", "keys", "message_group", "properties"):
@@ -485,20 +683,42 @@ def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetai
     times_text(message)
     rows = [
         [
-            *(copy.node, known(copy, "state"), known(copy, "file"), known(copy, "position"), size(known(copy, "size"), exact)),
-            *(known(copy, "index"), known(copy, "term"), known(copy, "chain_crc"), known(copy, "reason") or "-"),
+            *(
+                copy.node,
+                known(copy, "state"),
+                known(copy, "file"),
+                known(copy, "position"),
+                size(known(copy, "size"), exact),
+            ),
+            *(
+                known(copy, "index"),
+                known(copy, "term"),
+                known(copy, "chain_crc"),
+                known(copy, "reason") or "-",
+            ),
         ]
         for copy in detail.copies
     ]
-    print_table("replicas", ["node", "state", "file", "position", "size", "index", "term", "chain CRC", "why"], rows)
-    states = [[state.group.namespace or "-", state.group.name, known(state, "state"), *_lease(state)] for state in detail.consumption]
+    print_table(
+        "replicas",
+        ["node", "state", "file", "position", "size", "index", "term", "chain CRC", "why"],
+        rows,
+    )
+    states = [
+        [state.group.namespace or "-", state.group.name, known(state, "state"), *_lease(state)]
+        for state in detail.consumption
+    ]
     print_table("consumer groups", ["namespace", "group", "state", "attempt", "client"], states)
 
 
 def times_text(message: admin_pb2.PeekedMessage, stored: str = "stored") -> None:
-    """When a message was made and stored, as further lines below it. `stored`: what it was stored for."""
+    """When a message was made and stored, as further lines below it. `stored`: what it was stored
+    for."""
     for name, field in (("born", "born_ms"), (stored, "store_ms")):
-        print(f"  {name}: {moment(getattr(message, field), 'milliseconds') if message.HasField(field) else '-'}")
+        print(
+            f"  {name}:"
+            f" {moment(getattr(message, field), 'milliseconds') if message.HasField(field) else '-'}"
+        )
 
 
 def _lease(state: admin_pb2.ConsumptionState) -> list[Any]:
@@ -529,7 +749,12 @@ def lag_json(name: str, namespace: str, lag: admin_pb2.GroupLagResponse) -> dict
                     for queue in topic.queues
                 ],
                 "parts": [
-                    {"client": part.client or None, "lite_topic": part.lite_topic or None, "lag": part.lag, "leased": part.leased}
+                    {
+                        "client": part.client or None,
+                        "lite_topic": part.lite_topic or None,
+                        "lag": part.lag,
+                        "leased": part.leased,
+                    }
                     | {"oldest_age_ms": known(part, "oldest_age_ms")}
                     for part in topic.parts
                 ],
@@ -545,17 +770,41 @@ def lag_text(lag: admin_pb2.GroupLagResponse, exact: bool) -> None:
     rows: list[list[Any]] = []
     parts: list[list[Any]] = []
     for topic in lag.topics:
-        name = f"{topic.topic.namespace}@{topic.topic.name}" if topic.topic.namespace else topic.topic.name
+        name = (
+            f"{topic.topic.namespace}@{topic.topic.name}"
+            if topic.topic.namespace
+            else topic.topic.name
+        )
         for queue in topic.queues:
-            oldest = "-" if not known(queue, "lag") and queue.HasField("lag") else age(known(queue, "oldest_age_ms"), exact)
+            oldest = (
+                "-"
+                if not known(queue, "lag") and queue.HasField("lag")
+                else age(known(queue, "oldest_age_ms"), exact)
+            )
             numbers = [known(queue, field) for field in LAG_FIELDS[:-1]]
             rows.append([name, queue.queue, queue.broker_group, *numbers, oldest])
-        oldest = "-" if not known(topic, "lag") and topic.HasField("lag") else age(known(topic, "oldest_age_ms"), exact)
+        oldest = (
+            "-"
+            if not known(topic, "lag") and topic.HasField("lag")
+            else age(known(topic, "oldest_age_ms"), exact)
+        )
         rows.append([name, "all", "", "", "", known(topic, "lag"), known(topic, "leased"), oldest])
         parts += [
-            [name, part.client or part.lite_topic, part.lag, part.leased, age(known(part, "oldest_age_ms"), exact) if part.lag else "-"]
+            [
+                name,
+                part.client or part.lite_topic,
+                part.lag,
+                part.leased,
+                age(known(part, "oldest_age_ms"), exact) if part.lag else "-",
+            ]
             for part in topic.parts
         ]
-    print_table("lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", column], rows)
+    print_table(
+        "lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", column], rows
+    )
     if parts:
-        print_table("clients of a broadcasting group, or lite topics", ["topic", "which", "lag", "leased", column], parts)
+        print_table(
+            "clients of a broadcasting group, or lite topics",
+            ["topic", "which", "lag", "leased", column],
+            parts,
+        )

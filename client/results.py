@@ -1,7 +1,8 @@
 """The cluster's answers as plain frozen values: one class for each kind of object.
 
-An unknown value is None, never 0 or -1. Names of topics and consumer groups are `name`, or `namespace@name`. Moments are datetimes in UTC.
-Nothing here calls or converts anything; `reading.py` builds these values from the answers.
+An unknown value is None, never 0 or -1. Names of topics and consumer groups are `name`, or
+`namespace@name`. Moments are datetimes in UTC. Nothing here calls or converts anything;
+`reading.py` builds these values from the answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def _of(name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One message queue of a topic. `queue` counts over all broker groups, `group_queue` within its own group."""
+    """One message queue of a topic. `queue` counts over all broker groups, `group_queue` within its
+    own group."""
 
     queue: int
     broker_group: str
@@ -32,7 +34,8 @@ class Queue:
     max_offset: int | None
     """The offset of the next message."""
     stored_offset: int | None = None
-    """The first offset that can be read, from the object store; None without tiered storage, or if it could not be told."""
+    """The first offset that can be read, from the object store; None without tiered storage, or if
+    it could not be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """The unconsumed messages of one queue. All numbers of one broker group are from the same applied state."""
+    """The unconsumed messages of one queue. All numbers of one broker group are from the same
+    applied state."""
 
     queue: int
     broker_group: str
@@ -146,17 +150,19 @@ class Node:
     native: str | None
     """The version of ledgermq-native, if the process uses it."""
     level_max: int | None
-    """The highest feature level that its program reads; None for programs that read level 1 only."""
+    """The highest feature level that its program reads; None for programs that read level 1
+    only."""
     clock: str | None
     """What the node knows of its wall clock: `agreed` with a majority of the nodes, `uncertain`,
     `off` or `divided`; None in programs that do not compare clocks."""
     clock_offset_ms: int | None
     """Its wall clock less the time that the node goes by."""
     disk: str | None
-    """`fine`, or its crossed watermark: `warn`, `delete`, or `full` if it takes no messages; None in
-    programs that do not tell."""
+    """`fine`, or its crossed watermark: `warn`, `delete`, or `full` if it takes no messages; None
+    in programs that do not tell."""
     peer_failures: tuple[str, ...]
-    """Why it has no connection to a peer, a sentence for each peer where somebody must change something."""
+    """Why it has no connection to a peer, a sentence for each peer where somebody must change
+    something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,8 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Tiered:
-    """What of a replica's sealed log files its node has not verified in the object store yet, and what it can read there."""
+    """What of a replica's sealed log files its node has not verified in the object store yet, and
+    what it can read there."""
 
     verified_pos: int
     waiting_files: int
@@ -234,7 +241,8 @@ class Replica:
     rebuild: Rebuild | None
     catch_up: CatchUp | None
     differing_files: tuple[int, ...]
-    """Sealed log files, by first position, whose bytes on this replica differ from what a majority sealed."""
+    """Sealed log files, by first position, whose bytes on this replica differ from what a majority
+    sealed."""
     unverified_ms: int | None
     """The longest time since a byte of the log was last read and verified."""
     tiered: Tiered | None
@@ -243,7 +251,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class HaGroup:
-    """The additional state of an HA group. `ack`: async or in-sync; `transfer`: push or pull; `in_sync` is empty while unknown."""
+    """The additional state of an HA group. `ack`: async or in-sync; `transfer`: push or pull;
+    `in_sync` is empty while unknown."""
 
     epoch: int | None
     in_sync: tuple[str, ...]
@@ -269,7 +278,8 @@ class BrokerGroup:
     """The learners that never vote."""
     files_kept: Mapping[str, int]
     disputed_files: tuple[int, ...]
-    """Sealed log files, by first position, that differ between the replicas without a majority for any version."""
+    """Sealed log files, by first position, that differ between the replicas without a majority for
+    any version."""
     replication: str | None
     """raft or ha, or during a change for example `raft to ha`."""
     ha: HaGroup | None
@@ -281,8 +291,8 @@ class BrokerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A log of which everything that was committed is sealed: the last entry of that, the number of sealed files, and the first entry
-    behind them."""
+    """A log of which everything that was committed is sealed: the last entry of that, the number of
+    sealed files, and the first entry behind them."""
 
     through: int
     size: int
@@ -299,7 +309,8 @@ class TimeEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The state of the cluster. `health`: ok, degraded (something is missing) or down (a group has no leader)."""
+    """The state of the cluster. `health`: ok, degraded (something is missing) or down (a group has
+    no leader)."""
 
     cluster_id: str | None
     health: str
@@ -322,8 +333,9 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """A node's replica in one broker group. `role`: voter, learner or observer; None: not a member (yet, or any more). `lag_ms`, for a
-    learner or observer: the age of the first entry that it lacks."""
+    """A node's replica in one broker group. `role`: voter, learner or observer; None: not a member
+    (yet, or any more). `lag_ms`, for a learner or observer: the age of the first entry that it
+    lacks."""
 
     broker_group: str
     node: str | None
@@ -376,18 +388,22 @@ class DeadLetter:
     message: Message
     """As it lies in the dead-letter topic: `stored` is when it was given up."""
     state: str
-    """waiting, resent, purged, or orphaned: it cannot be resent, because the original message or the group's position is gone."""
+    """waiting, resent, purged, or orphaned: it cannot be resent, because the original message or
+    the group's position is gone."""
     topic: str | None
-    """The topic of the original message; None for a message that a client sent to the dead-letter topic."""
+    """The topic of the original message; None for a message that a client sent to the dead-letter
+    topic."""
     group_queue: int
     offset: int
     client: str | None
     """The client of a broadcasting group that gave it up."""
     body_bytes: int
     tries: int
-    """How often the group itself received it from the dead-letter topic and did not acknowledge it, as far as the cluster remembers."""
+    """How often the group itself received it from the dead-letter topic and did not acknowledge it,
+    as far as the cluster remembers."""
     queue: int | None
-    """The number of the original message's queue over all broker groups; None if its topic was deleted."""
+    """The number of the original message's queue over all broker groups; None if its topic was
+    deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +457,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCopy:
-    """A message on one replica. `state`: present, missing or different; None: the node did not answer."""
+    """A message on one replica. `state`: present, missing or different; None: the node did not
+    answer."""
 
     node: str
     state: str | None
@@ -461,8 +478,9 @@ class Consumption:
 
     group: str
     state: str | None
-    """`not delivered yet`, `waiting` (for an earlier message of its message group), `leased`, `visible again` or `done`: acknowledged,
-    passed over by the filter, skipped or given up. `trace` tells which."""
+    """`not delivered yet`, `waiting` (for an earlier message of its message group), `leased`,
+    `visible again` or `done`: acknowledged, passed over by the filter, skipped or given up. `trace`
+    tells which."""
     attempt: int | None
     client: str | None
 
@@ -547,7 +565,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupPlacement:
-    """A broker group as it is meant to be: where its replicas are, who is meant to lead, and the move that is under way."""
+    """A broker group as it is meant to be: where its replicas are, who is meant to lead, and the
+    move that is under way."""
 
     name: str = field(metadata=_of("broker_group"))
     replicas: tuple[str, ...]
@@ -560,7 +579,8 @@ class BrokerGroupPlacement:
 
 @dataclass(frozen=True, slots=True)
 class MoveProgress:
-    """How far the move of a replica is. `step`: open, catch-up, promote, hand-over, remove or done."""
+    """How far the move of a replica is. `step`: open, catch-up, promote, hand-over, remove or
+    done."""
 
     done: bool
     step: str
@@ -571,7 +591,8 @@ class MoveProgress:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStep:
-    """One step of a plan that balances the cluster. `kind`: move-replica, move-leader or add-queues."""
+    """One step of a plan that balances the cluster. `kind`: move-replica, move-leader or
+    add-queues."""
 
     kind: str
     broker_group: str
@@ -585,7 +606,8 @@ class RebalanceStep:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What would balance the cluster, in the order in which it is to be done. `notes`: what stays as it is, and why."""
+    """What would balance the cluster, in the order in which it is to be done. `notes`: what stays
+    as it is, and why."""
 
     steps: tuple[RebalanceStep, ...]
     notes: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""The delay levels of RocketMQ 4: eighteen fixed delays by number. The cluster itself only knows delivery times."""
+"""The delay levels of RocketMQ 4: eighteen fixed delays by number. The cluster itself only knows
+delivery times."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ assert len(DELAY_LEVELS_MS) == 18
 
 
 def level_ms(level: int) -> int:
-    """The delay of a level; a level beyond the last counts as the last. Raises ValueError below 1."""
+    """The delay of a level; a level beyond the last counts as the last. Raises ValueError below
+    1."""
     if level < 1:
         raise ValueError(f"{level} is not a delay level: levels are 1 to {len(DELAY_LEVELS_MS)}")
     return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]

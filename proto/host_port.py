@@ -1,7 +1,8 @@
 """The texts `host` and `host:port`: the only place that reads and writes them.
 
-An IPv6 address stands in brackets in front of a port (RFC 3986), and without them where the program holds it as a value. A zone
-(`fe80::1%eth0`) is refused: it names an interface of one machine, and these texts travel between machines.
+An IPv6 address stands in brackets in front of a port (RFC 3986), and without them where the program
+holds it as a value. A zone (`fe80::1%eth0`) is refused: it names an interface of one machine, and
+these texts travel between machines.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _SIX = re.compile(r"[0-9A-Fa-f:.]+")
 
 
 def split(text: str, port: int | None = None) -> tuple[str, int]:
-    """The host, without brackets, and the port, 0 to 65535. `port`: the port of a text that names none. Raises ValueError."""
+    """The host, without brackets, and the port, 0 to 65535. `port`: the port of a text that names
+    none. Raises ValueError."""
     found = _PLACE.fullmatch(text)
     given = None if found is None else found["port"] or port
     if found is None or given is None or not 0 <= int(given) < 65536:
@@ -30,7 +32,8 @@ def joined(host: str, port: int) -> str:
 
 
 def host_of(text: str) -> str:
-    """A host without brackets: a name, an IPv4 address, or an IPv6 address, which may be given in brackets. Raises ValueError."""
+    """A host without brackets: a name, an IPv4 address, or an IPv6 address, which may be given in
+    brackets. Raises ValueError."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if _SIX.fullmatch(host) and ":" in host:
         ipaddress.IPv6Address(host)
@@ -50,7 +53,8 @@ def is_ipv6(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host. Of names, only `localhost` counts: others are not resolved."""
+    """Whether only this machine can reach a host. Of names, only `localhost` counts: others are not
+    resolved."""
     address = _address(host)
     if address is None:
         return host.lower() == "localhost"

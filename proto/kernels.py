@@ -1,7 +1,9 @@
-"""Whether this process uses `ledgermq-native`, the optional package of compiled kernels; decided once, at import.
+"""Whether this process uses `ledgermq-native`, the optional package of compiled kernels; decided
+once, at import.
 
-Every kernel has a Python twin in the module that calls it, and gives the same results. Where the package is missing, cannot be loaded, has
-another version than this program, lacks a function, or is switched off by `LEDGERMQ_PURE=1`, the twins do all the work.
+Every kernel has a Python twin in the module that calls it, and gives the same results. Where the
+package is missing, cannot be loaded, has another version than this program, lacks a function, or is
+switched off by `LEDGERMQ_PURE=1`, the twins do all the work.
 """
 
 from __future__ import annotations
@@ -13,8 +15,18 @@ from typing import TYPE_CHECKING
 from ledgermq import __version__
 
 SWITCH = "LEDGERMQ_PURE"
-FUNCTIONS = ("seal", "verify", "columns", "key_columns", "check_frame", "build_frame", "read_entries", "grow_tree")
-"""What this program calls in `entries`. A package that was built from older sources of the same version lacks some."""
+FUNCTIONS = (
+    "seal",
+    "verify",
+    "columns",
+    "key_columns",
+    "check_frame",
+    "build_frame",
+    "read_entries",
+    "grow_tree",
+)
+"""What this program calls in `entries`. A package that was built from older sources of the same
+version lacks some."""
 FRONT = ("END_TAKEN",)
 """What it uses of `front` that older sources of the same version lack."""
 
@@ -34,7 +46,11 @@ def _find() -> tuple[ModuleType | None, str]:
         return None, f"version {found} does not fit version {__version__}"
     lacking = [name for name in FUNCTIONS if not hasattr(ledgermq_native.entries, name)]
     lacking += [name for name in FRONT if not hasattr(ledgermq_native.front, name)]
-    return (None, f"it lacks {lacking[0]}; build it again: make native") if lacking else (ledgermq_native, found)
+    return (
+        (None, f"it lacks {lacking[0]}; build it again: make native")
+        if lacking
+        else (ledgermq_native, found)
+    )
 
 
 _package, STATE = _find()

@@ -1,8 +1,10 @@
-"""Feature levels: which records and snapshots a broker group may write (docs/decisions/2026-11-23-negotiated-versions.md).
+"""Feature levels: which records and snapshots a broker group may write
+(docs/decisions/2026-11-23-negotiated-versions.md).
 
-A group has a level, decided in its log: 1 until a committed `level` record raises it by one. Everything that a release adds to records and
-snapshots gets one new level in the tables here. Encoders assert that nothing is written above the group's level. Records, snapshots and
-levels that these tables do not contain were written by a newer program.
+A group has a level, decided in its log: 1 until a committed `level` record raises it by one.
+Everything that a release adds to records and snapshots gets one new level in the tables here.
+Encoders assert that nothing is written above the group's level. Records, snapshots and levels that
+these tables do not contain were written by a newer program.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ FIRST_LEVEL: Final = 1
 LEVEL_MAX: Final = 3
 """The highest level that this program reads."""
 TREE_LEVEL: Final = 2
-"""From this level on seals carry roots, and a group has a log tree (docs/decisions/2026-11-27-log-tree.md)."""
+"""From this level on seals carry roots, and a group has a log tree
+(docs/decisions/2026-11-27-log-tree.md)."""
 STORED_TRIM_LEVEL: Final = 2
 """From this level on a trim record can say that the object store has what it removes
 (docs/decisions/2026-11-28-leases-below-the-local-begin.md)."""
@@ -27,7 +30,8 @@ CONTENT_LEVEL: Final = 3
 (docs/decisions/2026-11-21-deduplication.md)."""
 
 DIGEST_LEVEL: Final = 3
-"""From this level on a native producer can have a digest of its messages (docs/decisions/2026-11-21-spark-writes.md)."""
+"""From this level on a native producer can have a digest of its messages
+(docs/decisions/2026-11-21-spark-writes.md)."""
 TIME_EPOCH_LEVEL: Final = 3
 """From this level on a time epoch can begin (docs/decisions/2026-11-29-time-epochs.md)."""
 EARLY_END_LEVEL: Final = 3
@@ -78,5 +82,6 @@ LACKS: dict[int, tuple[str, ...]] = {
 
 
 def snapshot_version(level: int) -> int:
-    """The version in which a group of this level writes its snapshots: the newest one that all of its members can read."""
+    """The version in which a group of this level writes its snapshots: the newest one that all of
+    its members can read."""
     return max(version for version, at in SNAPSHOTS.items() if at <= level)

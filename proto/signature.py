@@ -1,8 +1,9 @@
-"""Authentication of a call: the `authorization` header of the client contract (§3.2) and the operator's derived credentials.
+"""Authentication of a call: the `authorization` header of the client contract (§3.2) and the
+operator's derived credentials.
 
-Pure functions over texts, used by both sides. Only the text of `x-mq-date-time` is signed, and its age is not checked, because clients
-write local time with a `Z`, or RFC 3339. So a signature is worth as much as a password to an attacker who can read the connection; TLS is
-what encrypts it.
+Pure functions over texts, used by both sides. Only the text of `x-mq-date-time` is signed, and its
+age is not checked, because clients write local time with a `Z`, or RFC 3339. So a signature is
+worth as much as a password to an attacker who can read the connection; TLS is what encrypts it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 ALGORITHM = "MQv2-HMAC-SHA1"
 OPERATOR = "_operator"
-"""The access key of holders of the cluster secret; no user can have this name. It may manage users and do nothing else."""
+"""The access key of holders of the cluster secret; no user can have this name. It may manage users
+and do nothing else."""
 
 _OPERATOR_LABEL = b"ledgermq operator 1"
 _SIGNATURE = re.compile("[0-9A-Fa-f]{40}").fullmatch
@@ -41,7 +43,10 @@ class Claim:
 def sign(credentials: Credentials, date_time: str) -> str:
     """The value of the header."""
     signature = signature_of(credentials.secret_key, date_time).hex()
-    return f"{ALGORITHM} Credential={credentials.access_key}, SignedHeaders={DATE_TIME}, Signature={signature}"
+    return (
+        f"{ALGORITHM} Credential={credentials.access_key}, SignedHeaders={DATE_TIME},"
+        f" Signature={signature}"
+    )
 
 
 def signature_of(secret_key: str, date_time: str) -> bytes:
@@ -49,12 +54,15 @@ def signature_of(secret_key: str, date_time: str) -> bytes:
 
 
 def claim_of(header: str) -> Claim | None:
-    """The claim in a header; None if it makes none: an empty credential, as sent by clients without keys. Raises ValueError if
-    malformed."""
+    """The claim in a header; None if it makes none: an empty credential, as sent by clients without
+    keys. Raises ValueError if malformed."""
     algorithm, _, rest = header.strip().partition(" ")
     if algorithm != ALGORITHM:
         raise ValueError(f"the algorithm is not {ALGORITHM}")
-    parts = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in rest.split(","))}
+    parts = {
+        name.strip(): value.strip()
+        for name, _, value in (part.partition("=") for part in rest.split(","))
+    }
     access_key = parts.get("Credential", "").partition("/")[0]
     if not access_key:
         return None
@@ -69,5 +77,6 @@ def proves(claim: Claim, secret_key: str, date_time: str) -> bool:
 
 
 def operator_of(cluster_secret: bytes) -> Credentials:
-    """The credentials of a holder of the cluster's secret file: for use before there is a user, and when the last key is lost."""
+    """The credentials of a holder of the cluster's secret file: for use before there is a user, and
+    when the last key is lost."""
     return Credentials(OPERATOR, hmac.digest(cluster_secret, _OPERATOR_LABEL, hashlib.sha256).hex())

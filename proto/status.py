@@ -1,7 +1,9 @@
-"""The single error table: every status code and exit code of LedgerMQ, its meaning, whose fault it is, and whether to retry.
+"""The single error table: every status code and exit code of LedgerMQ, its meaning, whose fault it
+is, and whether to retry.
 
-Codes are those of the client contract; clients, nodes and the command line all map through this module. It knows no transport: the node
-writes a `LedgerError` into a response, and a client creates one from a response.
+Codes are those of the client contract; clients, nodes and the command line all map through this
+module. It knows no transport: the node writes a `LedgerError` into a response, and a client creates
+one from a response.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from ledgermq.proto.carried import Carried
 
 
 class Code(IntEnum):
-    """Status codes of the contract that LedgerMQ sends or understands. `value // 100` is the HTTP-like class."""
+    """Status codes of the contract that LedgerMQ sends or understands. `value // 100` is the
+    HTTP-like class."""
 
     OK = 20000
     MULTIPLE_RESULTS = 30000
@@ -73,7 +76,8 @@ class Fault(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One row of the table. `retryable`: the same call may succeed later *and* repeating it does no harm except a duplicate message."""
+    """One row of the table. `retryable`: the same call may succeed later *and* repeating it does no
+    harm except a duplicate message."""
 
     text: str
     at_fault: Fault
@@ -90,24 +94,38 @@ def _cluster(text: str, *, retryable: bool = True) -> Meaning:
 
 MEANINGS: dict[Code, Meaning] = {
     Code.OK: Meaning("OK", Fault.NOBODY, False),
-    Code.MULTIPLE_RESULTS: Meaning("the entries of the call have different results", Fault.NOBODY, False),
+    Code.MULTIPLE_RESULTS: Meaning(
+        "the entries of the call have different results", Fault.NOBODY, False
+    ),
     Code.BAD_REQUEST: _caller("the request is malformed"),
     Code.ILLEGAL_ACCESS_POINT: _caller("the endpoints in the request are not usable"),
     Code.ILLEGAL_TOPIC: _caller("the topic name breaks the naming rules or is reserved"),
-    Code.ILLEGAL_CONSUMER_GROUP: _caller("the consumer group name breaks the naming rules or is reserved"),
+    Code.ILLEGAL_CONSUMER_GROUP: _caller(
+        "the consumer group name breaks the naming rules or is reserved"
+    ),
     Code.ILLEGAL_MESSAGE_TAG: _caller("the tag is blank, contains '|' or a control character"),
     Code.ILLEGAL_MESSAGE_KEY: _caller("a message key is blank or contains a control character"),
-    Code.ILLEGAL_MESSAGE_GROUP: _caller("the message group is blank, too long or contains a control character"),
-    Code.ILLEGAL_MESSAGE_PROPERTY_KEY: _caller("a user property has a reserved key or contains a control character"),
-    Code.INVALID_TRANSACTION_ID: _caller("the transaction is not known, was dropped, or has ended the other way"),
+    Code.ILLEGAL_MESSAGE_GROUP: _caller(
+        "the message group is blank, too long or contains a control character"
+    ),
+    Code.ILLEGAL_MESSAGE_PROPERTY_KEY: _caller(
+        "a user property has a reserved key or contains a control character"
+    ),
+    Code.INVALID_TRANSACTION_ID: _caller(
+        "the transaction is not known, was dropped, or has ended the other way"
+    ),
     Code.ILLEGAL_MESSAGE_ID: _caller("the message id is blank or contains a control character"),
     Code.ILLEGAL_FILTER_EXPRESSION: _caller("the filter expression is not understood"),
     Code.ILLEGAL_INVISIBLE_TIME: _caller("the invisible duration is out of range"),
     Code.ILLEGAL_DELIVERY_TIME: _caller("the delivery timestamp is out of range"),
     Code.INVALID_RECEIPT_HANDLE: _caller("the receipt handle is unknown, expired or replaced"),
-    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: _caller("the type of the message does not fit the topic"),
+    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: _caller(
+        "the type of the message does not fit the topic"
+    ),
     Code.UNRECOGNIZED_CLIENT_TYPE: _caller("no settings of this client are known here"),
-    Code.MESSAGE_CORRUPTED: _caller("the batch is empty, mixes topics or does not match its digest"),
+    Code.MESSAGE_CORRUPTED: _caller(
+        "the batch is empty, mixes topics or does not match its digest"
+    ),
     Code.CLIENT_ID_REQUIRED: _caller("the header x-mq-client-id is missing"),
     Code.ILLEGAL_POLLING_TIME: _caller("the long polling timeout does not fit the deadline"),
     Code.ILLEGAL_OFFSET: _caller("the offset is out of range"),
@@ -124,22 +142,29 @@ MEANINGS: dict[Code, Meaning] = {
     Code.REQUEST_TIMEOUT: _cluster("the request took too long"),
     Code.MESSAGE_BODY_TOO_LARGE: _caller("the message body is too large"),
     Code.MESSAGE_BODY_EMPTY: _caller("the message body is empty"),
-    Code.PRECONDITION_FAILED: _caller("it exists with other settings, or something else forbids the change"),
+    Code.PRECONDITION_FAILED: _caller(
+        "it exists with other settings, or something else forbids the change"
+    ),
     Code.TOO_MANY_REQUESTS: _cluster("the cluster cannot take more at the moment"),
-    Code.MESSAGE_PROPERTIES_TOO_LARGE: _caller("there are too many or too large message properties"),
+    Code.MESSAGE_PROPERTIES_TOO_LARGE: _caller(
+        "there are too many or too large message properties"
+    ),
     Code.INTERNAL_ERROR: _cluster("internal error"),
     Code.INTERNAL_SERVER_ERROR: _cluster("internal server error"),
     Code.HA_NOT_AVAILABLE: _cluster("the broker group has no leader"),
     Code.NOT_IMPLEMENTED: _cluster("not implemented", retryable=False),
     Code.PROXY_TIMEOUT: _cluster("no answer from the broker group in time"),
     Code.MASTER_PERSISTENCE_TIMEOUT: _cluster("the leader could not store it in time"),
-    Code.SLAVE_PERSISTENCE_TIMEOUT: _cluster("the leader changed before a majority confirmed; it may have been stored"),
+    Code.SLAVE_PERSISTENCE_TIMEOUT: _cluster(
+        "the leader changed before a majority confirmed; it may have been stored"
+    ),
     Code.UNSUPPORTED: _cluster("unsupported", retryable=False),
 }
 
 
 class LedgerError(Carried):
-    """A call that ended with a status other than OK. Raise one through `fail`, which picks the class."""
+    """A call that ended with a status other than OK. Raise one through `fail`, which picks the
+    class."""
 
     def __init__(self, code: int, message: str, *, retryable: bool, at_fault: Fault) -> None:
         super().__init__(message)
@@ -173,7 +198,8 @@ class TooLarge(LedgerError):
 
 
 class Conflict(LedgerError):
-    """Conflicts with the current state, such as an existing topic with other settings (class 428)."""
+    """Conflicts with the current state, such as an existing topic with other settings (class
+    428)."""
 
 
 class Overloaded(LedgerError):
@@ -226,17 +252,21 @@ def fail(code: int, message: str = "") -> LedgerError:
         return kind(code, message or code_name(code), retryable=False, at_fault=Fault.CLUSTER)
     meaning = MEANINGS[known]
     kind = _CLASSES.get(code // 100, LedgerError)
-    return kind(known, message or meaning.text, retryable=meaning.retryable, at_fault=meaning.at_fault)
+    return kind(
+        known, message or meaning.text, retryable=meaning.retryable, at_fault=meaning.at_fault
+    )
 
 
 def common(codes: set[int]) -> Code:
-    """The outer status of a call with several entries: their common code, otherwise MULTIPLE_RESULTS; OK if there are none."""
+    """The outer status of a call with several entries: their common code, otherwise
+    MULTIPLE_RESULTS; OK if there are none."""
     if not codes:
         return Code.OK
     return Code(next(iter(codes))) if len(codes) == 1 else Code.MULTIPLE_RESULTS
 
 
-# Why the core of a broker group refused a call (node/broker/calls/outcome.py), mapped to codes of the contract.
+# Why the core of a broker group refused a call (node/broker/calls/outcome.py), mapped to codes of
+# the contract.
 REFUSALS: dict[str, Code] = {
     "not-leader": Code.HA_NOT_AVAILABLE,
     "no-leader": Code.HA_NOT_AVAILABLE,
@@ -267,18 +297,23 @@ REFUSALS: dict[str, Code] = {
 }
 _REFUSAL_TEXTS = {
     "disk-full": "the disk of the leader is full; writing resumes when space returns",
-    "unknown-outcome": "the leader changed before a majority confirmed; the call may still take effect",
+    "unknown-outcome": (
+        "the leader changed before a majority confirmed; the call may still take effect"
+    ),
     "too-large": "the message does not fit into a log file",
 }
 
 
 def refused(reason: str, detail: str = "") -> LedgerError:
     """The error for a refusal reason of the core; `detail` replaces the default text."""
-    return fail(REFUSALS.get(reason, Code.INTERNAL_SERVER_ERROR), detail or _REFUSAL_TEXTS.get(reason, ""))
+    return fail(
+        REFUSALS.get(reason, Code.INTERNAL_SERVER_ERROR), detail or _REFUSAL_TEXTS.get(reason, "")
+    )
 
 
 class ExitCode(IntEnum):
-    """Exit statuses of the `ledgermq` command; 70–79 are those of a node that cannot start or continue."""
+    """Exit statuses of the `ledgermq` command; 70–79 are those of a node that cannot start or
+    continue."""
 
     OK = 0
     FAILED = 1

@@ -1,13 +1,15 @@
 """A rate with a burst: the token bucket for quotas, new connections, audits and observers.
 
-Pure arithmetic over a clock that is passed in. The caller chooses the unit of time (seconds, nanoseconds); the rate is in tokens per unit.
+Pure arithmetic over a clock that is passed in. The caller chooses the unit of time (seconds,
+nanoseconds); the rate is in tokens per unit.
 """
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """Fills with `rate` tokens per unit of time up to `burst`; full at first. `take` may go below zero: later tokens pay the debt."""
+    """Fills with `rate` tokens per unit of time up to `burst`; full at first. `take` may go below
+    zero: later tokens pay the debt."""
 
     __slots__ = ("_at", "_left", "burst", "rate")
 

@@ -1,7 +1,8 @@
 """Value types that cross package borders.
 
-Only data and trivial arithmetic live here, and no value changes once it is made. Values that every commit makes are not frozen dataclasses,
-whose constructors take several times as long. Anything that decides, keeps or acts belongs to raft/, storage/ or node/.
+Only data and trivial arithmetic live here, and no value changes once it is made. Values that every
+commit makes are not frozen dataclasses, whose constructors take several times as long. Anything
+that decides, keeps or acts belongs to raft/, storage/ or node/.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """`I64` and `I32`, imported when a module that works with arrays needs them: most commands do not, and start without numpy."""
+        """`I64` and `I32`, imported when a module that works with arrays needs them: most commands
+        do not, and start without numpy."""
         if name not in ("I64", "I32"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import numpy as np
@@ -62,7 +64,8 @@ class Permission(str, Enum):
 
 
 class TopicDurability(str, Enum):
-    """What the acknowledgement of a send to a topic guarantees (docs/format.md §11, key `durability`)."""
+    """What the acknowledgement of a send to a topic guarantees (docs/format.md §11, key
+    `durability`)."""
 
     GROUP = ""
     """As the broker group's flush policy says."""
@@ -75,7 +78,8 @@ class TopicDurability(str, Enum):
 class TopicConfig:
     """One topic as a broker group's log knows it (docs/format.md §11, kind `topic`).
 
-    `queues` is the number of message queues in *this* broker group; their ids are 0 … queues−1 there.
+    `queues` is the number of message queues in *this* broker group; their ids are 0 … queues−1
+    there.
     """
 
     namespace: str
@@ -91,8 +95,9 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The delays after which a consumer receives a message again that it could not process: `steps_ms` by attempt, the last one for all
-    later attempts; without steps exponential, from `initial_ms` up to `max_ms`."""
+    """The delays after which a consumer receives a message again that it could not process:
+    `steps_ms` by attempt, the last one for all later attempts; without steps exponential, from
+    `initial_ms` up to `max_ms`."""
 
     steps_ms: tuple[int, ...] = ()
     initial_ms: int = 0
@@ -102,12 +107,14 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """One consumer group (docs/format.md §11, kind `group`). A group without a record has the defaults."""
+    """One consumer group (docs/format.md §11, kind `group`). A group without a record has the
+    defaults."""
 
     namespace: str
     name: str
     max_attempts: int = 17
-    """The maximum number of deliveries of a message; afterwards it goes to the dead-letter topic."""
+    """The maximum number of deliveries of a message; afterwards it goes to the dead-letter
+    topic."""
     fifo: bool = False
     """Whether messages of one message group are delivered one at a time, in order."""
     backoff: Backoff | None = None
@@ -130,23 +137,28 @@ class Draft:
     tags_code: int = 0
     channel: int = 0
     priority: int = -1
-    """The message's priority; −1 without one. Also in `properties`; here it only decides how soon the message must be durable."""
+    """The message's priority; −1 without one. Also in `properties`; here it only decides how soon
+    the message must be durable."""
     origin: int = 0
-    """Index of the entry from which this message was made, and whose end it marks (format §4.3); 0 if none."""
+    """Index of the entry from which this message was made, and whose end it marks (format §4.3); 0
+    if none."""
     deliver_ms: int = 0
-    """Not visible before this time (milliseconds since 1970), which is also in `properties`; 0: at once."""
+    """Not visible before this time (milliseconds since 1970), which is also in `properties`; 0: at
+    once."""
     sysflag: int = 0
     """The compression of `body` (format §4.5), for a message made from a native one; 0: none."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class UnsealedBatch:
-    """Whole concatenated entries whose header and server-set record fields are still zero (format §4); `data` is writable.
+    """Whole concatenated entries whose header and server-set record fields are still zero (format
+    §4); `data` is writable.
 
-    Many entries are described by arrays: `starts` (int64, n) are the entries' offsets in `data` and `sizes` (int32, n) their lengths,
-    header included; `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n). Few entries are
-    described by lists: `edges` are the starts followed by the end of the last entry, `keys` are (stored topic, queue). A batch is made
-    from one description; the other one is made when it is first read.
+    Many entries are described by arrays: `starts` (int64, n) are the entries' offsets in `data` and
+    `sizes` (int32, n) their lengths, header included; `topics` holds the distinct stored topics,
+    `topic_of` (int32, n) indexes into it; `queues` (int32, n). Few entries are described by lists:
+    `edges` are the starts followed by the end of the last entry, `keys` are (stored topic, queue).
+    A batch is made from one description; the other one is made when it is first read.
     """
 
     data: bytearray
@@ -159,7 +171,15 @@ class UnsealedBatch:
     keys: list[tuple[str, int]] = field(init=False)
     _count: int = field(init=False)
 
-    def __init__(self, data: bytearray, starts: I64, sizes: I32, topics: tuple[str, ...], topic_of: I32, queues: I32) -> None:
+    def __init__(
+        self,
+        data: bytearray,
+        starts: I64,
+        sizes: I32,
+        topics: tuple[str, ...],
+        topic_of: I32,
+        queues: I32,
+    ) -> None:
         self.data = data
         self.starts = starts
         self.sizes = sizes
@@ -169,7 +189,9 @@ class UnsealedBatch:
         self._count = len(sizes)
 
     @classmethod
-    def of_few(cls, data: bytearray, edges: list[int], keys: list[tuple[str, int]]) -> UnsealedBatch:
+    def of_few(
+        cls, data: bytearray, edges: list[int], keys: list[tuple[str, int]]
+    ) -> UnsealedBatch:
         """A batch from the description by lists."""
         batch = cls.__new__(cls)
         batch.data = data
@@ -188,14 +210,22 @@ class UnsealedBatch:
                 self.edges = [*self.starts.tolist(), len(self.data)]
             elif name == "keys":
                 topics = self.topics
-                self.keys = [(topics[topic], queue) for topic, queue in zip(self.topic_of.tolist(), self.queues.tolist(), strict=True)]
+                self.keys = [
+                    (topics[topic], queue)
+                    for topic, queue in zip(
+                        self.topic_of.tolist(), self.queues.tolist(), strict=True
+                    )
+                ]
             elif name in ("starts", "sizes"):
                 self.starts, self.sizes = _spans(self.edges)
             elif name in ("topics", "topic_of", "queues"):
                 numbers = {}
                 topic_of = [numbers.setdefault(topic, len(numbers)) for topic, _ in self.keys]
                 self.topics = tuple(numbers)
-                self.topic_of, self.queues = _array(topic_of, "i4"), _array([queue for _, queue in self.keys], "i4")
+                self.topic_of, self.queues = (
+                    _array(topic_of, "i4"),
+                    _array([queue for _, queue in self.keys], "i4"),
+                )
             else:
                 raise AttributeError(f"UnsealedBatch has no attribute {name!r}")
             return getattr(self, name)
@@ -203,9 +233,11 @@ class UnsealedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Messages of one topic with consecutive sequence numbers of one producer, as whole unsealed entries (format §4, frames).
+    """Messages of one topic with consecutive sequence numbers of one producer, as whole unsealed
+    entries (format §4, frames).
 
-    Validated: message ids and flags in the records agree with the producer, epoch and sequence numbers of the fields here.
+    Validated: message ids and flags in the records agree with the producer, epoch and sequence
+    numbers of the fields here.
     """
 
     producer_id: int
@@ -224,13 +256,16 @@ class Frame:
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Range:
-    """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, without a blank inside.
+    """The unit that flows through storage and raft: contiguous sealed entries of one term in one
+    log file, without a blank inside.
 
-    `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute position of the first. `prev_chain` is
-    the chain CRC before the first entry, `last_chain` that of the last. `starts` (int64, n) are the entries' offsets in `data`, and `sizes`
-    (int32, n) their lengths; for few entries `edges` lists the starts, then the end of the last entry. A range is made from one of these
-    descriptions; the other one is made when it is first read. `splits` are the results of `layout.split_record` for each entry, where
-    verification has already computed them. Any thread may read it.
+    `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute
+    position of the first. `prev_chain` is the chain CRC before the first entry, `last_chain` that
+    of the last. `starts` (int64, n) are the entries' offsets in `data`, and `sizes` (int32, n)
+    their lengths; for few entries `edges` lists the starts, then the end of the last entry. A range
+    is made from one of these descriptions; the other one is made when it is first read. `splits`
+    are the results of `layout.split_record` for each entry, where verification has already computed
+    them. Any thread may read it.
     """
 
     first_index: int
@@ -279,7 +314,10 @@ class Range:
         return self.last_index - self.first_index + 1
 
     def __repr__(self) -> str:
-        return f"Range({self.first_index}, {self.last_index}, term={self.term}, pos={self.pos}, {len(self.data)} bytes)"
+        return (
+            f"Range({self.first_index}, {self.last_index}, term={self.term}, pos={self.pos},"
+            f" {len(self.data)} bytes)"
+        )
 
     @property
     def end_pos(self) -> int:
@@ -289,7 +327,17 @@ class Range:
         """The same with a copy of the bytes, which no truncation of the log changes."""
         data = memoryview(bytes(self.data))
         starts, sizes = self.starts, self.sizes
-        return Range(self.first_index, self.last_index, self.term, self.pos, data, starts, sizes, self.prev_chain, self.last_chain)
+        return Range(
+            self.first_index,
+            self.last_index,
+            self.term,
+            self.pos,
+            data,
+            starts,
+            sizes,
+            self.prev_chain,
+            self.last_chain,
+        )
 
     if not TYPE_CHECKING:
 
@@ -319,7 +367,8 @@ def _spans(edges: list[int]) -> tuple[I64, I32]:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a replica (format §9, identity.json). File sizes are part of the identity, because positions depend on them."""
+    """The identity of a replica (format §9, identity.json). File sizes are part of the identity,
+    because positions depend on them."""
 
     cluster_id: str
     group: str
@@ -335,7 +384,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Raft state that must be on stable storage before any message that depends on it is sent (format §8)."""
+    """Raft state that must be on stable storage before any message that depends on it is sent
+    (format §8)."""
 
     term: int = 0
     vote: str | None = None
@@ -364,8 +414,9 @@ class Role(str, Enum):
 class PeerProgress:
     """The progress of one replica of a group, as seen by its leader. None: not known.
 
-    From the consensus core: `silent_ms` since its last message; `left_behind` if the leader's log no longer holds what it lacks; `restarts`
-    of the comparison with it for lack of progress. From `state` on: observations over time (`node/replica/consensus/catch_up.py`).
+    From the consensus core: `silent_ms` since its last message; `left_behind` if the leader's log
+    no longer holds what it lacks; `restarts` of the comparison with it for lack of progress. From
+    `state` on: observations over time (`node/replica/consensus/catch_up.py`).
     """
 
     node: str
@@ -392,7 +443,8 @@ class PeerProgress:
 
 @dataclass(frozen=True, slots=True)
 class RebuildStatus:
-    """Why a replica does not run, and the progress of its repair or installation. Unknown values are None."""
+    """Why a replica does not run, and the progress of its repair or installation. Unknown values
+    are None."""
 
     reason: str
     source: str | None = None
@@ -421,6 +473,7 @@ class ReplicaStatus:
     fenced: str | None = None
     extra: Mapping[str, int] = field(default_factory=dict)
     state: str = "running"
-    """State of the hosted group (`node/replica/hosting/hosting.py`): joining, repairing, installing, running or refused."""
+    """State of the hosted group (`node/replica/hosting/hosting.py`): joining, repairing,
+    installing, running or refused."""
     rebuild: RebuildStatus | None = None
     """None while it runs."""

@@ -1,6 +1,8 @@
-"""Durations and sizes as users write them: `500ms`, `10s`, `2m`; `64KiB`, `64MiB`. The single grammar of configuration and command line.
+"""Durations and sizes as users write them: `500ms`, `10s`, `2m`; `64KiB`, `64MiB`. The single
+grammar of configuration and command line.
 
-This module only converts text to numbers. The caller decides whether a bare number is accepted, and in which unit.
+This module only converts text to numbers. The caller decides whether a bare number is accepted, and
+in which unit.
 """
 
 from __future__ import annotations
@@ -23,12 +25,17 @@ def duration_ms(text: str) -> int | None:
 
 def duration_text(milliseconds: int) -> str:
     """A duration in the largest unit that divides it: the inverse of `duration_ms`."""
-    unit = next(unit for unit, length in reversed(_DURATION_MS.items()) if milliseconds % length == 0 and (milliseconds or unit == "s"))
+    unit = next(
+        unit
+        for unit, length in reversed(_DURATION_MS.items())
+        if milliseconds % length == 0 and (milliseconds or unit == "s")
+    )
     return f"{milliseconds // _DURATION_MS[unit]}{unit}"
 
 
 def size_words(count: int) -> str:
-    """A size for people, with three digits: `512 B`, `1.42 GiB`. Not exact, so it has no inverse."""
+    """A size for people, with three digits: `512 B`, `1.42 GiB`. Not exact, so it has no
+    inverse."""
     unit, value = "B", float(count)
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         # 1023.6 KiB would be shown as 1024.
@@ -40,7 +47,8 @@ def size_words(count: int) -> str:
 
 
 def duration_words(milliseconds: int) -> str:
-    """A duration for people, in its two largest units: `850 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`. Not exact."""
+    """A duration for people, in its two largest units: `850 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`.
+    Not exact."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     left = milliseconds // 1000
@@ -56,7 +64,10 @@ def offset_words(milliseconds: int) -> str:
     """By how much a clock is wrong, for people: `3 s ahead`, `400 d behind`. Not exact."""
     size = abs(milliseconds)
     # Rounded, because a clock that was set 400 days ahead is a microsecond less ahead soon.
-    return f"{duration_words(size if size < 1000 else round(size / 1000) * 1000)} {'behind' if milliseconds < 0 else 'ahead'}"
+    return (
+        f"{duration_words(size if size < 1000 else round(size / 1000) * 1000)}"
+        f" {'behind' if milliseconds < 0 else 'ahead'}"
+    )
 
 
 def size_bytes(text: str) -> int | None:

@@ -1,8 +1,10 @@
-"""One replica's consensus: elections, replication and commit of one broker group (Raft; changes: docs/architecture.md, Consensus).
+"""One replica's consensus: elections, replication and commit of one broker group (Raft; changes:
+docs/architecture.md, Consensus).
 
-The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns, in the order that `Effects`
-fixes. The core itself decides nothing: it creates the parts, dispatches each message to the part that the table `HANDLERS` names for the
-current role, and moves this replica from role to role. Every field has one owner, the only class that writes it:
+The driver reports time, messages, its own appends and finished syncs, and carries out what `take`
+returns, in the order that `Effects` fixes. The core itself decides nothing: it creates the parts,
+dispatches each message to the part that the table `HANDLERS` names for the current role, and moves
+this replica from role to role. Every field has one owner, the only class that writes it:
 
   log_state.py       end, durable, verified and committed indexes
   membership.py      the configuration in force, and what it makes of this replica
@@ -12,12 +14,13 @@ current role, and moves this replica from role to role. Every field has one owne
   isr.py             what the controller agreed on, and requests to it     isr_review.py  a master's review of the in-sync set
   handover.py        leadership that is handed over                        effects.py     what was decided and not taken yet
 
-`policy.py` says what the rule of the group (majority, all, in-sync) means for each of them, `member_changes.py` which changes of members
-a leader may propose.
+`policy.py` says what the rule of the group (majority, all, in-sync) means for each of them,
+`member_changes.py` which changes of members a leader may propose.
 
-A leader steps down if a majority has not answered for one maximum election timeout plus the slack of `ElectionTimer.slack_ns`, and a
-master if it hears neither a slave nor the controller. A replica that is not admitted or is not a member only follows, and says that its
-copy does not count, because its loss would go unnoticed.
+A leader steps down if a majority has not answered for one maximum election timeout plus the slack
+of `ElectionTimer.slack_ns`, and a master if it hears neither a slave nor the controller. A replica
+that is not admitted or is not a member only follows, and says that its copy does not count, because
+its loss would go unnoticed.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ from ledgermq.raft.transfer import Cause, Handover, LeaderChange, Reason
 
 
 class Core:
-    """Inputs, outputs, and the state that the driver may read. The parts are public for reading; only a part writes its own fields."""
+    """Inputs, outputs, and the state that the driver may read. The parts are public for reading;
+    only a part writes its own fields."""
 
     log_type: ClassVar[type[LogState]] = LogState
     membership_type: ClassVar[type[Membership]] = Membership
@@ -83,9 +87,11 @@ class Core:
         admitted: bool = True,
         configurations: Iterable[tuple[int, Members]] = (),
     ) -> None:
-        """`log` holds only durable entries. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
-        `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed. `configurations`: what
-        is known of the log's begin, and every membership entry after it; if empty, the members are those of `config`."""
+        """`log` holds only durable entries. `commit_index` is known to be committed *and* durable
+        here, for example from a snapshot. `admitted`: every other voter knows this very directory,
+        so that an empty one in its place would be noticed. `configurations`: what is known of the
+        log's begin, and every membership entry after it; if empty, the members are those of
+        `config`."""
         self.config = config
         self.outbox = Outbox()
         self.reads = Reads()
@@ -95,20 +101,29 @@ class Core:
         self.timer = ElectionTimer(config.timing, chance, now_ns, promised=hard_state.term > 0)
         self.isr = Isr(config, self.log_state, self.outbox)
         known = Configurations(tuple(configurations) or ((NO_INDEX, config.members),))
-        self.membership = self.membership_type(config, self.log_state, known, self._policy_of, met_by_all=admitted)
-        self.parts = parts = Parts(config, self.log_state, self.membership, self.isr, self.timer, self.reads, self.outbox)
+        self.membership = self.membership_type(
+            config, self.log_state, known, self._policy_of, met_by_all=admitted
+        )
+        self.parts = parts = Parts(
+            config, self.log_state, self.membership, self.isr, self.timer, self.reads, self.outbox
+        )
         self.handovers = Handovers(parts)
         self.answers = Answers(parts, self.handovers)
-        self.election = self.election_type(parts, self.handovers, self.answers, hard_state, self._new_leader)
+        self.election = self.election_type(
+            parts, self.handovers, self.answers, hard_state, self._new_leader
+        )
         self.changes = self.changes_type(parts, self.handovers)
         self._saved = hard_state
         self._now_ns = now_ns
         self.stirred = True
-        """Something happened since the last `take` that may have to be told or sent before the next heartbeat."""
+        """Something happened since the last `take` that may have to be told or sent before the next
+        heartbeat."""
         self.check_invariants()
 
     def _policy_of(self, members: Members) -> Policy:
-        return self.policies[members.rule](members, self.config, self.log_state, self.isr, self.timer)
+        return self.policies[members.rule](
+            members, self.config, self.log_state, self.isr, self.timer
+        )
 
     def _new_leader(self, term: int, now_ns: int, silent_master: str | None) -> Leader:
         return self.leader_type(self.parts, self.review_type, term, now_ns, silent_master)
@@ -148,10 +163,15 @@ class Core:
 
     @property
     def replicated_index(self) -> int:
-        """The index that an early acknowledgement may rest on (docs/decisions/2026-11-21-flush-policies.md). On a leader this includes the
-        last entry of its term that a quorum holds, durable or not; it is never called durable."""
+        """The index that an early acknowledgement may rest on
+        (docs/decisions/2026-11-21-flush-policies.md). On a leader this includes the last entry of
+        its term that a quorum holds, durable or not; it is never called durable."""
         log = self.log_state
-        return log.commit_index if self.election.leading is None else max(log.commit_index, log.held_index)
+        return (
+            log.commit_index
+            if self.election.leading is None
+            else max(log.commit_index, log.held_index)
+        )
 
     @property
     def term(self) -> int:
@@ -202,12 +222,14 @@ class Core:
 
     @property
     def handover_failure(self) -> str:
-        """Why the last handover failed, as a text for the operator; empty while one is under way."""
+        """Why the last handover failed, as a text for the operator; empty while one is under
+        way."""
         return self.handovers.failure
 
     @property
     def accepting(self) -> bool:
-        """Whether a proposal may be appended now: on a leader, except in the closed part of a handover."""
+        """Whether a proposal may be appended now: on a leader, except in the closed part of a
+        handover."""
         handover = self.handovers.current
         return self.election.leading is not None and (handover is None or not handover.closed)
 
@@ -236,12 +258,14 @@ class Core:
         return () if leading is None else leading.progress(self._now_ns)
 
     def missing_isr(self, now_ns: int) -> int:
-        """On a leader: how many members of the in-sync set would have to be heard again before anything can be committed."""
+        """On a leader: how many members of the in-sync set would have to be heard again before
+        anything can be committed."""
         leading = self.election.leading
         return 0 if leading is None else self.membership.policy.missing_isr(now_ns, leading.peers)
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
-        """Leader only: whether this peer was heard within the shortest election timeout, and everything it lacks is under way to it."""
+        """Leader only: whether this peer was heard within the shortest election timeout, and
+        everything it lacks is under way to it."""
         leading = self.election.leading
         return leading is not None and self.handovers.keeps_up(leading, node, now_ns)
 
@@ -251,7 +275,8 @@ class Core:
         return None if leading is None else self.handovers.best_successor(leading, now_ns)
 
     def chain_question(self, message: Append) -> int | None:
-        """The one index at which the driver must compare chain CRCs before it steps this message; None if there is none."""
+        """The one index at which the driver must compare chain CRCs before it steps this message;
+        None if there is none."""
         return chain_question(self.log_state.view, message)
 
     def take_changes(self) -> tuple[LeaderChange, ...]:
@@ -266,14 +291,17 @@ class Core:
     # Time
 
     def tick(self, now_ns: int) -> None:
-        """Time has passed. After a pause of the process, first `step` the messages that arrived: one may be the missing sign of life."""
+        """Time has passed. After a pause of the process, first `step` the messages that arrived:
+        one may be the missing sign of life."""
         self._now_ns = now_ns
         election, timer, policy = self.election, self.timer, self.membership.policy
         if policy.controller_elects:
             election.take_office(now_ns)
         if (leading := election.leading) is not None:
             if silent_ns := leading.silence_ns(now_ns):
-                election.become_follower(election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
+                election.become_follower(
+                    election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS)
+                )
                 timer.postpone(policy.pause_after_silence_ns)
             elif self.handovers.current is not None:
                 self.handovers.expire(leading, now_ns)
@@ -296,35 +324,60 @@ class Core:
     # Messages
 
     def concerns(self, message: Message) -> bool:
-        """Whether a message is processed. Members are heard; so is a node that may be a member although the entry that says so is not here
-        yet (dissertation §4.1): the leader of this or a later term, and a candidate with a longer log. Answers of strangers never count."""
+        """Whether a message is processed. Members are heard; so is a node that may be a member
+        although the entry that says so is not here yet (dissertation §4.1): the leader of this or a
+        later term, and a candidate with a longer log. Answers of strangers never count."""
         sender, members, election = message.sender, self.membership.members, self.election
         if message.to != self.config.node or sender == self.config.node:
             return False
-        if sender in members.voters or sender in members.learners or (election.leading is not None and sender in election.leading.peers):
+        if (
+            sender in members.voters
+            or sender in members.learners
+            or (election.leading is not None and sender in election.leading.peers)
+        ):
             return True
         if isinstance(message, VoteRequest):
             view = self.log_state.view
             return (message.last_term, message.last_index) > (view.end_term, view.end_index)
         if isinstance(message, (Append, TimeoutNow, LeftBehind)):
-            return message.term > election.term or (message.term == election.term and election.leader in (None, sender))
+            return message.term > election.term or (
+                message.term == election.term and election.leader in (None, sender)
+            )
         return False
 
-    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
-        """Process one message. For an `Append`, `chains_agree` answers `chain_question`, the bytes of its range were verified before, and
-        `members` are those of its membership entry, if it has one."""
+    def step(
+        self,
+        message: Message,
+        now_ns: int,
+        *,
+        chains_agree: bool = True,
+        members: Members | None = None,
+    ) -> None:
+        """Process one message. For an `Append`, `chains_agree` answers `chain_question`, the bytes
+        of its range were verified before, and `members` are those of its membership entry, if it
+        has one."""
         if not self.concerns(message):
             self.outbox.refused["stranger"] += 1
             return
         self.handle(message, now_ns, chains_agree=chains_agree, members=members)
 
-    def handle(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
+    def handle(
+        self,
+        message: Message,
+        now_ns: int,
+        *,
+        chains_agree: bool = True,
+        members: Members | None = None,
+    ) -> None:
         """As `step`, for a message that `concerns` this replica."""
         if self.outbox.fence is not None:
             return
         self._now_ns = now_ns
         handler = HANDLERS.get((self.election.role, type(message)))
-        if handler is not None and handler(self, message, now_ns, chains_agree, members) is not False:
+        if (
+            handler is not None
+            and handler(self, message, now_ns, chains_agree, members) is not False
+        ):
             self.stirred = True
 
     def _vote(self, request: VoteRequest, now_ns: int, *_: object) -> None:
@@ -333,27 +386,44 @@ class Core:
     def _count_vote(self, reply: VoteReply, now_ns: int, *_: object) -> None:
         self.election.on_vote_reply(reply, now_ns)
 
-    def _follow(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None) -> None:
+    def _follow(
+        self, message: Append, now_ns: int, chains_agree: bool, members: Members | None
+    ) -> None:
         """Follow the sender, in any role, because it leads its term."""
-        election, log, sender, extent = self.election, self.log_state, message.sender, message.extent
+        election, log, sender, extent = (
+            self.election,
+            self.log_state,
+            message.sender,
+            message.extent,
+        )
         if message.term < election.term:
-            # A deposed leader learns of the newer term from this. Round 0: if it leads that term by now, this answers no message of it.
+            # A deposed leader learns of the newer term from this. Round 0: if it leads that term by
+            # now, this answers no message of it.
             return self.answers.reject(sender, election.term, 0)
-        assert log.appending is None and log.unreported is None, "carry out and report the last range before the next"
-        if extent is not None and (extent.membership != (members is not None) or (members and extent.first_index != extent.last_index)):
+        assert log.appending is None and log.unreported is None, (
+            "carry out and report the last range before the next"
+        )
+        if extent is not None and (
+            extent.membership != (members is not None)
+            or (members and extent.first_index != extent.last_index)
+        ):
             self.outbox.refused["membership"] += 1
             return None
         if message.term == election.term and election.leader not in (None, sender):
-            return self.outbox.stop(f"{sender} and {election.leader} both lead term {message.term} (invariant I1)")
+            return self.outbox.stop(
+                f"{sender} and {election.leader} both lead term {message.term} (invariant I1)"
+            )
         elected_here = message.term == election.term and election.voted_for not in (None, sender)
         if elected_here and self.membership.policy.controller_elects:
-            # One master per epoch: this one was promised to another by votes, before the group changed its rule. The leader must take a new
-            # epoch.
+            # One master per epoch: this one was promised to another by votes, before the group
+            # changed its rule. The leader must take a new epoch.
             election.become_follower(election.term + 1, None, now_ns)
             return self.answers.reject(sender, election.term, 0)
         known = election.has_led(message.term, sender)
         if (message.term, sender) != (election.term, election.leader):
-            reason = self.handovers.reason_to_yield(sender) if election.leading is not None else None
+            reason = (
+                self.handovers.reason_to_yield(sender) if election.leading is not None else None
+            )
             election.become_follower(message.term, sender, now_ns, reason)
         election.vote_for_leader(sender)
         assert election.following is not None
@@ -364,10 +434,13 @@ class Core:
         return None
 
     def _advance_peer(self, reply: AppendReply, now_ns: int, *_: object) -> bool:
-        """A peer answered. Most answers move no commit and leave nothing to send: those of the slower peers, and those to heartbeats."""
+        """A peer answered. Most answers move no commit and leave nothing to send: those of the
+        slower peers, and those to heartbeats."""
         election, log = self.election, self.log_state
         if reply.term > election.term:
-            election.become_follower(reply.term, None, now_ns, self.handovers.reason_to_yield(reply.sender))
+            election.become_follower(
+                reply.term, None, now_ns, self.handovers.reason_to_yield(reply.sender)
+            )
             return True
         leading = election.leading
         if reply.term < election.term or leading is None:
@@ -377,9 +450,13 @@ class Core:
         return (log.commit_index, log.held_index) != before or leading.owes(reply.sender)
 
     def _take_over(self, message: TimeoutNow, now_ns: int, *_: object) -> None:
-        """The leader hands over: campaign, unless the message is outdated or this replica is about to stop."""
+        """The leader hands over: campaign, unless the message is outdated or this replica is about
+        to stop."""
         election, view, following = self.election, self.log_state.view, self.election.following
-        stale = following is None or (message.term, message.sender) != (following.term, following.leader)
+        stale = following is None or (message.term, message.sender) != (
+            following.term,
+            following.leader,
+        )
         if stale or self.membership.policy.controller_elects or not self.membership.may_campaign():
             self._refuse_handover()
         elif self.handovers.leaving:
@@ -398,7 +475,8 @@ class Core:
     # What the driver did
 
     def admit(self) -> None:
-        """Take part from now on, permanently. An election that is overdue begins with the next `tick`."""
+        """Take part from now on, permanently. An election that is overdue begins with the next
+        `tick`."""
         self.stirred = True
         self.membership.admit()
         self.timer.demand_punctuality()
@@ -411,18 +489,29 @@ class Core:
         if self.election.leading is not None:
             self.election.leading.trimmed(begin_index)
 
-    def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False, members: Members | None = None) -> None:
-        """Leader only: the driver appended this range in the leader's own term. `urgent`: it must become durable at once; `early`: a caller
-        waits for `replicated_index` to reach it; `members`: what `propose_members` returned, for a membership entry alone."""
+    def appended(
+        self,
+        extent: Extent,
+        *,
+        urgent: bool = True,
+        early: bool = False,
+        members: Members | None = None,
+    ) -> None:
+        """Leader only: the driver appended this range in the leader's own term. `urgent`: it must
+        become durable at once; `early`: a caller waits for `replicated_index` to reach it;
+        `members`: what `propose_members` returned, for a membership entry alone."""
         leading, handover = self.election.leading, self.handovers.current
         assert leading is not None and not (handover is not None and handover.closed), self
         assert extent.term == self.election.term, (extent, self)
-        assert extent.membership == (members is not None), "a membership entry begins with propose_members"
+        assert extent.membership == (members is not None), (
+            "a membership entry begins with propose_members"
+        )
         self.stirred = True
         leading.appended(extent, members, self._now_ns, urgent=urgent, early=early)
 
     def append_written(self) -> None:
-        """The range of the last `Writes.append` is in the log; only from now on it counts as received."""
+        """The range of the last `Writes.append` is in the log; only from now on it counts as
+        received."""
         self.stirred = True
         self.log_state.append_written()
         if self.election.following is not None:
@@ -430,14 +519,15 @@ class Core:
             self.election.rest()
 
     def append_refused(self) -> None:
-        """The range of the last `Writes.append` could not be written (disk full): the log ends before it, and the leader pushes it
-        again."""
+        """The range of the last `Writes.append` could not be written (disk full): the log ends
+        before it, and the leader pushes it again."""
         self.stirred = True
         self.membership.truncate_from(self.log_state.append_refused())
         self.election.rest()
 
     def sync_begins(self) -> tuple[int, int]:
-        """(term, index) that a sync starting now will make durable; pass it to `synced`. One sync at a time."""
+        """(term, index) that a sync starting now will make durable; pass it to `synced`. One sync
+        at a time."""
         if self.election.leading is not None:
             # Peers should sync what this copy syncs now, so that the sync leads to a commit.
             self.request_flush()
@@ -458,7 +548,8 @@ class Core:
             following.synced()
 
     def request_flush(self) -> None:
-        """Everything in the log must be synced without delay; a leader tells its peers with the next `take`."""
+        """Everything in the log must be synced without delay; a leader tells its peers with the
+        next `take`."""
         log = self.log_state
         if log.urgent_index < log.view.end_index:
             self.stirred = True
@@ -467,20 +558,23 @@ class Core:
     # What the driver and operators request
 
     def watch(self, watched: bool) -> None:
-        """Whether a reader waits here for committed entries. A leader then sends commit news without waiting for a heartbeat."""
+        """Whether a reader waits here for committed entries. A leader then sends commit news
+        without waiting for a heartbeat."""
         begins = watched and not self.answers.watched
         self.answers.watch(watched)
         if begins and self.election.following is not None:
             self.election.following.reader_came()
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
-        """Leader only: the members after `change`, for the driver to append alone and at once; or the reason against it, as a text for the
-        operator: `NotYet` if a later request may succeed."""
+        """Leader only: the members after `change`, for the driver to append alone and at once; or
+        the reason against it, as a text for the operator: `NotYet` if a later request may
+        succeed."""
         self._now_ns = now_ns
         return self.changes.propose(self._leading(), change, now_ns)
 
     def due_change(self, now_ns: int) -> MemberChange | None:
-        """Leader only: a change that is due: the next rule of a change-over, or making a returned learner a voter again."""
+        """Leader only: a change that is due: the next rule of a change-over, or making a returned
+        learner a voter again."""
         leading = self.election.leading
         if leading is None:
             return None
@@ -488,22 +582,26 @@ class Core:
         return self.changes.due(leading, now_ns)
 
     def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
-        """Leader only: hand over to this voter. None: it is under way; another call extends its deadline. Otherwise: why not."""
+        """Leader only: hand over to this voter. None: it is under way; another call extends its
+        deadline. Otherwise: why not."""
         return self.handovers.transfer(self._leading(), to, cause, now_ns, patience_ns)
 
     def note_full(self, nodes: frozenset[str]) -> None:
-        """The nodes whose disks take no messages, as far as this replica knows: itself, and on a leader those that told it. Their logs are
-        as good as any, so they vote, and lead if nobody else can; leadership avoids them while another replica has room."""
+        """The nodes whose disks take no messages, as far as this replica knows: itself, and on a
+        leader those that told it. Their logs are as good as any, so they vote, and lead if nobody
+        else can; leadership avoids them while another replica has room."""
         self.handovers.note_full(nodes)
         self.timer.hold_back(self.config.node in nodes)
 
     def leave(self) -> None:
-        """This replica is about to stop: it takes over no leadership any more, and tells the leader."""
+        """This replica is about to stop: it takes over no leadership any more, and tells the
+        leader."""
         self.handovers.leave()
 
     def read(self, token: int, now_ns: int) -> None:
-        """ReadIndex (dissertation §6.4): `Effects.reads` will return the entry that must be applied before the read is answered, once a
-        quorum has answered a round of messages that begins after this call; or None as soon as this replica does not lead."""
+        """ReadIndex (dissertation §6.4): `Effects.reads` will return the entry that must be applied
+        before the read is answered, once a quorum has answered a round of messages that begins
+        after this call; or None as soon as this replica does not lead."""
         self._now_ns = now_ns
         self.reads.ask(token, leads=self.election.leading is not None)
 
@@ -517,7 +615,8 @@ class Core:
         election.take_office(now_ns)
         agreed = self.membership.policy.agreed
         if election.role is Role.CANDIDATE and agreed is not None and agreed.epoch > election.term:
-            # Another replica is master now. It is waited for once, not forever: it may have ended before it was ever heard.
+            # Another replica is master now. It is waited for once, not forever: it may have ended
+            # before it was ever heard.
             election.become_follower(election.term, None, now_ns)
         if (leading := election.leading) is not None:
             leading.advance_commit()
@@ -527,21 +626,43 @@ class Core:
     # Outputs
 
     def calm(self, now_ns: int) -> bool:
-        """Whether `take` would return nothing new: nothing to write, to send or to tell, the same commit index and the same role. The time
-        of the last `wake_at_ns` then stays right."""
+        """Whether `take` would return nothing new: nothing to write, to send or to tell, the same
+        commit index and the same role. The time of the last `wake_at_ns` then stays right."""
         if self.stirred:
             return False
         election, outbox, reads = self.election, self.outbox, self.reads
-        if outbox.fence is not None or outbox.messages or outbox.requests or outbox.left_behind is not None or election.role_changed:
+        if (
+            outbox.fence is not None
+            or outbox.messages
+            or outbox.requests
+            or outbox.left_behind is not None
+            or election.role_changed
+        ):
             return False
-        if self.handovers.current is not None or reads.asked or reads.underway is not None or reads.done:
+        if (
+            self.handovers.current is not None
+            or reads.asked
+            or reads.underway is not None
+            or reads.done
+        ):
             return False
         return election.leading is None or now_ns < election.leading.wake_at_ns()
 
     def take_writes(self) -> Writes:
-        """What must reach the disk. After stepping an `Append`, the driver calls this before the next one."""
-        term, vote, saved, log = self.election.term, self.election.voted_for, self._saved, self.log_state
-        if term == saved.term and vote == saved.vote and log.truncating_from is None and log.appending is None:
+        """What must reach the disk. After stepping an `Append`, the driver calls this before the
+        next one."""
+        term, vote, saved, log = (
+            self.election.term,
+            self.election.voted_for,
+            self._saved,
+            self.log_state,
+        )
+        if (
+            term == saved.term
+            and vote == saved.vote
+            and log.truncating_from is None
+            and log.appending is None
+        ):
             return NO_WRITES
         truncate_from, append = log.take_writes()
         if term != saved.term or vote != saved.vote:
@@ -557,13 +678,18 @@ class Core:
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
         election, outbox, reads, handovers = self.election, self.outbox, self.reads, self.handovers
-        if election.leading is not None and outbox.fence is None and self.config.node not in self.membership.members.voters:
+        if (
+            election.leading is not None
+            and outbox.fence is None
+            and self.config.node not in self.membership.members.voters
+        ):
             self._retire(election.leading, now_ns)
         writes = self.take_writes()
         if (leading := election.leading) is not None and outbox.fence is None:
             if handovers.current is not None:
                 handovers.advance(leading, now_ns)
-                # If the handover was given up, a leader that was removed steps down with the next `take`.
+                # If the handover was given up, a leader that was removed steps down with the next
+                # `take`.
                 self.stirred = handovers.current is None
             if now_ns >= leading.heartbeat_due_ns:
                 leading.watch_peers(now_ns)
@@ -578,15 +704,25 @@ class Core:
         left_behind = None if outbox.left_behind is None else outbox.take_left_behind()
         requests = outbox.take_requests() if outbox.requests else ()
         commit_index = self.log_state.commit_index
-        return Effects(outbox.fence, writes, messages, pushes, commit_index, changed, answers, left_behind, requests)
+        return Effects(
+            outbox.fence,
+            writes,
+            messages,
+            pushes,
+            commit_index,
+            changed,
+            answers,
+            left_behind,
+            requests,
+        )
 
     def pushed(self, to: str, extent: Extent) -> Append:
         """The driver read this range for a `Push`. Returns the message that carries it."""
         return self._leading().pushed(to, extent, self._now_ns)
 
     def _retire(self, leading: Leader, now_ns: int) -> None:
-        """This leader is no longer a voter. It leads until its removal is committed (dissertation §4.2.2); then it hands over or steps
-        down."""
+        """This leader is no longer a voter. It leads until its removal is committed (dissertation
+        §4.2.2); then it hands over or steps down."""
         membership, handovers = self.membership, self.handovers
         if membership.pending or handovers.current is not None:
             return
@@ -594,7 +730,9 @@ class Core:
         if successor is None:
             self.election.become_follower(self.election.term, None, now_ns, Reason(Cause.REMOVED))
         else:
-            handovers.transfer(leading, successor, Cause.REMOVED, now_ns, self.config.timing.election_max_ns)
+            handovers.transfer(
+                leading, successor, Cause.REMOVED, now_ns, self.config.timing.election_max_ns
+            )
             handovers.retire()
 
 
@@ -609,4 +747,5 @@ HANDLERS: dict[tuple[Role, type[Any]], Handler] = {
     (Role.CANDIDATE, VoteReply): Core._count_vote,
     (Role.LEADER, AppendReply): Core._advance_peer,
 }
-"""Which handler takes each message in each role. A message without a handler is outdated: it answers a question of a former role."""
+"""Which handler takes each message in each role. A message without a handler is outdated: it
+answers a question of a former role."""

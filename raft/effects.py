@@ -14,10 +14,12 @@ from ledgermq.raft.messages import Message
 class Writes:
     """What must reach the disk first.
 
-    1. `hard_state`: on stable storage before anything else of the same or a later `Effects` happens.
+    1. `hard_state`: on stable storage before anything else of the same or a later `Effects`
+       happens.
     2. `truncate_from`: the log loses every entry from this index on; their bytes are erased.
-    3. `append`: (first, last) of the range that came with the `Append` just stepped; entries before `first` are already there. Its outcome
-       goes to `Core.append_written` or `Core.append_refused` before anything else is asked of the core.
+    3. `append`: (first, last) of the range that came with the `Append` just stepped; entries before
+       `first` are already there. Its outcome goes to `Core.append_written` or `Core.append_refused`
+       before anything else is asked of the core.
 
     `truncate_from` and `append` are written, not necessarily synced, when the driver goes on.
     """
@@ -32,8 +34,9 @@ NO_WRITES = Writes()
 
 @dataclass(slots=True)
 class Push:
-    """Room in a peer's window: read up to `ranges` ranges from `first_index` on, each of at least one entry, while `size` bytes last.
-    Report each with `Core.pushed`, which returns the message that carries it."""
+    """Room in a peer's window: read up to `ranges` ranges from `first_index` on, each of at least
+    one entry, while `size` bytes last. Report each with `Core.pushed`, which returns the message
+    that carries it."""
 
     to: str
     first_index: int
@@ -46,16 +49,19 @@ class Effects:
     """Everything decided since the last `take`. Carry it out in exactly this order:
 
     1. `fence`: if set, stop for good; nothing below may happen.
-    2. `writes`: hard state durable, then truncate, then append. An error here fences, except for a full disk.
-    3. `messages` and `pushes`: they may leave only now. A vote or a reply promises what step 2 made true. That log entries are written
-       never promises their durability: replies name the durable index that `Core.synced` reported.
+    2. `writes`: hard state durable, then truncate, then append. An error here fences, except for a
+       full disk.
+    3. `messages` and `pushes`: they may leave only now. A vote or a reply promises what step 2 made
+       true. That log entries are written never promises their durability: replies name the durable
+       index that `Core.synced` reported.
     4. `commit_index`: entries up to here may be applied and acknowledged. It never falls.
-    5. `reads`: (token, index) of every decided `Core.read`: the entry that must be applied before the read is answered, or None if
-       leadership was lost first.
+    5. `reads`: (token, index) of every decided `Core.read`: the entry that must be applied before
+       the read is answered, or None if leadership was lost first.
 
-    `left_behind`: (leader, its begin index) if the leader said that its log cannot help this replica; the core does nothing about it.
-    `requests`: requests to the controller (rule IN_SYNC). Its answer goes to `Core.appointed`; without an answer the core asks again.
-    After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; for safety neither is urgent.
+    `left_behind`: (leader, its begin index) if the leader said that its log cannot help this
+    replica; the core does nothing about it. `requests`: requests to the controller (rule IN_SYNC).
+    Its answer goes to `Core.appointed`; without an answer the core asks again. After step 2 the
+    driver owes a sync of the log, and its outcome to `Core.synced`; for safety neither is urgent.
     """
 
     fence: str | None
@@ -71,7 +77,8 @@ class Effects:
 
 @dataclass(slots=True)
 class Outbox:
-    """What the parts of a core have decided and `Core.take` has not returned yet, and counters for the operator.
+    """What the parts of a core have decided and `Core.take` has not returned yet, and counters for
+    the operator.
 
     fence        why this replica must stop for good; it is never cleared
     messages     for other replicas

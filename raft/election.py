@@ -1,9 +1,12 @@
-"""Term, vote and role: how a replica becomes leader, follower or learner, and why leadership moved (Raft §5.2, §5.4.1; dissertation §9.6).
+"""Term, vote and role: how a replica becomes leader, follower or learner, and why leadership moved
+(Raft §5.2, §5.4.1; dissertation §9.6).
 
-A candidate asks for pre-votes, still in its term, then for votes in the next one; a majority makes it leader. A leader never leads the same
-term twice: each campaign takes a new term, which is durable before the first request leaves. A voter that hears its leader refuses every
-other candidate, unless that leader told the candidate to campaign. In a group of the rule IN_SYNC the pre-votes only ask for objections,
-and the controller elects. Every change of role goes through `_enter`; nothing here touches an entry.
+A candidate asks for pre-votes, still in its term, then for votes in the next one; a majority makes
+it leader. A leader never leads the same term twice: each campaign takes a new term, which is
+durable before the first request leaves. A voter that hears its leader refuses every other
+candidate, unless that leader told the candidate to campaign. In a group of the rule IN_SYNC the
+pre-votes only ask for objections, and the controller elects. Every change of role goes through
+`_enter`; nothing here touches an entry.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ CHANGES_KEPT = 64
 
 @dataclass(slots=True)
 class Candidate:
-    """One campaign. `canvass_until_ns`: until when a candidate that the controller elects waits for answers; NEVER_NS after that, and in a
-    campaign for votes."""
+    """One campaign. `canvass_until_ns`: until when a candidate that the controller elects waits for
+    answers; NEVER_NS after that, and in a campaign for votes."""
 
     pre: bool
     canvass_until_ns: int
@@ -62,7 +65,8 @@ class Election:
         hard_state: HardState,
         new_leader: Callable[[int, int, str | None], Leader],
     ) -> None:
-        """`new_leader` creates the role object of a leader from its term, the time and the `silent_master` of `become_leader`."""
+        """`new_leader` creates the role object of a leader from its term, the time and the
+        `silent_master` of `become_leader`."""
         self._parts = parts
         self._config = parts.config
         self._log = parts.log
@@ -88,18 +92,32 @@ class Election:
         self._changes: deque[LeaderChange] = deque(maxlen=CHANGES_KEPT)
 
     def check(self) -> None:
-        """Each term has at most one leader, which voted for itself; a replica has at most one role object."""
-        assert (self.role is Role.LEADER) == (self.leader == self._config.node) == (self.leading is not None), self
+        """Each term has at most one leader, which voted for itself; a replica has at most one role
+        object."""
+        assert (
+            (self.role is Role.LEADER)
+            == (self.leader == self._config.node)
+            == (self.leading is not None)
+        ), self
         assert (self.role is Role.CANDIDATE) == (self.candidate is not None), self
-        assert (self.following is not None) == (self.leader is not None and self.leading is None), self
+        assert (self.following is not None) == (self.leader is not None and self.leading is None), (
+            self
+        )
         assert self.role is not Role.LEADER or self.voted_for == self._config.node, self
         if self.leading is not None:
             assert self.leading.term == self.term, self
             self.leading.check()
 
     def __repr__(self) -> str:
-        role = "pre-candidate" if self.candidate is not None and self.candidate.pre else self.role.value
-        return f"{self._config.node} {role} term={self.term} vote={self.voted_for} leader={self.leader} {self._log}"
+        role = (
+            "pre-candidate"
+            if self.candidate is not None and self.candidate.pre
+            else self.role.value
+        )
+        return (
+            f"{self._config.node} {role} term={self.term} vote={self.voted_for}"
+            f" leader={self.leader} {self._log}"
+        )
 
     # Campaigns
 
@@ -109,20 +127,30 @@ class Election:
         if not pre:
             self.term += 1
             self.voted_for = me
-        canvass_until_ns = now_ns + self._config.timing.heartbeat_ns if policy.controller_elects else NEVER_NS
+        canvass_until_ns = (
+            now_ns + self._config.timing.heartbeat_ns if policy.controller_elects else NEVER_NS
+        )
         self.candidate = Candidate(pre, canvass_until_ns, {me: True})
         self._timer.restart(now_ns)
         asked = self.term + int(pre)
         for voter in policy.electors():
             if voter != me:
                 named = known_by(policy.members, voter)
-                self._outbox.messages.append(VoteRequest(me, voter, asked, pre, view.end_index, view.end_term, transfer, named))
+                self._outbox.messages.append(
+                    VoteRequest(
+                        me, voter, asked, pre, view.end_index, view.end_term, transfer, named
+                    )
+                )
         self._count_votes(self.candidate, now_ns)
 
     def campaign_for_silence(self, now_ns: int) -> None:
         """Campaign because the leader was not heard for too long, or none was ever known."""
         silent_ms, known = (now_ns - self._timer.last_contact_ns) // MS, self.last_leader
-        self.candidacy = Reason(Cause.STARTED) if known is None else Reason(Cause.ELECTION_TIMEOUT, known, silent_ms)
+        self.candidacy = (
+            Reason(Cause.STARTED)
+            if known is None
+            else Reason(Cause.ELECTION_TIMEOUT, known, silent_ms)
+        )
         self.campaign(now_ns, pre=True)
 
     def campaign_as_told(self, leader: str, cause: Cause, now_ns: int) -> None:
@@ -136,10 +164,13 @@ class Election:
         if result is Ballot.LOST:
             self.become_follower(self.term, None, now_ns)
         elif policy.controller_elects:
-            # A silent member of the in-sync set is waited for briefly, not forever: it may be the master that has failed.
+            # A silent member of the in-sync set is waited for briefly, not forever: it may be the
+            # master that has failed.
             if result is Ballot.WON or now_ns >= candidate.canvass_until_ns:
                 candidate.end_canvass()
-                self._isr.request_master(policy.members, self._config.node, self.candidacy.cause, self.term)
+                self._isr.request_master(
+                    policy.members, self._config.node, self.candidacy.cause, self.term
+                )
         elif result is Ballot.WON and candidate.pre:
             self.campaign(now_ns, pre=False)
         elif result is Ballot.WON:
@@ -155,7 +186,11 @@ class Election:
         if not self._membership.may_campaign():
             return NEVER_NS
         candidate = self.candidate
-        return self._timer.due_ns if candidate is None else min(self._timer.due_ns, candidate.canvass_until_ns)
+        return (
+            self._timer.due_ns
+            if candidate is None
+            else min(self._timer.due_ns, candidate.canvass_until_ns)
+        )
 
     # Votes
 
@@ -167,12 +202,19 @@ class Election:
             self._answer_vote(request, granted=False)
             return
         if request.term > self.term and not request.pre:
-            self.become_follower(request.term, None, now_ns, self._handovers.reason_to_yield(request.sender))
+            self.become_follower(
+                request.term, None, now_ns, self._handovers.reason_to_yield(request.sender)
+            )
         granted = self.is_up_to_date(request)
         if request.pre:
             granted = granted and request.term > self.term
         else:
-            granted = granted and request.term == self.term and self.voted_for in (None, request.sender) and self.leader is None
+            granted = (
+                granted
+                and request.term == self.term
+                and self.voted_for in (None, request.sender)
+                and self.leader is None
+            )
         if granted and not request.pre:
             self.become_follower(self.term, None, now_ns)
             self.voted_for = request.sender
@@ -180,18 +222,26 @@ class Election:
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
         term = request.term if granted else self.term
-        self._outbox.messages.append(VoteReply(self._config.node, request.sender, term, request.pre, granted))
+        self._outbox.messages.append(
+            VoteReply(self._config.node, request.sender, term, request.pre, granted)
+        )
 
     def hears_leader(self, now_ns: int) -> bool:
-        """Stickiness: a voter that recently heard a living leader helps no other candidate to depose it."""
+        """Stickiness: a voter that recently heard a living leader helps no other candidate to
+        depose it."""
         timer = self._timer
         if self.role is Role.LEADER or now_ns < timer.promised_until_ns:
-            # Before its restart this replica may have heard a leader. One of a release before 0.2.0 has a lease that rests on that.
+            # Before its restart this replica may have heard a leader. One of a release before 0.2.0
+            # has a lease that rests on that.
             return True
-        return self.leader is not None and now_ns - timer.last_contact_ns < self._config.timing.election_min_ns
+        return (
+            self.leader is not None
+            and now_ns - timer.last_contact_ns < self._config.timing.election_min_ns
+        )
 
     def is_up_to_date(self, request: VoteRequest) -> bool:
-        """Raft §5.4.1: the candidate's log is at least as up to date as this one, by last term, then by length."""
+        """Raft §5.4.1: the candidate's log is at least as up to date as this one, by last term,
+        then by length."""
         view = self._log.view
         return (request.last_term, request.last_index) >= (view.end_term, view.end_index)
 
@@ -199,24 +249,30 @@ class Election:
         candidate = self.candidate
         assert candidate is not None
         if reply.term > self.term and not (reply.pre and reply.granted):
-            self.become_follower(reply.term, None, now_ns, self._handovers.reason_to_yield(reply.sender))
+            self.become_follower(
+                reply.term, None, now_ns, self._handovers.reason_to_yield(reply.sender)
+            )
             return
-        if reply.pre != candidate.pre or (reply.granted and reply.term != self.term + int(candidate.pre)):
+        if reply.pre != candidate.pre or (
+            reply.granted and reply.term != self.term + int(candidate.pre)
+        ):
             return
         if reply.granted or reply.term == self.term or self._membership.policy.controller_elects:
             candidate.votes[reply.sender] = reply.granted
             self._count_votes(candidate, now_ns)
 
     def vote_for_leader(self, leader: str) -> None:
-        """Make epoch and master durable, like a vote, before anything of the leader's message (docs/architecture.md, HA groups). Under the
-        rule ALL this replica may have voted for another candidate of the term, against which the leader was elected; that vote stays."""
+        """Make epoch and master durable, like a vote, before anything of the leader's message
+        (docs/architecture.md, HA groups). Under the rule ALL this replica may have voted for
+        another candidate of the term, against which the leader was elected; that vote stays."""
         if self.voted_for is None and self._membership.policy.vote_follows_leader:
             self.voted_for = leader
 
     # Roles
 
     def become_leader(self, now_ns: int, silent_master: str | None = None) -> None:
-        """Lead the current term. `silent_master`: the former master, if its silence made this replica master."""
+        """Lead the current term. `silent_master`: the former master, if its silence made this
+        replica master."""
         self._enter(Role.LEADER, self._config.node, self.candidacy)
         self._handovers.begin_leading()
         self._log.begin_leading()
@@ -224,23 +280,33 @@ class Election:
         self.leading = self._new_leader(self.term, now_ns, silent_master)
 
     def take_office(self, now_ns: int) -> None:
-        """Lead the epoch for which the controller appointed this replica, or step down for its master."""
+        """Lead the epoch for which the controller appointed this replica, or step down for its
+        master."""
         membership, me = self._membership, self._config.node
         agreed = membership.policy.agreed
         if agreed is None or agreed.epoch <= self.term:
             return
         if agreed.master == me and membership.policy.may_campaign() and membership.counts():
             if self.role is Role.LEADER:
-                self.become_follower(agreed.epoch, None, now_ns, Reason(agreed.cause, agreed.asked_by))
+                self.become_follower(
+                    agreed.epoch, None, now_ns, Reason(agreed.cause, agreed.asked_by)
+                )
             self.term, self.voted_for = agreed.epoch, me
             if (agreed.asked_by, agreed.cause) != (me, self.candidacy.cause):
                 self.candidacy = Reason(agreed.cause, agreed.asked_by)
-            self.become_leader(now_ns, self.last_leader if self.candidacy.cause is Cause.ELECTION_TIMEOUT else None)
+            self.become_leader(
+                now_ns, self.last_leader if self.candidacy.cause is Cause.ELECTION_TIMEOUT else None
+            )
         elif self.role is Role.LEADER:
-            self.become_follower(agreed.epoch, None, now_ns, self._handovers.reason_to_yield(agreed.master))
+            self.become_follower(
+                agreed.epoch, None, now_ns, self._handovers.reason_to_yield(agreed.master)
+            )
 
-    def become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
-        """Follow a leader, or none; also for a change of leader or term. What was verified against the old leader is forgotten."""
+    def become_follower(
+        self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None
+    ) -> None:
+        """Follow a leader, or none; also for a change of leader or term. What was verified against
+        the old leader is forgotten."""
         changed = (term, leader) != (self.term, self.leader)
         if changed:
             self._log.forget_verified()
@@ -251,11 +317,14 @@ class Election:
             self.voted_for = None
         self._enter(self._membership.resting_role(), leader, reason)
         if changed:
-            self.following = None if leader is None else Follower(self._parts, self._answers, leader, term)
+            self.following = (
+                None if leader is None else Follower(self._parts, self._answers, leader, term)
+            )
         self._timer.restart(now_ns)
 
     def _enter(self, role: Role, leader: str | None, reason: Reason | None = None) -> None:
-        """Change the role. `reason`: why another replica leads now, or none; it is reported if a leader came or went."""
+        """Change the role. `reason`: why another replica leads now, or none; it is reported if a
+        leader came or went."""
         self.role_changed |= (role, leader) != (self.role, self.leader)
         self._note_change(role, leader, reason or Reason(Cause.FOLLOWED, leader or ""))
         self._handovers.drop()
@@ -268,7 +337,8 @@ class Election:
             self._reads.lose()
 
     def rest(self) -> None:
-        """Update the resting role after a change of members or commit index: a follower may have become a learner, or the reverse."""
+        """Update the resting role after a change of members or commit index: a follower may have
+        become a learner, or the reverse."""
         if self.role is Role.FOLLOWER or self.role is Role.LEARNER:
             role = self._membership.resting_role()
             if self.role is not role:

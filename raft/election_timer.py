@@ -1,4 +1,5 @@
-"""How long this replica waits for its leader: the election timer, the last contact, and the slack for late signs of life.
+"""How long this replica waits for its leader: the election timer, the last contact, and the slack
+for late signs of life.
 
 Only waiting depends on the slack; votes and commits do not.
 """
@@ -14,14 +15,16 @@ SLACK_FADES = 8
 
 
 class ElectionTimer:
-    """Invariant: a follower neither campaigns nor votes for another candidate within the shortest election timeout after it heard the
-    leader, because slack is never negative. So nobody deposes a leader that a majority hears; and a leader of a release before 0.2.0, which
-    a cluster may have during an upgrade, answers reads by a lease that rests on it.
+    """Invariant: a follower neither campaigns nor votes for another candidate within the shortest
+    election timeout after it heard the leader, because slack is never negative. So nobody deposes a
+    leader that a majority hears; and a leader of a release before 0.2.0, which a cluster may have
+    during an upgrade, answers reads by a lease that rests on it.
 
     due_ns            when this replica campaigns unless it hears its leader before
     excused           the running timer has already expired once, when this replica was late itself
     last_contact_ns   when the leader that is followed was last heard; on a leader, when it last heard the leader before it
-    promised_until_ns until when a leader that was heard before a restart may still count on this replica
+    promised_until_ns until when a leader that was heard before a restart may still count on this
+    replica
     held_back         this replica should lead only if no other can: its timeouts are longer by the longest one of the others
     """
 
@@ -50,13 +53,16 @@ class ElectionTimer:
         self.due_ns += by_ns
 
     def _drawn_timeout_ns(self) -> int:
-        return round(self._chance.uniform(self._timing.election_min_ns, self._timing.election_max_ns))
+        return round(
+            self._chance.uniform(self._timing.election_min_ns, self._timing.election_max_ns)
+        )
 
     def excuse(self, now_ns: int, *, follows: bool) -> bool:
-        """Whether the leader's silence proves nothing, because this replica itself was late: without processor time it could hear no
-        message, and what the leader sent meanwhile may not have been read yet. The replica then waits once more, for as long as it was late
-        but at most for a timeout without slack, which is enough time to read. A replica that is always late still campaigns the next
-        time."""
+        """Whether the leader's silence proves nothing, because this replica itself was late:
+        without processor time it could hear no message, and what the leader sent meanwhile may not
+        have been read yet. The replica then waits once more, for as long as it was late but at most
+        for a timeout without slack, which is enough time to read. A replica that is always late
+        still campaigns the next time."""
         late_ns = now_ns - self.due_ns
         if self.excused or not follows or late_ns < self._timing.heartbeat_ns:
             return False
@@ -65,7 +71,8 @@ class ElectionTimer:
         return True
 
     def demand_punctuality(self) -> None:
-        """Until now this replica was not required to tick in time, so its next lateness is no excuse."""
+        """Until now this replica was not required to tick in time, so its next lateness is no
+        excuse."""
         self.excused = True
 
     def heard(self, now_ns: int) -> None:
@@ -78,14 +85,16 @@ class ElectionTimer:
         self.last_contact_ns = now_ns
 
     def slack_ns(self, now_ns: int) -> int:
-        """How much longer than its timeout a silence may last, because this replica recently heard a living leader, or as leader a quorum,
-        late: some node gets too little processor time but is alive. Slack shrinks while signs of life are on time."""
+        """How much longer than its timeout a silence may last, because this replica recently heard
+        a living leader, or as leader a quorum, late: some node gets too little processor time but
+        is alive. Slack shrinks while signs of life are on time."""
         if not self._slack_ns:
             return 0
         return max(0, self._slack_ns - (now_ns - self._slack_at_ns) // SLACK_FADES)
 
     def lasts_until_ns(self, limit_ns: int) -> int:
-        """The first time at which a silence that may last until `limit_ns` without slack has lasted too long. Slack shrinks meanwhile."""
+        """The first time at which a silence that may last until `limit_ns` without slack has lasted
+        too long. Slack shrinks meanwhile."""
         if not self._slack_ns:
             return limit_ns
         # The smallest t with t >= limit_ns + slack_ns(t).
@@ -93,7 +102,8 @@ class ElectionTimer:
         return max(limit_ns, self._slack_at_ns + periods * SLACK_FADES + rest)
 
     def note_silence(self, silent_ns: int, now_ns: int) -> None:
-        """The silence of a living leader, or of a reachable quorum, has ended. One lost heartbeat does not count as late."""
+        """The silence of a living leader, or of a reachable quorum, has ended. One lost heartbeat
+        does not count as late."""
         timing = self._timing
         if silent_ns <= 2 * timing.heartbeat_ns:
             return

@@ -1,8 +1,10 @@
-"""Following a leader (Raft §5.3): makes the log equal to the leader's, and reports how far it is equal and how far that is durable.
+"""Following a leader (Raft §5.3): makes the log equal to the leader's, and reports how far it is
+equal and how far that is durable.
 
-Conflicting entries are cut, but never committed ones or ones verified against this leader: such a conflict fences this replica, as does a
-different chain. A range counts as received once the driver wrote it. A reply names the received and the durable index separately, and says
-if this copy does not count.
+Conflicting entries are cut, but never committed ones or ones verified against this leader: such a
+conflict fences this replica, as does a different chain. A range counts as received once the driver
+wrote it. A reply names the received and the durable index separately, and says if this copy does
+not count.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from ledgermq.raft.parts import Parts
 
 
 def chain_question(view: LogView, message: Append) -> int | None:
-    """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with the
-    same term. Equal chains there mean equal history. None if there is no such entry."""
+    """The one index at which the driver must compare chain CRCs before it steps this message: the
+    last entry that both logs hold with the same term. Equal chains there mean equal history. None
+    if there is no such entry."""
     extent = message.extent
     if extent is not None and extent.last_index >= view.begin_index - 1:
         first = max(extent.first_index, view.begin_index - 1)
@@ -45,18 +48,40 @@ class Answers:
 
     def accept(self, to: str, term: int, round_: int, received: int, durable: int) -> None:
         me, membership = self._config, self._membership
-        claims = received, durable, NO_TERM, self._handovers.leaving, not membership.counts(), membership.policy.pulls, self.watched
-        self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, False, *claims))
+        claims = (
+            received,
+            durable,
+            NO_TERM,
+            self._handovers.leaving,
+            not membership.counts(),
+            membership.policy.pulls,
+            self.watched,
+        )
+        self._outbox.messages.append(
+            AppendReply(me.node, to, term, round_, me.boot_id, False, *claims)
+        )
 
-    def reject(self, to: str, term: int, round_: int, hint: int = NO_INDEX, hint_term: int = NO_TERM) -> None:
+    def reject(
+        self, to: str, term: int, round_: int, hint: int = NO_INDEX, hint_term: int = NO_TERM
+    ) -> None:
         me = self._config
-        claims = hint, NO_INDEX, hint_term, self._handovers.leaving, not self._membership.counts(), False, self.watched
-        self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, True, *claims))
+        claims = (
+            hint,
+            NO_INDEX,
+            hint_term,
+            self._handovers.leaving,
+            not self._membership.counts(),
+            False,
+            self.watched,
+        )
+        self._outbox.messages.append(
+            AppendReply(me.node, to, term, round_, me.boot_id, True, *claims)
+        )
 
 
 class Follower:
-    """The role object of a follower: created when this replica learns of a leader of a term, and dropped when it no longer follows that
-    leader in that term.
+    """The role object of a follower: created when this replica learns of a leader of a term, and
+    dropped when it no longer follows that leader in that term.
 
     leader, term  the leader that is followed, and its term
     """
@@ -80,10 +105,23 @@ class Follower:
     @property
     def last_contact(self) -> LeaderContact | None:
         """The latest message of the leader; None before the first."""
-        return None if self._last_contact is None else LeaderContact(self.leader, self.term, *self._last_contact)
+        return (
+            None
+            if self._last_contact is None
+            else LeaderContact(self.leader, self.term, *self._last_contact)
+        )
 
-    def on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None, *, known: bool) -> None:
-        """Process a message of the leader. `known`: this leader was heard before in this term, even if the role changed meanwhile."""
+    def on_append(
+        self,
+        message: Append,
+        now_ns: int,
+        chains_agree: bool,
+        members: Members | None,
+        *,
+        known: bool,
+    ) -> None:
+        """Process a message of the leader. `known`: this leader was heard before in this term, even
+        if the role changed meanwhile."""
         log, view, timer, sender = self._log, self._log.view, self._timer, self.leader
         if known:
             timer.note_silence(now_ns - timer.last_contact_ns, now_ns)
@@ -95,7 +133,10 @@ class Follower:
             self._last_contact = now_ns, max(message.end_index, last_index), message.commit_index
             self._seen_round = message.round
         if not chains_agree and (question := chain_question(view, message)) is not None:
-            self._outbox.stop(f"entry {question} of term {view.term_at(question)} differs from that of {sender} (invariant I2)")
+            self._outbox.stop(
+                f"entry {question} of term {view.term_at(question)} differs from that of {sender}"
+                " (invariant I2)"
+            )
             return
         if log.was_trimmed(prev_index):
             log.verify(view.begin_index - 1)
@@ -117,7 +158,8 @@ class Follower:
     def _merge(self, extent: Extent, members: Members | None) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
         log, view = self._log, self._log.view
-        # The entry before a trimmed log is compared too: if terms differ there, no chain was compared, and the range must not be accepted.
+        # The entry before a trimmed log is compared too: if terms differ there, no chain was
+        # compared, and the range must not be accepted.
         first = max(extent.first_index, view.begin_index - 1)
         if first <= extent.last_index and view.term_at(first) == extent.term:
             first = min(extent.last_index, view.run_end(first)) + 1
@@ -126,8 +168,9 @@ class Follower:
         if first <= view.end_index:
             if first <= max(log.commit_index, log.verified_index, view.begin_index):
                 self._outbox.stop(
-                    f"{self.leader} would replace entry {first}, but entries up to {log.commit_index} are committed, up to "
-                    f"{log.verified_index} verified, and the log begins for good with {view.begin_index} (invariants I2, I3)"
+                    f"{self.leader} would replace entry {first}, but entries up to"
+                    f" {log.commit_index} are committed, up to {log.verified_index} verified, and"
+                    f" the log begins for good with {view.begin_index} (invariants I2, I3)"
                 )
                 return
             log.cut_from(first)
@@ -150,19 +193,27 @@ class Follower:
             self.accept()
 
     def reader_came(self) -> None:
-        """A reader waits here from now on: tell the leader at once, unless nothing of its log was verified here yet; then the next reply
-        says so."""
+        """A reader waits here from now on: tell the leader at once, unless nothing of its log was
+        verified here yet; then the next reply says so."""
         if self._log.verified_index > NO_INDEX:
             self.accept()
 
     def accept(self) -> None:
         """Tell the leader how far this log equals its own, and how far that is durable."""
         log = self._log
-        self._answers.accept(self.leader, self.term, self._seen_round, log.verified_index, log.follower_claim())
+        self._answers.accept(
+            self.leader, self.term, self._seen_round, log.verified_index, log.follower_claim()
+        )
 
     def _reject(self, message: Append) -> None:
-        """Name the last entry that both logs may share, so that the leader steps back by terms, never below what is committed."""
+        """Name the last entry that both logs may share, so that the leader steps back by terms,
+        never below what is committed."""
         view = self._log.view
-        hint = max(view.last_at_most(message.prev_index, message.prev_term), min(self._log.commit_index, message.prev_index))
+        hint = max(
+            view.last_at_most(message.prev_index, message.prev_term),
+            min(self._log.commit_index, message.prev_index),
+        )
         hint_term = view.term_at(hint)
-        self._answers.reject(self.leader, self.term, message.round, hint, NO_TERM if hint_term is None else hint_term)
+        self._answers.reject(
+            self.leader, self.term, message.round, hint, NO_TERM if hint_term is None else hint_term
+        )

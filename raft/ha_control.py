@@ -1,13 +1,14 @@
-"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC, and the three ways to change it
-(docs/architecture.md, HA groups).
+"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC, and the three
+ways to change it (docs/architecture.md, HA groups).
 
-Pure values and functions. The controller quorum, or its stand-in in the simulator, keeps the agreed state and applies them in one order for
-all nodes. These functions decide who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say how a
-replica acts on it.
+Pure values and functions. The controller quorum, or its stand-in in the simulator, keeps the agreed
+state and applies them in one order for all nodes. These functions decide who may be master of which
+epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say how a replica acts on it.
 
 These functions guarantee, whatever messages are lost, late or repeated:
-  an epoch is given once, to one master, and is higher than every epoch before and than every term its master had;
-  only a member of the in-sync set is elected; only the master of the current epoch changes the set, from the set it knew.
+  an epoch is given once, to one master, and is higher than every epoch before and than every term
+  its master had; only a member of the in-sync set is elected; only the master of the current epoch
+  changes the set, from the set it knew.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ NO_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class Appointment:
-    """One agreed master and in-sync set. `generation`: the entry that made the rule IN_SYNC (0: the group was created with it); it
-    distinguishes agreements from before a change of rules. `version` grows with every change. `in_sync`: node → the directory by which the
-    log knows it, empty for the one at the group's creation. `cause`, `asked_by`: why this node is master, for the operator; FORCED: entries
-    may be lost."""
+    """One agreed master and in-sync set. `generation`: the entry that made the rule IN_SYNC (0: the
+    group was created with it); it distinguishes agreements from before a change of rules. `version`
+    grows with every change. `in_sync`: node → the directory by which the log knows it, empty for
+    the one at the group's creation. `cause`, `asked_by`: why this node is master, for the operator;
+    FORCED: entries may be lost."""
 
     generation: int
     version: int
@@ -39,8 +41,8 @@ class Appointment:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sort key: later appointments are greater, even from a quorum that lost its metadata and counts versions anew, because epochs
-        never fall."""
+        """Sort key: later appointments are greater, even from a quorum that lost its metadata and
+        counts versions anew, because epochs never fall."""
         return self.generation, self.epoch, self.version
 
     @property
@@ -50,9 +52,10 @@ class Appointment:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
-    """`asked_by` asks that `node`, known by `incarnation`, become master. `epoch`: the latest one that `asked_by` knew. `term`: the highest
-    it has seen. `voters`: the in-sync set if nothing has been agreed for this generation. `begun`: the log shows that an epoch of this
-    generation has begun, so something was agreed."""
+    """`asked_by` asks that `node`, known by `incarnation`, become master. `epoch`: the latest one
+    that `asked_by` knew. `term`: the highest it has seen. `voters`: the in-sync set if nothing has
+    been agreed for this generation. `begun`: the log shows that an epoch of this generation has
+    begun, so something was agreed."""
 
     node: str
     incarnation: str
@@ -80,29 +83,55 @@ HaRequest = ElectionRequest | AlterIsr
 
 
 def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """The appointment of an elected master, or the reason against it, as a text for the operator. A repeated request that was granted
-    before is refused, because the epoch has changed."""
+    """The appointment of an elected master, or the reason against it, as a text for the operator. A
+    repeated request that was granted before is refused, because the epoch has changed."""
     if ask.begun and (known is None or ask.generation > known.generation):
         return (
-            "the controller quorum does not remember who is in sync, although the group had a master: it lost its metadata. If you know "
-            "which replica has everything, name it: ledgermq elect --unclean"
+            "the controller quorum does not remember who is in sync, although the group had a"
+            " master: it lost its metadata. If you know which replica has everything, name it:"
+            " ledgermq elect --unclean"
         )
     if known is None or ask.generation > known.generation:
-        in_sync, epoch, version = ask.voters, NO_EPOCH if known is None else known.epoch, 0 if known is None else known.version
+        in_sync, epoch, version = (
+            ask.voters,
+            NO_EPOCH if known is None else known.epoch,
+            0 if known is None else known.version,
+        )
     elif ask.generation < known.generation:
-        return f"{ask.node} asks for the rule of entry {ask.generation}, but the group changed its rule with entry {known.generation}"
+        return (
+            f"{ask.node} asks for the rule of entry {ask.generation}, but the group changed its"
+            f" rule with entry {known.generation}"
+        )
     elif ask.epoch != known.epoch:
-        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}"
+        return (
+            f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}"
+        )
     else:
         in_sync, epoch, version = known.in_sync, known.epoch, known.version
     if in_sync.get(ask.node) != ask.incarnation:
-        return f"{ask.node} with this directory is not in the in-sync set ({', '.join(sorted(in_sync))})"
-    return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, dict(in_sync), ask.cause, ask.asked_by)
+        return (
+            f"{ask.node} with this directory is not in the in-sync set"
+            f" ({', '.join(sorted(in_sync))})"
+        )
+    return Appointment(
+        ask.generation,
+        version + 1,
+        max(epoch, ask.term) + 1,
+        ask.node,
+        dict(in_sync),
+        ask.cause,
+        ask.asked_by,
+    )
 
 
 def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
-    """The appointment with another in-sync set, or the reason against it, as a text for the operator."""
-    if known is None or (ask.generation, ask.epoch, ask.node) != (known.generation, known.epoch, known.master):
+    """The appointment with another in-sync set, or the reason against it, as a text for the
+    operator."""
+    if known is None or (ask.generation, ask.epoch, ask.node) != (
+        known.generation,
+        known.epoch,
+        known.master,
+    ):
         return f"{ask.node} is not the master of the present epoch"
     if ask.version != known.version:
         return f"the in-sync set has changed since version {ask.version}"
@@ -112,15 +141,30 @@ def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
 
 
 def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """The appointment of `ask.node` by an operator although others may be in sync: entries that only they hold are lost. The in-sync set is
-    then this node alone. Or the reason against it, as a text for the operator."""
+    """The appointment of `ask.node` by an operator although others may be in sync: entries that
+    only they hold are lost. The in-sync set is then this node alone. Or the reason against it, as a
+    text for the operator."""
     if known is not None and ask.generation < known.generation:
-        return f"{ask.node} lacks entry {known.generation}, which set the present rule of the group; choose another node"
+        return (
+            f"{ask.node} lacks entry {known.generation}, which set the present rule of the group;"
+            " choose another node"
+        )
     if known is not None and ask.epoch != known.epoch:
-        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}; check the status, then try again"
+        return (
+            f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch};"
+            " check the status, then try again"
+        )
     epoch, version = (NO_EPOCH, 0) if known is None else (known.epoch, known.version)
     alone = {ask.node: ask.incarnation}
-    return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, alone, Cause.FORCED, ask.asked_by)
+    return Appointment(
+        ask.generation,
+        version + 1,
+        max(epoch, ask.term) + 1,
+        ask.node,
+        alone,
+        Cause.FORCED,
+        ask.asked_by,
+    )
 
 
 def to_json(appointment: Appointment) -> dict[str, Any]:
@@ -140,4 +184,6 @@ def from_json(value: Mapping[str, Any]) -> Appointment:
     """Parse what `to_json` returned. Raises KeyError, TypeError, ValueError."""
     in_sync = {str(node): str(incarnation) for node, incarnation in value["in_sync"].items()}
     numbers = int(value["generation"]), int(value["version"]), int(value["epoch"])
-    return Appointment(*numbers, str(value["master"]), in_sync, Cause(value["cause"]), str(value["asked_by"]))
+    return Appointment(
+        *numbers, str(value["master"]), in_sync, Cause(value["cause"]), str(value["asked_by"])
+    )

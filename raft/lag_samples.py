@@ -1,4 +1,5 @@
-"""How far a copy is behind in time and bytes, given only its last entry: samples of the end of the leader's log over time.
+"""How far a copy is behind in time and bytes, given only its last entry: samples of the end of the
+leader's log over time.
 
 Arithmetic only; `isr_review.py` decides which copy is too far behind.
 """
@@ -22,8 +23,8 @@ class Sample(NamedTuple):
 
 
 class LagSamples:
-    """Samples of one leader's log, oldest first, at most SAMPLES_MAX. A copy that ends before the oldest sample counts as far behind as
-    that sample."""
+    """Samples of one leader's log, oldest first, at most SAMPLES_MAX. A copy that ends before the
+    oldest sample counts as far behind as that sample."""
 
     def __init__(self, end_index: int, now_ns: int) -> None:
         self._samples = [Sample(NO_INDEX, now_ns, 0), Sample(end_index, now_ns, 0)]
@@ -34,7 +35,8 @@ class LagSamples:
         self._total_bytes += size
 
     def sample(self, end_index: int, now_ns: int) -> None:
-        """Sample the end of the log. If it has not changed, the last sample moves in time, so that a complete copy is not behind."""
+        """Sample the end of the log. If it has not changed, the last sample moves in time, so that
+        a complete copy is not behind."""
         if self._samples[-1].end_index == end_index:
             del self._samples[-1]
         self._samples.append(Sample(end_index, now_ns, self._total_bytes))
@@ -44,7 +46,8 @@ class LagSamples:
             self._samples = [self._samples[0], *self._samples[1:middle:2], *self._samples[middle:]]
 
     def behind(self, index: int, end_index: int, now_ns: int) -> tuple[int, int]:
-        """(nanoseconds, bytes) that a copy which ends with `index` lacks; never less than it really lacks."""
+        """(nanoseconds, bytes) that a copy which ends with `index` lacks; never less than it really
+        lacks."""
         if index >= end_index:
             return 0, 0
         at = bisect_right(self._samples, index, key=lambda sample: sample.end_index) - 1

@@ -1,8 +1,9 @@
-"""Leading: sends every peer the log within its window, keeps the group quiet with heartbeats, learns what a quorum holds, and asks a quorum
-for the reads that rest on leading (Raft §5.3; dissertation §6.4).
+"""Leading: sends every peer the log within its window, keeps the group quiet with heartbeats,
+learns what a quorum holds, and asks a quorum for the reads that rest on leading (Raft §5.3;
+dissertation §6.4).
 
-`Leader` is created when this replica becomes leader of a term, and dropped with the role. `progress.py` tracks each peer, `reads.py` the
-waiting reads; `policy.py` says what a quorum is.
+`Leader` is created when this replica becomes leader of a term, and dropped with the role.
+`progress.py` tracks each peer, `reads.py` the waiting reads; `policy.py` says what a quorum is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ class Leader:
     review            the review of the in-sync set
     """
 
-    def __init__(self, parts: Parts, review_type: type[IsrReview], term: int, now_ns: int, silent_master: str | None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        review_type: type[IsrReview],
+        term: int,
+        now_ns: int,
+        silent_master: str | None,
+    ) -> None:
         """`silent_master`: the former master, if its silence made this replica master."""
         self._config = config = parts.config
         self._log = log = parts.log
@@ -50,13 +58,21 @@ class Leader:
         self.heartbeat_due_ns = now_ns
         self.contact_due_ns = now_ns
         self.news_due_ns = NEVER_NS
-        self.peers = {node: self._new_peer(node, now_ns) for node in membership.members.nodes if node != config.node}
-        self.review = review_type(config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master)
+        self.peers = {
+            node: self._new_peer(node, now_ns)
+            for node in membership.members.nodes
+            if node != config.node
+        }
+        self.review = review_type(
+            config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master
+        )
 
     def _new_peer(self, node: str, now_ns: int) -> Peer:
         """A peer of which nothing is known yet."""
         timing = self._config.timing
-        return Peer(node, self._log.view.end_index + 1, now_ns, Window(timing), timing.observer_pace())
+        return Peer(
+            node, self._log.view.end_index + 1, now_ns, Window(timing), timing.observer_pace()
+        )
 
     def check(self) -> None:
         """Every member is a peer, and no peer is asked about an entry before the log."""
@@ -65,15 +81,24 @@ class Leader:
         assert set(self.peers) >= set(self._membership.members.nodes) - {config.node}, self
         for peer in self.peers.values():
             peer.check(log.view.end_index)
-            assert peer.next_index >= log.view.begin_index and peer.anchor() >= log.view.begin_index - 1, (peer, self)
+            assert (
+                peer.next_index >= log.view.begin_index
+                and peer.anchor() >= log.view.begin_index - 1
+            ), (peer, self)
 
     def __repr__(self) -> str:
-        return f"Leader({self._config.node} term={self.term} {self._log} peers={list(self.peers.values())})"
+        return (
+            f"Leader({self._config.node} term={self.term} {self._log}"
+            f" peers={list(self.peers.values())})"
+        )
 
     # Entries
 
-    def appended(self, extent: Extent, members: Members | None, now_ns: int, *, urgent: bool, early: bool) -> None:
-        """The driver appended this range in the leader's term; `members`: those of its membership entry."""
+    def appended(
+        self, extent: Extent, members: Members | None, now_ns: int, *, urgent: bool, early: bool
+    ) -> None:
+        """The driver appended this range in the leader's term; `members`: those of its membership
+        entry."""
         log = self._log
         log.append_own(extent, urgent=urgent)
         if members is not None:
@@ -87,7 +112,8 @@ class Leader:
             self.advance_held()
 
     def _change_members(self, extent: Extent, members: Members, now_ns: int) -> None:
-        """A leader's own change takes effect at once. A removed node gets messages for a while longer, so that it does not campaign."""
+        """A leader's own change takes effect at once. A removed node gets messages for a while
+        longer, so that it does not campaign."""
         assert extent.first_index == extent.last_index, extent
         self.contact_due_ns = now_ns
         before = self._membership.members.incarnations
@@ -111,7 +137,8 @@ class Leader:
     # Quorums
 
     def is_of_this_term(self, index: int) -> bool:
-        """Raft §5.4.2: a leader counts copies only of entries of its own term; later entries commit the earlier ones."""
+        """Raft §5.4.2: a leader counts copies only of entries of its own term; later entries commit
+        the earlier ones."""
         return self._log.view.term_at(index) == self.term
 
     def advance_commit(self) -> None:
@@ -134,8 +161,9 @@ class Leader:
             log.hold(candidate)
 
     def answered_round(self) -> int:
-        """The last round such that a quorum answered it or a later one; NEVER_NS if this replica alone is one. The same replicas count as
-        for a commit: no observer, no learner, no provisional copy, and not a leader that was removed."""
+        """The last round such that a quorum answered it or a later one; NEVER_NS if this replica
+        alone is one. The same replicas count as for a commit: no observer, no learner, no
+        provisional copy, and not a leader that was removed."""
         return self._membership.policy.reached(NEVER_NS, self.peers, ANSWERED_ROUND)
 
     # Replication
@@ -164,7 +192,8 @@ class Leader:
             self._reads.answered(self.answered_round())
 
     def _end_silence(self, peer: Peer, reply: AppendReply, now_ns: int) -> None:
-        """Note the end of a silence of the quorum, with an answer of a peer that was silent for at least as long."""
+        """Note the end of a silence of the quorum, with an answer of a peer that was silent for at
+        least as long."""
         policy, peers = self._membership.policy, self.peers
         quorum_ns = policy.quorum_contact_ns(now_ns, peers)
         peer.on_reply(reply, now_ns, self._config.timing.election_max_ns)
@@ -172,18 +201,30 @@ class Leader:
             self._timer.note_silence(now_ns - quorum_ns, now_ns)
 
     def replicate(self, now_ns: int) -> tuple[Push, ...]:
-        """Push what the windows allow; send a short message to peers without a push that need a heartbeat, a probe or commit news, and to
-        those whose answers count if a round of reads begins. Such a round is no heartbeat: nothing that is done once in a heartbeat period
-        may depend on how often something is read.
+        """Push what the windows allow; send a short message to peers without a push that need a
+        heartbeat, a probe or commit news, and to those whose answers count if a round of reads
+        begins. Such a round is no heartbeat: nothing that is done once in a heartbeat period may
+        depend on how often something is read.
 
-        A peer needs the commit index only to apply entries, and no caller of the leader waits for that, so the commit index comes with the
-        next push or heartbeat. Invariant: the commit index of a reachable peer is behind by at most one heartbeat period. Only a peer where
-        a reader waits gets commit news in a message of its own, once nothing is under way to it and `news_ns` have passed.
+        A peer needs the commit index only to apply entries, and no caller of the leader waits for
+        that, so the commit index comes with the next push or heartbeat. Invariant: the commit index
+        of a reachable peer is behind by at most one heartbeat period. Only a peer where a reader
+        waits gets commit news in a message of its own, once nothing is under way to it and
+        `news_ns` have passed.
         """
-        config, log, membership, messages = self._config, self._log, self._membership, self._outbox.messages
+        config, log, membership, messages = (
+            self._config,
+            self._log,
+            self._membership,
+            self._outbox.messages,
+        )
         timing, end_index, commit_index = config.timing, log.view.end_index, log.commit_index
         asked: Collection[str] = ()
-        if self._reads.asked and self.is_of_this_term(commit_index) and self._reads.begin(commit_index, self.round + 1):
+        if (
+            self._reads.asked
+            and self.is_of_this_term(commit_index)
+            and self._reads.begin(commit_index, self.round + 1)
+        ):
             asked = membership.policy.required()
         beat = now_ns >= self.heartbeat_due_ns
         if beat:
@@ -195,7 +236,11 @@ class Leader:
         urgent_index = log.urgent_index
         for peer in self.peers.values():
             size = ranges = 0
-            if peer.next_index <= end_index and not peer.needs_snapshot and (peer.asks or not (pulled and peer.pulls)):
+            if (
+                peer.next_index <= end_index
+                and not peer.needs_snapshot
+                and (peer.asks or not (pulled and peer.pulls))
+            ):
                 size, ranges = peer.room(window_ranges)
                 if ranges and peer.pace is not None and peer.node in membership.members.observers:
                     # What the pace does not allow now goes with a later heartbeat.
@@ -204,7 +249,9 @@ class Leader:
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
             needed = beat or peer.probe_due or peer.node in asked
-            needed = needed or (not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index))
+            needed = needed or (
+                not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index)
+            )
             lacks_news = peer.watched and not ranges and peer.lacks_news(commit_index)
             if needed or (lacks_news and news_due):
                 messages.append(self._append_to(peer, peer.anchor(), None, quiet=not needed))
@@ -226,18 +273,35 @@ class Leader:
         lacks_urgency = peer.durable < log.urgent_index and peer.lacks_urgency(log.urgent_index)
         return lacks_urgency or (peer.watched and peer.lacks_news(log.commit_index))
 
-    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, *, quiet: bool = False) -> Append:
+    def _append_to(
+        self, peer: Peer, prev_index: int, extent: Extent | None, *, quiet: bool = False
+    ) -> Append:
         log, view = self._log, self._log.view
         self.round += 1
         prev_term = view.term_at(prev_index)
-        lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= log.early_index
+        lazy, early = (
+            self._may_be_late(peer, prev_index, extent),
+            extent is not None and extent.first_index <= log.early_index,
+        )
         place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
-        message = Append(self._config.node, peer.node, self.term, self.round, *place, extent, lazy, early, view.end_index, quiet)
+        message = Append(
+            self._config.node,
+            peer.node,
+            self.term,
+            self.round,
+            *place,
+            extent,
+            lazy,
+            early,
+            view.end_index,
+            quiet,
+        )
         peer.asked(message, prev_index if extent is None else extent.last_index)
         return message
 
     def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
-        """Whether no caller waits for anything up to the end of a message: neither in its range nor, as far as is known, before it."""
+        """Whether no caller waits for anything up to the end of a message: neither in its range
+        nor, as far as is known, before it."""
         if extent is not None:
             return extent.first_index > self._log.urgent_index
         return min(self._log.urgent_index, prev_index) <= peer.durable
@@ -253,7 +317,8 @@ class Leader:
         return message
 
     def watch_peers(self, now_ns: int) -> None:
-        """Compare logs anew with a peer that answers without progress; forget a removed peer that had time to learn of its removal."""
+        """Compare logs anew with a peer that answers without progress; forget a removed peer that
+        had time to learn of its removal."""
         timing, log = self._config.timing, self._log
         for peer in tuple(self.peers.values()):
             if peer.stalled(log.view.end_index, now_ns, timing.stall_ns, timing.election_max_ns):
@@ -280,7 +345,8 @@ class Leader:
     # Contact
 
     def silence_ns(self, now_ns: int) -> int:
-        """How long the leader lacked the contact it needs to continue, if that is too long; otherwise 0."""
+        """How long the leader lacked the contact it needs to continue, if that is too long;
+        otherwise 0."""
         if now_ns < self.contact_due_ns:
             return 0
         silent_ns = self._membership.policy.silence_ns(now_ns, self.peers)
@@ -289,7 +355,9 @@ class Leader:
         return silent_ns
 
     def _check_contact_later(self, now_ns: int) -> None:
-        self.contact_due_ns = self._membership.policy.contact_limit_ns(now_ns, self.peers, self.review.due_ns)
+        self.contact_due_ns = self._membership.policy.contact_limit_ns(
+            now_ns, self.peers, self.review.due_ns
+        )
 
     def wake_at_ns(self) -> int:
         """When the leader is due at the latest."""

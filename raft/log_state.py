@@ -1,7 +1,8 @@
-"""The indexes of this replica's log: its end, what is durable, verified and committed, and what must become durable at once.
+"""The indexes of this replica's log: its end, what is durable, verified and committed, and what
+must become durable at once.
 
-`LogState` is the only writer of these indexes. It knows no role, no election and no peer: the role objects tell it what happened. `LogView`
-knows the terms of the entries; only `LogState` changes it.
+`LogState` is the only writer of these indexes. It knows no role, no election and no peer: the role
+objects tell it what happened. `LogView` knows the terms of the entries; only `LogState` changes it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class LogState:
     """
 
     def __init__(self, view: LogView, commit_index: int) -> None:
-        """`view` holds only durable entries. `commit_index` is known to be committed *and* durable here."""
+        """`view` holds only durable entries. `commit_index` is known to be committed *and* durable
+        here."""
         self.view = view
         self.durable_index = view.end_index
         self.verified_index = NO_INDEX
@@ -49,7 +51,10 @@ class LogState:
         assert -1 <= self.urgent_index <= end and self.early_index <= end, self
 
     def __repr__(self) -> str:
-        return f"end={self.view.end_index} durable={self.durable_index} verified={self.verified_index} commit={self.commit_index}"
+        return (
+            f"end={self.view.end_index} durable={self.durable_index} verified={self.verified_index}"
+            f" commit={self.commit_index}"
+        )
 
     # Appending and truncating
 
@@ -76,13 +81,15 @@ class LogState:
         return truncate_from, append
 
     def append_written(self) -> None:
-        """The range of the last `take_writes` is in the log; only from now on it counts as received."""
+        """The range of the last `take_writes` is in the log; only from now on it counts as
+        received."""
         assert self.unreported is not None
         self.verified_index = max(self.verified_index, self.unreported[1])
         self.unreported = None
 
     def append_refused(self) -> int:
-        """The range of the last `take_writes` could not be written: the log still ends before it. Returns the first missing index."""
+        """The range of the last `take_writes` could not be written: the log still ends before it.
+        Returns the first missing index."""
         assert self.unreported is not None
         first_index = self.unreported[0]
         self.view.truncate_from(first_index)
@@ -91,12 +98,18 @@ class LogState:
         return first_index
 
     def cut_from(self, index: int) -> None:
-        """The entries from `index` on contradict the leader's log: the driver will truncate them."""
+        """The entries from `index` on contradict the leader's log: the driver will truncate
+        them."""
         self.truncating_from = index
         self.view.truncate_from(index)
         self.durable_index = min(self.durable_index, index - 1)
-        self.urgent_index, self.early_index = min(self.urgent_index, index - 1), min(self.early_index, index - 1)
-        self._cut_since_sync = index if self._cut_since_sync is None else min(index, self._cut_since_sync)
+        self.urgent_index, self.early_index = (
+            min(self.urgent_index, index - 1),
+            min(self.early_index, index - 1),
+        )
+        self._cut_since_sync = (
+            index if self._cut_since_sync is None else min(index, self._cut_since_sync)
+        )
 
     def trim(self, begin_index: int) -> None:
         """The log now begins with `begin_index`; everything before it was committed."""
@@ -104,7 +117,8 @@ class LogState:
         self.view.trim(begin_index)
 
     def was_trimmed(self, index: int) -> bool:
-        """Whether an entry lies before the begin of the log: it was committed, so by leader completeness every later leader has it too."""
+        """Whether an entry lies before the begin of the log: it was committed, so by leader
+        completeness every later leader has it too."""
         return index < self.view.begin_index - 1
 
     # Durable
@@ -119,7 +133,8 @@ class LogState:
         self.durable_index = max(self.durable_index, self.covered_by_sync(term, index))
 
     def covered_by_sync(self, term: int, index: int) -> int:
-        """The index that a finished sync covers, if its entry is still the one it began with; entries cut meanwhile do not count."""
+        """The index that a finished sync covers, if its entry is still the one it began with;
+        entries cut meanwhile do not count."""
         if self.view.term_at(index) != term:
             return NO_INDEX
         return index if self._cut_since_sync is None else min(index, self._cut_since_sync - 1)
@@ -129,7 +144,8 @@ class LogState:
         return self.durable_index
 
     def follower_claim(self) -> int:
-        """The durable index that a follower reports, which is its contribution to the commit quorum."""
+        """The durable index that a follower reports, which is its contribution to the commit
+        quorum."""
         return min(self.durable_index, self.verified_index)
 
     def request_flush(self) -> None:
@@ -147,11 +163,13 @@ class LogState:
         self.verified_index = max(self.verified_index, index)
 
     def forget_verified(self) -> None:
-        """Another leader or another term: what was verified against the old leader is not verified against the new one."""
+        """Another leader or another term: what was verified against the old leader is not verified
+        against the new one."""
         self.verified_index = NO_INDEX
 
     def follow_commit(self, leader_commit: int) -> None:
-        """The leader committed up to `leader_commit`; this counts here as far as the log is verified to equal the leader's."""
+        """The leader committed up to `leader_commit`; this counts here as far as the log is
+        verified to equal the leader's."""
         self.commit_index = max(self.commit_index, min(leader_commit, self.verified_index))
 
     def commit(self, index: int) -> None:
@@ -164,6 +182,7 @@ class LogState:
         self.held_index = index
 
     def begin_leading(self) -> None:
-        """It is unknown which entries of earlier terms were urgent or early, so all of them are urgent."""
+        """It is unknown which entries of earlier terms were urgent or early, so all of them are
+        urgent."""
         self.request_flush()
         self.early_index = self.held_index = NO_INDEX

@@ -1,4 +1,5 @@
-"""The terms of the log's entries, kept as runs of equal terms. Memory is O(terms). No bytes, no positions, no files."""
+"""The terms of the log's entries, kept as runs of equal terms. Memory is O(terms). No bytes, no
+positions, no files."""
 
 from __future__ import annotations
 
@@ -11,14 +12,20 @@ from ledgermq.raft.messages import NO_INDEX, NO_TERM
 class LogView:
     """Terms of entries `begin_index` … `end_index`; `end_index` is −1 for an empty log.
 
-    `_firsts[i]` is the first index of run i and `_terms[i]` its term; both grow strictly, and `_firsts[0] == begin_index`. A log that was
-    trimmed begins above 0; `begin_term` is the term of the entry before it, which was committed like everything below. `end_term` is the
-    term of the last entry; −1 for an empty log, which is below every real term.
+    `_firsts[i]` is the first index of run i and `_terms[i]` its term; both grow strictly, and
+    `_firsts[0] == begin_index`. A log that was trimmed begins above 0; `begin_term` is the term of
+    the entry before it, which was committed like everything below. `end_term` is the term of the
+    last entry; −1 for an empty log, which is below every real term.
     """
 
     __slots__ = ("_firsts", "_terms", "begin_index", "begin_term", "end_index", "end_term")
 
-    def __init__(self, runs: Iterable[tuple[int, int]] = (), end_index: int = NO_INDEX, begin_term: int = NO_TERM) -> None:
+    def __init__(
+        self,
+        runs: Iterable[tuple[int, int]] = (),
+        end_index: int = NO_INDEX,
+        begin_term: int = NO_TERM,
+    ) -> None:
         """`runs` are (first index, term) in order."""
         self.begin_term = begin_term
         pairs = list(runs)
@@ -51,7 +58,8 @@ class LogView:
         return self._terms[bisect_right(self._firsts, index) - 1]
 
     def run_end(self, index: int) -> int:
-        """The last index of the run that holds `index`, which may be the one before a trimmed log."""
+        """The last index of the run that holds `index`, which may be the one before a trimmed
+        log."""
         if index == self.begin_index - 1 >= 0:
             if self.begin_term != self._terms[0]:
                 return index
@@ -61,7 +69,8 @@ class LogView:
         return self._firsts[after] - 1 if after < len(self._firsts) else self.end_index
 
     def last_at_most(self, index: int, term: int) -> int:
-        """The greatest index ≤ `index` whose term is ≤ `term`; `begin_index` − 1 if there is none. Term-wise back-off rests on it."""
+        """The greatest index ≤ `index` whose term is ≤ `term`; `begin_index` − 1 if there is none.
+        Term-wise back-off rests on it."""
         index = min(index, self.end_index)
         run = bisect_right(self._terms, term)
         bound = self._firsts[run] - 1 if run < len(self._firsts) else self.end_index
@@ -69,7 +78,11 @@ class LogView:
 
     def append(self, first_index: int, last_index: int, term: int) -> None:
         """Entries at the end. Terms never fall along a log."""
-        assert first_index == self.end_index + 1 and last_index >= first_index, (first_index, last_index, self)
+        assert first_index == self.end_index + 1 and last_index >= first_index, (
+            first_index,
+            last_index,
+            self,
+        )
         assert term >= self.end_term, (term, self)
         if term > self.end_term:
             self._firsts.append(first_index)
@@ -96,11 +109,19 @@ class LogView:
         self.end_index = index - 1
 
     def check(self) -> None:
-        """The last run continues the one before it and lies inside the log; earlier ones were checked when they were last."""
+        """The last run continues the one before it and lies inside the log; earlier ones were
+        checked when they were last."""
         if len(self._firsts) > 1:
             assert self._firsts[-2] < self._firsts[-1] and self._terms[-2] < self._terms[-1], self
-        assert (self._firsts[-1] <= self.end_index) if self._firsts else self.end_index == NO_INDEX, self
-        assert (self.begin_index, self.end_term) == ((self._firsts[0], self._terms[-1]) if self._firsts else (0, NO_TERM)), self
+        assert (
+            (self._firsts[-1] <= self.end_index) if self._firsts else self.end_index == NO_INDEX
+        ), self
+        assert (self.begin_index, self.end_term) == (
+            (self._firsts[0], self._terms[-1]) if self._firsts else (0, NO_TERM)
+        ), self
 
     def __repr__(self) -> str:
-        return f"LogView({' '.join(f'{first}:t{term}' for first, term in self.runs)} ..{self.end_index})"
+        return (
+            f"LogView({' '.join(f'{first}:t{term}' for first, term in self.runs)}"
+            f" ..{self.end_index})"
+        )

@@ -1,9 +1,11 @@
-"""Membership: the configurations of a log, and the result of one change (Raft dissertation ch. 4, one server at a time).
+"""Membership: the configurations of a log, and the result of one change (Raft dissertation ch. 4,
+one server at a time).
 
-A configuration takes effect when its entry is appended, and is undone when that entry is cut off. Successive configurations differ in at
-most one voter, so any two of their majorities share a voter; therefore a change begins only when the previous one is committed. This module
-has these values and their arithmetic, and `Membership`: what the members make of this replica. `member_changes.py` decides whether a leader
-may change anything now.
+A configuration takes effect when its entry is appended, and is undone when that entry is cut off.
+Successive configurations differ in at most one voter, so any two of their majorities share a voter;
+therefore a change begins only when the previous one is committed. This module has these values and
+their arithmetic, and `Membership`: what the members make of this replica. `member_changes.py`
+decides whether a leader may change anything now.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ class NotYet(str):
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A requested change. `incarnation`: that of the node's directory, which the members name from then on; if they name one already, only
-    ADD and RETURN may name another. `reason`: a text for the operator, stored in the log. `rule`: only for RULE, and `minimum`: only for
-    MINIMUM, which name no node. `observer`: ADD a permanent learner, or PROMOTE one of those on purpose."""
+    """A requested change. `incarnation`: that of the node's directory, which the members name from
+    then on; if they name one already, only ADD and RETURN may name another. `reason`: a text for
+    the operator, stored in the log. `rule`: only for RULE, and `minimum`: only for MINIMUM, which
+    name no node. `observer`: ADD a permanent learner, or PROMOTE one of those on purpose."""
 
     kind: Change
     node: str
@@ -60,11 +63,14 @@ class MemberChange:
 
 
 def changed(members: Members, change: MemberChange, index: int) -> Members | str:
-    """The members after `change`, which the entry `index` makes; or why these members cannot change so, as a text for the operator."""
+    """The members after `change`, which the entry `index` makes; or why these members cannot change
+    so, as a text for the operator."""
     if change.kind is Change.RULE:
         return _with_rule(members, change.rule, index)
     if members.rule is Rule.ALL:
-        return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
+        return NotYet(
+            f"the group is changing over to the rule {members.towards}; ask again when that is done"
+        )
     if change.kind is Change.MINIMUM:
         return _with_minimum(members, change.minimum)
     node, kind = change.node, change.kind
@@ -79,14 +85,22 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
         return f"{node} is a voter already"
     if kind is Change.DEMOTE and node in learners:
         return f"{node} is a learner already"
-    if kind is Change.RETURN and (not change.incarnation or incarnations.get(node) == change.incarnation):
+    if kind is Change.RETURN and (
+        not change.incarnation or incarnations.get(node) == change.incarnation
+    ):
         return f"{node} is known by this very directory; only a node with a new one can return"
     if kind is Change.PROMOTE and node in observers and not change.observer:
         return f"{node} is an observer, which is not to vote; say so if it is to from now on"
-    if kind in (Change.PROMOTE, Change.DEMOTE) and incarnations.get(node, change.incarnation) != change.incarnation != "":
+    if (
+        kind in (Change.PROMOTE, Change.DEMOTE)
+        and incarnations.get(node, change.incarnation) != change.incarnation != ""
+    ):
         return f"{node} is known by another directory than the one it has now; it must return first"
     if kind in (Change.DEMOTE, Change.REMOVE, Change.RETURN) and voters == {node}:
-        return f"{node} is the last voter of this group: without it nothing could ever be committed again"
+        return (
+            f"{node} is the last voter of this group: without it nothing could ever be committed"
+            " again"
+        )
     if kind is Change.RETURN and node in voters:
         returning.add(node)
     if kind in (Change.ADD, Change.DEMOTE, Change.RETURN):
@@ -106,20 +120,35 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
         incarnations[node] = change.incarnation
     parts = frozenset(learners), incarnations, frozenset(returning)
     rule, observes = members.rule, frozenset(observers)
-    return Members(tuple(sorted(voters)), *parts, rule, members.towards, observes, since=members.since, minimum=members.minimum)
+    return Members(
+        tuple(sorted(voters)),
+        *parts,
+        rule,
+        members.towards,
+        observes,
+        since=members.since,
+        minimum=members.minimum,
+    )
 
 
 def _with_minimum(members: Members, wanted: int) -> Members | str:
     if members.rule is not Rule.IN_SYNC:
-        return f"a group of the rule {members.rule} has no minimum of replicas in sync: a majority of its voters commits"
+        return (
+            f"a group of the rule {members.rule} has no minimum of replicas in sync: a majority of"
+            " its voters commits"
+        )
     if not 1 <= wanted <= len(members.voters):
-        return f"the minimum of replicas in sync is 1 to {len(members.voters)}, the number of voters, not {wanted}"
+        return (
+            f"the minimum of replicas in sync is 1 to {len(members.voters)}, the number of voters,"
+            f" not {wanted}"
+        )
     return replace(members, minimum=wanted)
 
 
 def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
-    """Apply a change of rules. Quorums of successive configurations must share a voter: a majority and an in-sync set each meet the set of
-    all voters, but need not meet each other, so a change goes through the rule ALL."""
+    """Apply a change of rules. Quorums of successive configurations must share a voter: a majority
+    and an in-sync set each meet the set of all voters, but need not meet each other, so a change
+    goes through the rule ALL."""
     if wanted is members.rule:
         return f"the group has the rule {wanted} already"
     if wanted is Rule.ALL:
@@ -127,15 +156,19 @@ def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
     if members.rule is not Rule.ALL:
         return replace(members, rule=Rule.ALL, towards=wanted, since=index, minimum=0)
     if wanted is not members.towards:
-        return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
+        return NotYet(
+            f"the group is changing over to the rule {members.towards}; ask again when that is done"
+        )
     return replace(members, rule=wanted, towards=None, since=index if wanted is Rule.IN_SYNC else 0)
 
 
 class Configurations:
-    """The configurations of a log as runs (index, members): the members from that entry on, up to the next run. Never empty.
+    """The configurations of a log as runs (index, members): the members from that entry on, up to
+    the next run. Never empty.
 
-    The first run is certainly committed, or was true before the log; it is never cut off. Its index may be that of any entry that knew
-    these members: it is only compared with the commit index. Memory is O(configurations of the retained log).
+    The first run is certainly committed, or was true before the log; it is never cut off. Its index
+    may be that of any entry that knew these members: it is only compared with the commit index.
+    Memory is O(configurations of the retained log).
     """
 
     def __init__(self, runs: Iterable[tuple[int, Members]]) -> None:
@@ -153,7 +186,8 @@ class Configurations:
 
     @property
     def before(self) -> Members:
-        """The configuration before the latest one; it is in force again if the latest is cut off."""
+        """The configuration before the latest one; it is in force again if the latest is cut
+        off."""
         return self._runs[max(len(self._runs) - 2, 0)][1]
 
     @property
@@ -161,7 +195,8 @@ class Configurations:
         return tuple(self._runs)
 
     def at(self, index: int) -> Members:
-        """The members in force at an entry of the log; for earlier entries, those known at the log's begin."""
+        """The members in force at an entry of the log; for earlier entries, those known at the
+        log's begin."""
         for first, members in reversed(self._runs):
             if first <= index:
                 return members
@@ -255,17 +290,23 @@ class Membership:
 
     @property
     def admitted(self) -> bool:
-        """Whether this replica's vote and copy count. They count only if their loss would be noticed: the members name this very directory,
-        or they name none and all other voters know it."""
+        """Whether this replica's vote and copy count. They count only if their loss would be
+        noticed: the members name this very directory, or they name none and all other voters know
+        it."""
         return self.admitted_by(self.members)
 
     def admitted_by(self, members: Members) -> bool:
         named = members.incarnations.get(self._config.node)
-        return self.met_by_all if named is None or not self._config.incarnation else named == self._config.incarnation
+        return (
+            self.met_by_all
+            if named is None or not self._config.incarnation
+            else named == self._config.incarnation
+        )
 
     def leaves(self) -> bool:
-        """Whether this voter's removal is not committed yet. The voter must have been this very directory: a new one in its place never
-        inherits the promises of the lost one, which may have elected a candidate without that entry."""
+        """Whether this voter's removal is not committed yet. The voter must have been this very
+        directory: a new one in its place never inherits the promises of the lost one, which may
+        have elected a candidate without that entry."""
         node, members = self._config.node, self.members
         if node in members.voters or not self.pending:
             return False
@@ -276,12 +317,16 @@ class Membership:
 
     def resting_role(self) -> Role:
         """The role of this replica while it neither leads nor campaigns."""
-        return Role.FOLLOWER if self.steady or self._config.node in self.members.voters or self.leaves() else Role.LEARNER
+        return (
+            Role.FOLLOWER
+            if self.steady or self._config.node in self.members.voters or self.leaves()
+            else Role.LEARNER
+        )
 
     def counts(self) -> bool:
-        """Whether this copy may count: that of a voter; of a voter whose removal is not committed; or of a learner whose change is
-        committed, which may have been made a voter since. A learner by an uncommitted change may be a voter whose old promises are
-        forgotten."""
+        """Whether this copy may count: that of a voter; of a voter whose removal is not committed;
+        or of a learner whose change is committed, which may have been made a voter since. A learner
+        by an uncommitted change may be a voter whose old promises are forgotten."""
         if self.steady:
             return True
         node, members = self._config.node, self.members
@@ -290,9 +335,11 @@ class Membership:
         return self.leaves()
 
     def may_vote(self, request: VoteRequest) -> bool:
-        """Whether this replica may vote: if its copy counts; or if the candidate's members name this very directory: an entry that is not
-        here yet made it a voter, and the entry that made it a learner, which ended its old promises, was committed before (dissertation
-        §4.1). Never if they name another directory: to that candidate it is another server, which may vote in this term itself."""
+        """Whether this replica may vote: if its copy counts; or if the candidate's members name
+        this very directory: an entry that is not here yet made it a voter, and the entry that made
+        it a learner, which ended its old promises, was committed before (dissertation §4.1). Never
+        if they name another directory: to that candidate it is another server, which may vote in
+        this term itself."""
         mine = self._config.incarnation
         if mine and request.incarnation not in ("", mine):
             return False
@@ -300,6 +347,8 @@ class Membership:
         return self.counts() or (named == mine == request.incarnation != "")
 
     def may_campaign(self) -> bool:
-        """Whether this replica may campaign: as a voter, or as one whose removal is not committed, because that entry may need this
-        candidate (dissertation §4.2.2)."""
-        return self.policy.may_campaign() and (self.steady or (self.resting_role() is Role.FOLLOWER and self.counts()))
+        """Whether this replica may campaign: as a voter, or as one whose removal is not committed,
+        because that entry may need this candidate (dissertation §4.2.2)."""
+        return self.policy.may_campaign() and (
+            self.steady or (self.resting_role() is Role.FOLLOWER and self.counts())
+        )

@@ -1,8 +1,10 @@
-"""Messages between replicas of one group, as values without payload. Nobody changes a message after it was made; only the kinds that are
-rare are frozen, because a frozen dataclass takes three times as long to make.
+"""Messages between replicas of one group, as values without payload. Nobody changes a message after
+it was made; only the kinds that are rare are frozen, because a frozen dataclass takes three times
+as long to make.
 
-The bytes of a range travel beside an `Append`; the driver, which alone can read the log, compares chain CRCs. Every message names its
-sender, its receiver and the sender's term. Nothing here decides.
+The bytes of a range travel beside an `Append`; the driver, which alone can read the log, compares
+chain CRCs. Every message names its sender, its receiver and the sender's term. Nothing here
+decides.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ NO_TERM = -1
 
 @dataclass(slots=True, unsafe_hash=True)
 class Extent:
-    """Raft's view of a range: contiguous indexes of one term, their size in bytes, and whether it is a membership record."""
+    """Raft's view of a range: contiguous indexes of one term, their size in bytes, and whether it
+    is a membership record."""
 
     first_index: int
     last_index: int
@@ -31,10 +34,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Asks for a vote in `term`; with `pre`, only whether it would be granted (Raft dissertation §9.6), which changes no state.
+    """Asks for a vote in `term`; with `pre`, only whether it would be granted (Raft dissertation
+    §9.6), which changes no state.
 
-    `transfer`: the leader itself told the candidate to campaign (§3.10), so contact with that leader is no reason to refuse. `incarnation`:
-    the directory by which the candidate's members name the receiver; empty if they name none.
+    `transfer`: the leader itself told the candidate to campaign (§3.10), so contact with that
+    leader is no reason to refuse. `incarnation`: the directory by which the candidate's members
+    name the receiver; empty if they name none.
     """
 
     sender: str
@@ -62,11 +67,13 @@ class VoteReply:
 class Append:
     """The leader's only message to followers: heartbeat, commit news, probe and push in one.
 
-    `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches. `round`
-    grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to delay its sync; otherwise everything
-    up to `last_index` must become durable at once. `early` asks for a reply as soon as the range is received. `end_index`: where the
-    leader's log ended, so that an operator can later learn what was lost with it. `quiet`: the message carries only commit news, so the
-    receiver answers it only if it rejects it.
+    `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only
+    asks whether that entry matches. `round` grows with every message of a leader within its term,
+    over all peers. `lazy` allows the receiver to delay its sync; otherwise everything up to
+    `last_index` must become durable at once. `early` asks for a reply as soon as the range is
+    received. `end_index`: where the leader's log ended, so that an operator can later learn what
+    was lost with it. `quiet`: the message carries only commit news, so the receiver answers it only
+    if it rejects it.
     """
 
     sender: str
@@ -91,12 +98,15 @@ class Append:
 class AppendReply:
     """How far the sender's log equals that of the leader of `term`.
 
-    `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the highest
-    round it has seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's term there;
-    then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and takes over no
-    leadership. `provisional`: the sender's copy does not count, because its loss would go unnoticed (raft/membership.py). `fetch`: the
-    sender asks for the entries after `received`; a master whose slaves pull pushes nothing without this. `watched`: a reader at the sender
-    waits for committed entries, so the leader sends commit news without waiting for a heartbeat.
+    `received` is the last index it verified against this leader, `durable` the last of those on its
+    stable storage. `round` is the highest round it has seen. A rejection names in `received` the
+    last index that may still be common and in `hint_term` the sender's term there; then `durable`
+    is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop
+    and takes over no leadership. `provisional`: the sender's copy does not count, because its loss
+    would go unnoticed (raft/membership.py). `fetch`: the sender asks for the entries after
+    `received`; a master whose slaves pull pushes nothing without this. `watched`: a reader at the
+    sender waits for committed entries, so the leader sends commit news without waiting for a
+    heartbeat.
     """
 
     sender: str
@@ -116,8 +126,8 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """The leader's log begins with `begin_index`, and the receiver shares no entry with it: the log alone cannot help (docs/format.md §9).
-    Sent with every heartbeat while this holds."""
+    """The leader's log begins with `begin_index`, and the receiver shares no entry with it: the log
+    alone cannot help (docs/format.md §9). Sent with every heartbeat while this holds."""
 
     sender: str
     to: str
@@ -127,8 +137,9 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with exactly this entry, must campaign at
-    once. A late copy finds another end or another term, and has no effect."""
+    """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with
+    exactly this entry, must campaign at once. A late copy finds another end or another term, and
+    has no effect."""
 
     sender: str
     to: str
@@ -143,7 +154,8 @@ Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehi
 
 @dataclass(frozen=True, slots=True)
 class LeaderContact:
-    """The latest message of the followed leader: when it came, by this replica's clock, and the leader's end and commit index."""
+    """The latest message of the followed leader: when it came, by this replica's clock, and the
+    leader's end and commit index."""
 
     leader: str
     term: int

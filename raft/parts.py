@@ -1,4 +1,5 @@
-"""The parts that every role of one core uses. The core creates each part once; a role object takes from here what it needs."""
+"""The parts that every role of one core uses. The core creates each part once; a role object takes
+from here what it needs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The three rules of a group as policies: who may be elected, which copies must hold an entry, how long a leader may go without contact.
+"""The three rules of a group as policies: who may be elected, which copies must hold an entry, how
+long a leader may go without contact.
 
-A policy belongs to one configuration (`members`) and is replaced with it. It answers questions and changes nothing. If the rules differ in
-something, the other modules ask the policy; no other module asks for the rule. `peers` is what a leader knows of the others.
+A policy belongs to one configuration (`members`) and is replaced with it. It answers questions and
+changes nothing. If the rules differ in something, the other modules ask the policy; no other module
+asks for the rule. `peers` is what a leader knows of the others.
 
   Majority  votes of a majority elect; an entry is committed once a majority has it on stable storage (Raft)
   All       the same with all voters: the rule between the two others, with either of which it shares a voter in any two quorums
@@ -32,18 +34,27 @@ _received: Callable[[Peer], int] = attrgetter("received")
 
 def is_there(peer: Peer | None, now_ns: int, silence_ns: int) -> bool:
     """Leader only: whether a peer whose copy counts was heard within `silence_ns`."""
-    return peer is not None and peer.boot_id is not None and not peer.provisional and now_ns - peer.contact_ns < silence_ns
+    return (
+        peer is not None
+        and peer.boot_id is not None
+        and not peer.provisional
+        and now_ns - peer.contact_ns < silence_ns
+    )
 
 
 class Policy(ABC):
     """What the rules that elect by votes have in common."""
 
     controller_elects: ClassVar[bool] = False
-    """Whether the controller appoints the leader. A campaign then only asks for objections, and a term is promised to one leader."""
+    """Whether the controller appoints the leader. A campaign then only asks for objections, and a
+    term is promised to one leader."""
     vote_follows_leader: ClassVar[bool] = True
-    """Whether a replica that has not voted in a term stores the leader it follows durably, like a vote."""
+    """Whether a replica that has not voted in a term stores the leader it follows durably, like a
+    vote."""
 
-    def __init__(self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer) -> None:
+    def __init__(
+        self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer
+    ) -> None:
         self.members = members
         self._config = config
         self._log = log
@@ -54,7 +65,8 @@ class Policy(ABC):
 
     @property
     def agreed(self) -> Appointment | None:
-        """What the controller agreed on for this configuration; None under the rules that elect by votes."""
+        """What the controller agreed on for this configuration; None under the rules that elect by
+        votes."""
         return None
 
     def electors(self) -> Collection[str]:
@@ -84,7 +96,8 @@ class Policy(ABC):
         """The greatest value that a quorum has reached, one value per required node."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
-        """The value that a quorum has reached. A leader that is no voter does not count itself, and a provisional copy never counts."""
+        """The value that a quorum has reached. A leader that is no voter does not count itself, and
+        a provisional copy never counts."""
         me, values = self._config.node, []
         for node in self.required():
             if node == me:
@@ -95,7 +108,8 @@ class Policy(ABC):
         return self.quorum(values)
 
     def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
-        """Whether enough copies, by the members in force at this entry (`made`), hold an entry that the quorum has."""
+        """Whether enough copies, by the members in force at this entry (`made`), hold an entry that
+        the quorum has."""
         return True
 
     @property
@@ -104,7 +118,8 @@ class Policy(ABC):
         return True
 
     def early_claim(self, peers: Peers) -> int:
-        """The last entry that this leader and enough peers hold for it to survive the failure of any one of them; memory is enough."""
+        """The last entry that this leader and enough peers hold for it to survive the failure of
+        any one of them; memory is enough."""
         return self.reached(self._log.view.end_index, peers, _received)
 
     @property
@@ -119,40 +134,59 @@ class Policy(ABC):
         return self.reached(now_ns, peers, _contact_ns)
 
     def silence_ns(self, now_ns: int, peers: Peers) -> int:
-        """Leader only: how long it lacked the contact it needs to continue, if that is too long; otherwise 0."""
+        """Leader only: how long it lacked the contact it needs to continue, if that is too long;
+        otherwise 0."""
         silent_ns = now_ns - self.quorum_contact_ns(now_ns, peers)
-        return silent_ns if silent_ns >= self._config.timing.election_max_ns + self._timer.slack_ns(now_ns) else 0
+        return (
+            silent_ns
+            if silent_ns >= self._config.timing.election_max_ns + self._timer.slack_ns(now_ns)
+            else 0
+        )
 
     def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
         """Leader only: when contact must be checked again."""
-        return self._timer.lasts_until_ns(self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns)
+        return self._timer.lasts_until_ns(
+            self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns
+        )
 
     @property
     def pause_after_silence_ns(self) -> int:
-        """How much longer than its timeout a leader that stepped down for lack of contact waits before it campaigns."""
+        """How much longer than its timeout a leader that stepped down for lack of contact waits
+        before it campaigns."""
         return 0
 
     def missing_isr(self, now_ns: int, peers: Peers) -> int:
-        """Leader only: how many more members of the in-sync set must be heard before anything can be committed."""
+        """Leader only: how many more members of the in-sync set must be heard before anything can
+        be committed."""
         return 0
 
     # Changes of members
 
     def objection_to_rule_change(self) -> str | None:
-        """Why the group could not change its rule although every voter keeps up; None if it could."""
+        """Why the group could not change its rule although every voter keeps up; None if it
+        could."""
         return None
 
-    def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
-        """Why these new voters, of which `there` are reachable, could not even commit the change that makes them. `leaves`: the change
-        removes a voter."""
+    def would_stall(
+        self, voters: Sequence[str], there: Sequence[str], *, leaves: bool
+    ) -> str | None:
+        """Why these new voters, of which `there` are reachable, could not even commit the change
+        that makes them. `leaves`: the change removes a voter."""
         needed = majority(len(voters))
-        return None if len(there) >= needed else _stalls(f"this would lose the quorum: {needed}", voters, there)
+        return (
+            None
+            if len(there) >= needed
+            else _stalls(f"this would lose the quorum: {needed}", voters, there)
+        )
 
 
 def _stalls(lost: str, voters: Sequence[str], there: Sequence[str]) -> str:
     silent = ", ".join(voter for voter in voters if voter not in there)
     heard = f"{silent} cannot be heard" if silent else "there are no others"
-    return f"{lost} of the voters {', '.join(voters)} are needed, and {heard}; nothing could be committed any more, not even this change"
+    return (
+        f"{lost} of the voters {', '.join(voters)} are needed, and {heard}; nothing could be"
+        " committed any more, not even this change"
+    )
 
 
 class Majority(Policy):
@@ -196,7 +230,8 @@ class InSync(Policy):
         return agreed is None or agreed.in_sync.get(node) == known_by(self.members, node)
 
     def ballot(self, votes: Mapping[str, bool]) -> Ballot:
-        """Every member of the in-sync set that answers must agree; PENDING while some are silent."""
+        """Every member of the in-sync set that answers must agree; PENDING while some are
+        silent."""
         answers = [votes.get(node) for node in self.electors()]
         if False in answers:
             return Ballot.LOST
@@ -204,12 +239,17 @@ class InSync(Policy):
 
     def objection_to(self, node: str) -> str | None:
         in_sync = self.electors()
-        return None if node in in_sync else f"{node} is not in sync; the in-sync set is {', '.join(sorted(in_sync))}"
+        return (
+            None
+            if node in in_sync
+            else f"{node} is not in sync; the in-sync set is {', '.join(sorted(in_sync))}"
+        )
 
     # Quorums
 
     def required(self) -> Collection[str]:
-        """Every node that may be elected, and those that the master asked to add to the set, because they may be in it by now."""
+        """Every node that may be elected, and those that the master asked to add to the set,
+        because they may be in it by now."""
         joining = self._isr.joining
         return {*self.electors(), *joining} if joining else self.electors()
 
@@ -221,15 +261,25 @@ class InSync(Policy):
         return self._config.ha.minimum_of(self.members)
 
     def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
-        """If the in-sync set is smaller than the minimum, copies outside it count too: a node can become a voter again only once an entry
-        of this epoch is committed. The minimum is that of the entry: a lower one counts from the entry that made it."""
+        """If the in-sync set is smaller than the minimum, copies outside it count too: a node can
+        become a voter again only once an entry of this epoch is committed. The minimum is that of
+        the entry: a lower one counts from the entry that made it."""
         in_sync, members = self.electors(), self.members
         missing = self._config.ha.minimum_of(made) - len(in_sync)
         if missing <= 0:
             return True
-        nodes = [node for node in members.nodes if node not in in_sync and node not in members.observers and node in peers]
-        # A returned directory says that it does not count until its record is committed; it counts here, or the record never would be.
-        others = [peers[node] for node in nodes if node in members.returning or not peers[node].provisional]
+        nodes = [
+            node
+            for node in members.nodes
+            if node not in in_sync and node not in members.observers and node in peers
+        ]
+        # A returned directory says that it does not count until its record is committed; it counts
+        # here, or the record never would be.
+        others = [
+            peers[node]
+            for node in nodes
+            if node in members.returning or not peers[node].provisional
+        ]
         return sum(1 for peer in others if peer.durable >= max(index, peer.named_at)) >= missing
 
     @property
@@ -247,20 +297,29 @@ class InSync(Policy):
     # Contact
 
     def hears_nobody(self, now_ns: int, peers: Peers) -> bool:
-        """Whether the in-sync set has members besides the master, and it heard none of them for the longest election timeout."""
+        """Whether the in-sync set has members besides the master, and it heard none of them for the
+        longest election timeout."""
         others = self._others()
-        return bool(others) and now_ns - self._latest_contact_ns(others, peers) >= self._config.timing.election_max_ns
+        return (
+            bool(others)
+            and now_ns - self._latest_contact_ns(others, peers)
+            >= self._config.timing.election_max_ns
+        )
 
     def silence_ns(self, now_ns: int, peers: Peers) -> int:
-        """A master with others in its set needs contact with one of them, or with the controller, which may take longer because it may have
-        to elect a leader of its own: a node that the master does not hear may hear the master, and then does not campaign."""
+        """A master with others in its set needs contact with one of them, or with the controller,
+        which may take longer because it may have to elect a leader of its own: a node that the
+        master does not hear may hear the master, and then does not campaign."""
         if not self.hears_nobody(now_ns, peers):
             return 0
-        silent_ns = now_ns - max(self._isr.agreed_ns, self._latest_contact_ns(self._others(), peers))
+        silent_ns = now_ns - max(
+            self._isr.agreed_ns, self._latest_contact_ns(self._others(), peers)
+        )
         return silent_ns if silent_ns >= self._config.timing.alone_ns else 0
 
     def _others(self) -> list[str]:
-        """The in-sync set without this replica: the master needs these nodes, and no other master can be elected without them."""
+        """The in-sync set without this replica: the master needs these nodes, and no other master
+        can be elected without them."""
         return [node for node in self.electors() if node != self._config.node]
 
     def _latest_contact_ns(self, nodes: Sequence[str], peers: Peers) -> int:
@@ -277,7 +336,11 @@ class InSync(Policy):
 
     def missing_isr(self, now_ns: int, peers: Peers) -> int:
         me, silence_ns = self._config.node, self._config.timing.election_max_ns
-        there = sum(1 for node in self.electors() if node == me or is_there(peers.get(node), now_ns, silence_ns))
+        there = sum(
+            1
+            for node in self.electors()
+            if node == me or is_there(peers.get(node), now_ns, silence_ns)
+        )
         return max(0, self._minimum - there)
 
     # Changes of members
@@ -285,13 +348,27 @@ class InSync(Policy):
     def objection_to_rule_change(self) -> str | None:
         agreed = self.agreed
         if agreed is None or set(agreed.in_sync) != set(self.members.voters):
-            return f"to change the rule every voter must be in sync; the in-sync set is {', '.join(sorted(self.electors()))}"
+            return (
+                "to change the rule every voter must be in sync; the in-sync set is"
+                f" {', '.join(sorted(self.electors()))}"
+            )
         return None
 
-    def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
-        """If the change removes a voter, the minimum must be reachable. The return of a node that lost its directory is no removal."""
+    def would_stall(
+        self, voters: Sequence[str], there: Sequence[str], *, leaves: bool
+    ) -> str | None:
+        """If the change removes a voter, the minimum must be reachable. The return of a node that
+        lost its directory is no removal."""
         needed = self._minimum
-        return None if not leaves or len(there) >= needed else _stalls(f"{needed} in sync", voters, there)
+        return (
+            None
+            if not leaves or len(there) >= needed
+            else _stalls(f"{needed} in sync", voters, there)
+        )
 
 
-POLICIES: Mapping[Rule, type[Policy]] = {Rule.MAJORITY: Majority, Rule.ALL: All, Rule.IN_SYNC: InSync}
+POLICIES: Mapping[Rule, type[Policy]] = {
+    Rule.MAJORITY: Majority,
+    Rule.ALL: All,
+    Rule.IN_SYNC: InSync,
+}

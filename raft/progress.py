@@ -1,4 +1,5 @@
-"""What a leader knows of one peer, and how much may be under way to it. Arithmetic over indexes and bytes; nothing is sent here."""
+"""What a leader knows of one peer, and how much may be under way to it. Arithmetic over indexes and
+bytes; nothing is sent here."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ RETIRED_BOOTS = 8
 
 
 class Stage(Enum):
-    """PROBING: the last common entry is unknown; before the first rejection one optimistic range may be under way. FLOWING: it is known,
-    and ranges are pipelined."""
+    """PROBING: the last common entry is unknown; before the first rejection one optimistic range
+    may be under way. FLOWING: it is known, and ranges are pipelined."""
 
     PROBING = "probing"
     FLOWING = "flowing"
@@ -59,7 +60,14 @@ class Peer:
     needs_snapshot  it lacks entries that this leader's log no longer has: it gets heartbeats, but no pushes
     """
 
-    def __init__(self, node: str, next_index: int, now_ns: int, window: Window, pace: TokenBucket | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        next_index: int,
+        now_ns: int,
+        window: Window,
+        pace: TokenBucket | None = None,
+    ) -> None:
         self.node = node
         self.window = window
         self.pace = pace
@@ -88,24 +96,31 @@ class Peer:
         self._progress_ns = now_ns
         self.boot_id: int | None = None
         self._retired_boots: dict[int, int] = {}
-        """Boot ids that were replaced by another one, with the last round that had been sent by then."""
+        """Boot ids that were replaced by another one, with the last round that had been sent by
+        then."""
 
     def anchor(self) -> int:
-        """The entry that a message without a range asks about: the last one known to be common, or while probing the one in question."""
+        """The entry that a message without a range asks about: the last one known to be common, or
+        while probing the one in question."""
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
     def lacks_urgency(self, urgent_index: int) -> bool:
-        """Whether it received entries that must become durable at once, and no message told it so."""
-        return self.stage is Stage.FLOWING and max(self.sent_urgent, self.durable) < min(urgent_index, self.received)
+        """Whether it received entries that must become durable at once, and no message told it
+        so."""
+        return self.stage is Stage.FLOWING and max(self.sent_urgent, self.durable) < min(
+            urgent_index, self.received
+        )
 
     def lacks_news(self, commit_index: int) -> bool:
-        """Whether a reader waits there for commits that it was not told of, and nothing is under way that could tell it."""
+        """Whether a reader waits there for commits that it was not told of, and nothing is under
+        way that could tell it."""
         if not self.watched or self.underway or self.stage is not Stage.FLOWING:
             return False
         return self.sent_commit < min(commit_index, self.received)
 
     def room(self, window_ranges: int) -> tuple[int, int]:
-        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that any entry fits."""
+        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the
+        bytes, so that any entry fits."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
         size, ranges = self.window.size - self.underway_bytes, limit - len(self.underway)
@@ -116,11 +131,14 @@ class Peer:
         self.asks = False
         self.next_index = extent.last_index + 1
         self.underway_bytes += extent.size
-        self.underway.append(Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns))
+        self.underway.append(
+            Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns)
+        )
 
     def admit(self, reply: AppendReply, round_: int) -> bool:
-        """Whether the reply speaks for the peer's present life. A new boot id makes the leader forget what the old life confirmed. A
-        retired boot id that answers a round sent after its retirement is alive: late messages of an earlier life had retired it."""
+        """Whether the reply speaks for the peer's present life. A new boot id makes the leader
+        forget what the old life confirmed. A retired boot id that answers a round sent after its
+        retirement is alive: late messages of an earlier life had retired it."""
         if reply.round <= self._retired_boots.get(reply.boot_id, -1):
             return False
         if self.boot_id is not None and reply.boot_id != self.boot_id:
@@ -140,7 +158,8 @@ class Peer:
             self.sent_urgent = max(self.sent_urgent, last_index)
 
     def on_reply(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
-        """It answered. After a silence longer than `silence_ns` its progress is measured from now on."""
+        """It answered. After a silence longer than `silence_ns` its progress is measured from now
+        on."""
         if now_ns - self.contact_ns >= silence_ns:
             self._progress_ns = now_ns
         self.contact_ns = now_ns
@@ -149,7 +168,8 @@ class Peer:
         self.answered_round = max(self.answered_round, reply.round)
 
     def rename(self, index: int, round_: int) -> None:
-        """From this entry on it is known by another directory; what the former one confirmed no longer counts."""
+        """From this entry on it is known by another directory; what the former one confirmed no
+        longer counts."""
         self.named_at, self.provisional = index, True
         self._forget(round_)
 
@@ -162,14 +182,16 @@ class Peer:
         self.removed_by, self.forget_at_ns = None, 0
 
     def may_be_forgotten(self, commit_index: int, now_ns: int, after_ns: int) -> bool:
-        """Whether its removal is committed, and it had `after_ns` to learn of that, counted from the first call."""
+        """Whether its removal is committed, and it had `after_ns` to learn of that, counted from
+        the first call."""
         if self.removed_by is None or self.removed_by > commit_index:
             return False
         self.forget_at_ns = self.forget_at_ns or now_ns + after_ns
         return now_ns >= self.forget_at_ns
 
     def stalled(self, end_index: int, now_ns: int, stall_ns: int, silence_ns: int) -> bool:
-        """Whether it answered for `stall_ns`, without a silence as long as `silence_ns`, and received nothing of what it lacks."""
+        """Whether it answered for `stall_ns`, without a silence as long as `silence_ns`, and
+        received nothing of what it lacks."""
         if self.received >= end_index or self.needs_snapshot:
             self._progress_ns = now_ns
         return now_ns - self._progress_ns >= stall_ns and now_ns - self.contact_ns < silence_ns
@@ -180,7 +202,8 @@ class Peer:
         self._forget(round_)
 
     def accepted(self, reply: AppendReply, end_index: int, round_: int) -> None:
-        """The peer agrees up to `reply.received`. A range that was pushed before the answered round and is not covered was lost."""
+        """The peer agrees up to `reply.received`. A range that was pushed before the answered round
+        and is not covered was lost."""
         if min(reply.received, end_index) > self.received:
             self.received = min(reply.received, end_index)
             self.suspect = False
@@ -201,7 +224,8 @@ class Peer:
             self._rewind(self.received + 1, round_)
 
     def rejected(self, reply: AppendReply, log: LogView, round_: int) -> None:
-        """The peer lacks the entry before the range. While probing, step back by whole terms; when flowing, push the lost range again."""
+        """The peer lacks the entry before the range. While probing, step back by whole terms; when
+        flowing, push the lost range again."""
         if reply.round <= self.rewound_round:
             return
         if self.stage is Stage.PROBING:
@@ -212,14 +236,18 @@ class Peer:
             self._rewind(max(common, self.received) + 1, round_)
             self.probe_due = True
         elif self.suspect:
-            # Everything sent since the last rewind builds on what the peer had confirmed, and it refuses even that.
+            # Everything sent since the last rewind builds on what the peer had confirmed, and it
+            # refuses even that.
             self._forget(round_)
         else:
             self._rewind(self.received + 1, round_)
 
     def keep_from(self, begin_index: int, round_: int) -> None:
-        """The leader's log now begins with `begin_index`: nothing before it can be asked about or pushed."""
-        if self.next_index < begin_index or (self.stage is Stage.FLOWING and self.received < begin_index - 1):
+        """The leader's log now begins with `begin_index`: nothing before it can be asked about or
+        pushed."""
+        if self.next_index < begin_index or (
+            self.stage is Stage.FLOWING and self.received < begin_index - 1
+        ):
             self.stage = Stage.PROBING
             self._rewind(max(self.next_index, begin_index), round_)
             self.probe_due = True
@@ -255,6 +283,6 @@ class Peer:
 
     def __repr__(self) -> str:
         return (
-            f"{self.node}:{self.stage.value} received={self.received} durable={self.durable} next={self.next_index} "
-            f"underway={len(self.underway)}/{self.underway_bytes}B"
+            f"{self.node}:{self.stage.value} received={self.received} durable={self.durable}"
+            f" next={self.next_index} underway={len(self.underway)}/{self.underway_bytes}B"
         )

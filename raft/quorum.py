@@ -1,4 +1,5 @@
-"""Quorum arithmetic: pure functions over small collections. Nothing here knows a role, a term or a time."""
+"""Quorum arithmetic: pure functions over small collections. Nothing here knows a role, a term or a
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def majority(voters: int) -> int:
 
 
 def reached_by_majority(values: Sequence[int]) -> int:
-    """The greatest value that a majority has reached, one value per voter: for indexes the commit candidate, for times the last contact."""
+    """The greatest value that a majority has reached, one value per voter: for indexes the commit
+    candidate, for times the last contact."""
     # The index is that of the last member of a `majority`.
     return sorted(values, reverse=True)[len(values) // 2]
 

@@ -1,13 +1,17 @@
-"""Linearizable reads without an entry (ReadIndex, Raft dissertation §6.4): which reads wait for which round.
+"""Linearizable reads without an entry (ReadIndex, Raft dissertation §6.4): which reads wait for
+which round.
 
-A read may be answered from the state at a commit index that was current after the read was requested, if no other leader could have
-committed anything by then. A *round* proves that: messages that the leader sent after the request, and that a quorum answered in the
-leader's term. Whoever answers has not voted in a later term by then, so no later leader was elected before the round began. The proof needs
-no clock. A lease would need one, and the clock of a machine that was suspended stands still (docs/divergence.md).
+A read may be answered from the state at a commit index that was current after the read was
+requested, if no other leader could have committed anything by then. A *round* proves that: messages
+that the leader sent after the request, and that a quorum answered in the leader's term. Whoever
+answers has not voted in a later term by then, so no later leader was elected before the round
+began. The proof needs no clock. A lease would need one, and the clock of a machine that was
+suspended stands still (docs/divergence.md).
 
-Every message has a number, which grows over all peers within a term, and every answer names the highest number that its sender has seen.
-So an answer that was sent before the round began names a smaller number, and confirms nothing; an answer to any later message confirms the
-round. This module keeps which read waits for which round; it decides nothing about roles.
+Every message has a number, which grows over all peers within a term, and every answer names the
+highest number that its sender has seen. So an answer that was sent before the round began names a
+smaller number, and confirms nothing; an answer to any later message confirms the round. This module
+keeps which read waits for which round; it decides nothing about roles.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Batch:
-    """Reads that are decided together once a quorum answered a message of round `round` or later."""
+    """Reads that are decided together once a quorum answered a message of round `round` or
+    later."""
 
     round: int
     index: int
@@ -26,8 +31,9 @@ class Batch:
 
 @dataclass(slots=True)
 class Reads:
-    """The reads of a leader: those requested since the last round began, and those whose round is under way. There is at most one round at
-    a time, so that however many reads there are, rounds never exceed what the links can answer."""
+    """The reads of a leader: those requested since the last round began, and those whose round is
+    under way. There is at most one round at a time, so that however many reads there are, rounds
+    never exceed what the links can answer."""
 
     asked: list[int] = field(default_factory=list)
     underway: Batch | None = None
@@ -41,7 +47,8 @@ class Reads:
             self.done.append((token, None))
 
     def begin(self, commit_index: int, round_: int) -> bool:
-        """Let all requested reads wait for round `round_`, the next one. False if there are none, or a round is under way."""
+        """Let all requested reads wait for round `round_`, the next one. False if there are none,
+        or a round is under way."""
         if self.underway is not None or not self.asked:
             return False
         self.underway, self.asked = Batch(round_, commit_index, self.asked), []

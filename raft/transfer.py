@@ -1,9 +1,11 @@
-"""Values for handing leadership over (Raft dissertation §3.10) and for the reasons why leadership moved; the record of one handover.
+"""Values for handing leadership over (Raft dissertation §3.10) and for the reasons why leadership
+moved; the record of one handover.
 
-A handover has two parts. *Open*: the leader keeps accepting entries while the target catches up; this part ends at `until_ns` at the
-latest. *Closed*: everything the target lacks is under way to it, no entry is accepted any more, and the target is told to campaign as soon
-as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader continues as before.
-`handover.py` decides when each part begins.
+A handover has two parts. *Open*: the leader keeps accepting entries while the target catches up;
+this part ends at `until_ns` at the latest. *Closed*: everything the target lacks is under way to
+it, no entry is accepted any more, and the target is told to campaign as soon as it holds all of the
+log on stable storage. The closed part lasts one election timeout at most; then the leader continues
+as before. `handover.py` decides when each part begins.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """Why a leader came or went. The numbers travel between nodes and are stored: their meaning never changes."""
+    """Why a leader came or went. The numbers travel between nodes and are stored: their meaning
+    never changes."""
 
     STARTED = 1
     ELECTION_TIMEOUT = 2
@@ -25,7 +28,8 @@ class Cause(IntEnum):
     FOLLOWED = 8
     REMOVED = 9
     FORCED = 10
-    """An operator made this node master although others may have been in sync (`ha_control.force`)."""
+    """An operator made this node master although others may have been in sync
+    (`ha_control.force`)."""
 
 
 HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Cause.REMOVED})
@@ -33,8 +37,8 @@ HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Caus
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`peer`: the node that was not heard, that showed the higher term, that handed over, or that is followed. `silent_ms`: how long that
-    node, or a majority, was not heard."""
+    """`peer`: the node that was not heard, that showed the higher term, that handed over, or that
+    is followed. `silent_ms`: how long that node, or a majority, was not heard."""
 
     cause: Cause
     peer: str = ""
@@ -43,7 +47,8 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """One replica learned of another leader, or a leader stopped being one (`leader` is None). `former` is the last leader it knew."""
+    """One replica learned of another leader, or a leader stopped being one (`leader` is None).
+    `former` is the last leader it knew."""
 
     term: int
     former: str | None
@@ -65,7 +70,8 @@ class Handover:
     """When to tell it again."""
 
     def extend(self, until_ns: int) -> None:
-        """The handover was requested again: the open part may last longer. The closed part never does."""
+        """The handover was requested again: the open part may last longer. The closed part never
+        does."""
         if not self.closed:
             self.until_ns = max(self.until_ns, until_ns)
 

@@ -29,9 +29,19 @@ class Build:
 def next_release(place: Path) -> Build:
     """A copy of this program at `place` that reads one feature level more."""
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, place / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder,
+            place / folder,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     table = place / "proto" / "levels.py"
-    text, count = re.subn(r"^LEVEL_MAX: Final = \d+$", f"LEVEL_MAX: Final = {LEVEL_MAX + 1}", table.read_text(), flags=re.MULTILINE)
+    text, count = re.subn(
+        r"^LEVEL_MAX: Final = \d+$",
+        f"LEVEL_MAX: Final = {LEVEL_MAX + 1}",
+        table.read_text(),
+        flags=re.MULTILINE,
+    )
     assert count == 1
     table.write_text(text)
     return Build(__version__, place / "src")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions are called while `work` runs; a resumed generator counts as one. The collector rests: what it frees may
-    have finalizers of other tests."""
+    """How many Python functions are called while `work` runs; a resumed generator counts as one.
+    The collector rests: what it frees may have finalizers of other tests."""
     calls = 0
 
     def noted(frame: object, event: str, argument: object) -> None:

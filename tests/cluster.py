@@ -1,7 +1,8 @@
 """Real clusters for slow tests: N `serve` processes on free loopback ports.
 
-`running(tmp_path)` yields a ready cluster and ends every process afterwards, even if the test failed. A node that the test did not kill
-must stop cleanly: exit status 0, and no abort file left behind.
+`running(tmp_path)` yields a ready cluster and ends every process afterwards, even if the test
+failed. A node that the test did not kill must stop cleanly: exit status 0, and no abort file left
+behind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from ledgermq.proto.host_port import joined
 T = TypeVar("T")
 
 # Shorter waiting times than in production; the rules are unchanged.
-DELIVERY: dict[str, Any] = {"min_invisible_ms": 100, "liveness_ms": 3_000, "member_liveness_ms": 3_000}
+DELIVERY: dict[str, Any] = {
+    "min_invisible_ms": 100,
+    "liveness_ms": 3_000,
+    "member_liveness_ms": 3_000,
+}
 FAST: dict[str, Any] = {"delivery": DELIVERY, "limits": {"drain_ms": 500}}
 SMALL_LOG_FILE_BYTES = 4 << 20
 NEIGHBOURS = 4
@@ -34,9 +39,12 @@ NEIGHBOURS = 4
 
 
 def base_port() -> int:
-    """A free base port for `up --base-port`. Its neighbours, and the ports 1,000, 2,000 and 3,000 above, belong to this worker too."""
+    """A free base port for `up --base-port`. Its neighbours, and the ports 1,000, 2,000 and 3,000
+    above, belong to this worker too."""
     own = set(local.port_range())
-    return free_base_port([port for port in own if port + NEIGHBOURS in own and port + 3000 + NEIGHBOURS in own])
+    return free_base_port(
+        [port for port in own if port + NEIGHBOURS in own and port + 3000 + NEIGHBOURS in own]
+    )
 
 
 def prepare(
@@ -102,7 +110,9 @@ def http(cluster: LocalCluster, node: str, path: str) -> tuple[int, str]:
     """Status and text of a page of the node's HTTP port."""
     address = cluster.nodes[node]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _KeepErrors())
-    with opener.open(f"http://{joined(address.host, address.http_port)}{path}", timeout=10) as response:
+    with opener.open(
+        f"http://{joined(address.host, address.http_port)}{path}", timeout=10
+    ) as response:
         return response.status, response.read().decode()
 
 
@@ -126,21 +136,27 @@ def admin(cluster: LocalCluster, node: str, method: str, request: Any) -> Any:
 
 def status(cluster: LocalCluster, node: str) -> admin_pb2.ClusterStatusResponse:
     """The node's status of the cluster."""
-    answer: admin_pb2.ClusterStatusResponse = admin(cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest())
+    answer: admin_pb2.ClusterStatusResponse = admin(
+        cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest()
+    )
     return answer
 
 
 def create_topic(cluster: LocalCluster, name: str, kind: str = "normal", queues: int = 4) -> None:
     """Create a topic through the first running node; the topic is usable when this returns."""
     node = next(node for node, child in cluster.children.items() if child.exit_code is None)
-    request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind=kind, queues=queues, permission="rw")
+    request = admin_pb2.CreateTopicRequest(
+        topic=admin_pb2.Name(name=name), kind=kind, queues=queues, permission="rw"
+    )
     answer = admin(cluster, node, "CreateTopic", request)
     assert answer.status.code == 20000, answer.status.message
 
 
 def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
     """Create a consumer group."""
-    request = admin_pb2.CreateGroupRequest(group=admin_pb2.Name(name=name), max_attempts=17, **settings)
+    request = admin_pb2.CreateGroupRequest(
+        group=admin_pb2.Name(name=name), max_attempts=17, **settings
+    )
     answer = admin(cluster, next(iter(cluster.nodes)), "CreateGroup", request)
     assert answer.status.code == 20000, answer.status.message
 
@@ -171,21 +187,28 @@ def wait_for(condition: Callable[[], T | None], timeout_s: float, what: str) -> 
 
 
 def log_file_bases(cluster: LocalCluster, node: str, group: str = "g1") -> list[int]:
-    """The positions at which the log files of a node's replica begin, in order. The last file may be a spare without an entry."""
+    """The positions at which the log files of a node's replica begin, in order. The last file may
+    be a spare without an entry."""
     folder = cluster.data(node) / group / f"dledger-{node}" / "data"
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
 def full_files_sealed(cluster: LocalCluster, group: str = "g1") -> bool:
-    """Whether the seal of every full log file is recorded. The leader appends a seal some time after the file is full: a node that
-    stops before the others may lack it, and an audit of the directories is then incomplete."""
+    """Whether the seal of every full log file is recorded. The leader appends a seal some time
+    after the file is full: a node that stops before the others may lack it, and an audit of the
+    directories is then incomplete."""
     events = [event for node in cluster.nodes for event in log_events(cluster, node)]
-    sealed = {event["base"] for event in events if event.get("event") == "log file sealed" and event["group"] == group}
+    sealed = {
+        event["base"]
+        for event in events
+        if event.get("event") == "log file sealed" and event["group"] == group
+    }
     return all(sealed.issuperset(full_files(cluster, node, group)) for node in cluster.nodes)
 
 
 def full_files(cluster: LocalCluster, node: str, group: str = "g1") -> list[int]:
-    """The positions at which the log files of a node's replica begin that are followed by one with an entry."""
+    """The positions at which the log files of a node's replica begin that are followed by one with
+    an entry."""
     folder = cluster.data(node) / group / f"dledger-{node}" / "data"
     written = []
     for base in log_file_bases(cluster, node, group):

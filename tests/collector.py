@@ -1,4 +1,5 @@
-"""An OpenTelemetry collector for tests: a real OTLP server over gRPC that keeps the metrics it is sent."""
+"""An OpenTelemetry collector for tests: a real OTLP server over gRPC that keeps the metrics it is
+sent."""
 
 from __future__ import annotations
 
@@ -9,8 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceServicer, add_MetricsServiceServicer_to_server
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -18,7 +25,8 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Collector(MetricsServiceServicer):
-    """Answers as it is told. `arrived` is set by each request; a collector that `hangs` answers no request before `released` is set."""
+    """Answers as it is told. `arrived` is set by each request; a collector that `hangs` answers no
+    request before `released` is set."""
 
     def __init__(self) -> None:
         self.requests: list[ExportMetricsServiceRequest] = []
@@ -29,7 +37,9 @@ class Collector(MetricsServiceServicer):
         self.arrived, self.released = threading.Event(), threading.Event()
         self.endpoint = ""
 
-    def Export(self, request: ExportMetricsServiceRequest, context: Any) -> ExportMetricsServiceResponse:
+    def Export(
+        self, request: ExportMetricsServiceRequest, context: Any
+    ) -> ExportMetricsServiceResponse:
         """The call of OTLP."""
         self.headers.append(dict(context.invocation_metadata()))
         self.requests.append(request)
@@ -40,7 +50,10 @@ class Collector(MetricsServiceServicer):
             context.abort(self.refuses, "as the test wants it")
         answer = ExportMetricsServiceResponse()
         if self.rejects:
-            answer.partial_success.rejected_data_points, answer.partial_success.error_message = self.rejects, "too old"
+            answer.partial_success.rejected_data_points, answer.partial_success.error_message = (
+                self.rejects,
+                "too old",
+            )
         return answer
 
     def metrics(self) -> Iterator[Metric]:
@@ -67,7 +80,8 @@ def collecting() -> Iterator[Collector]:
 
 
 def samples(metric: Metric) -> Iterator[tuple[Series, float, int, int]]:
-    """The points of a metric as Prometheus would show them: series, value, and the times of start and of the value."""
+    """The points of a metric as Prometheus would show them: series, value, and the times of start
+    and of the value."""
     kind = metric.WhichOneof("data")
     assert kind is not None, metric.name
     if kind != "gauge":
@@ -77,11 +91,15 @@ def samples(metric: Metric) -> Iterator[tuple[Series, float, int, int]]:
         assert len(set(labels)) == len(labels)
         times = point.start_time_unix_nano, point.time_unix_nano
         if kind != "histogram":
-            value = float(point.as_int if point.WhichOneof("value") == "as_int" else point.as_double)
+            value = float(
+                point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+            )
             yield (metric.name, frozenset(labels)), value, *times
             continue
         total = 0
-        for bound, count in zip([*map(float, point.explicit_bounds), float("inf")], point.bucket_counts, strict=True):
+        for bound, count in zip(
+            [*map(float, point.explicit_bounds), float("inf")], point.bucket_counts, strict=True
+        ):
             total += count
             le = "+Inf" if bound == float("inf") else str(bound)
             yield (f"{metric.name}_bucket", frozenset([*labels, ("le", le)])), float(total), *times

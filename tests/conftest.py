@@ -20,8 +20,9 @@ from tests.example_counts import GATE
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000
 USUAL_THRESHOLDS = gc.get_threshold()
-"""Collecting tests creates thousands of lasting objects, and garbage collection at every 700 new objects takes an eighth of the time; hence
-a higher threshold. While tests run, the usual thresholds apply, because stores are reference cycles that hold open files."""
+"""Collecting tests creates thousands of lasting objects, and garbage collection at every 700 new
+objects takes an eighth of the time; hence a higher threshold. While tests run, the usual thresholds
+apply, because stores are reference cycles that hold open files."""
 BEGIN_FIRST = (
     "audit/test_repair_trials.py",
     "containers/test_container_faults.py",
@@ -42,8 +43,9 @@ BEGIN_FIRST = (
     "contract/test_foreign_clients.py",
     "e2e/audit/test_e2e_audit_ha.py",
 )
-"""Files that take minutes. They start first, so that parallel workers end at about the same time. The two container tests cannot run at the
-same time: three places apart, they run on the same of three workers."""
+"""Files that take minutes. They start first, so that parallel workers end at about the same time.
+The two container tests cannot run at the same time: three places apart, they run on the same of
+three workers."""
 
 
 CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
@@ -53,11 +55,13 @@ CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
 settings.register_profile("gate", deadline=None, max_examples=GATE)
 settings.register_profile("verify", deadline=None, max_examples=6 * GATE)
 settings.load_profile("gate")
-"""No deadline: the speed of an example depends on the load of the machine. `make verify` chooses its profile by --hypothesis-profile."""
+"""No deadline: the speed of an example depends on the load of the machine. `make verify` chooses
+its profile by --hypothesis-profile."""
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT: a shell ignores it for background jobs, and the processes that tests interrupt would inherit that."""
+    """Restore SIGINT: a shell ignores it for background jobs, and the processes that tests
+    interrupt would inherit that."""
     gc.set_threshold(COLLECTING_THRESHOLD)
     RaftReplica.check_every_ns = 0
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -65,7 +69,8 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`one_in(n)` marks all but every n-th case of a test for `make verify`. Items are collected in the order of their parameters."""
+    """`one_in(n)` marks all but every n-th case of a test for `make verify`. Items are collected in
+    the order of their parameters."""
     sampled = item.get_closest_marker("one_in")
     if sampled is not None:
         test = (item.parent, item.name.partition("[")[0])
@@ -75,7 +80,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files of `BEGIN_FIRST` first; the order of all other files and within a file is random."""
+    """Run the files of `BEGIN_FIRST` first; the order of all other files and within a file is
+    random."""
     tests = Path(__file__).parent
     first = {tests / name: at for at, name in enumerate(BEGIN_FIRST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
@@ -88,12 +94,18 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_this_worker() -> Iterator[None]:
-    """Each parallel test process uses its own ports, so that no other process takes the ports of a stopped node.
+    """Each parallel test process uses its own ports, so that no other process takes the ports of a
+    stopped node.
 
-    The last three digits of a port determine its worker, because `up --base-port` uses four ranges of neighbouring ports, 1,000 apart.
+    The last three digits of a port determine its worker, because `up --base-port` uses four ranges
+    of neighbouring ports, 1,000 apart.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    own = [port for port in local.port_range() if port % 1000 * WORKERS_MAX // 1000 == worker % WORKERS_MAX]
+    own = [
+        port
+        for port in local.port_range()
+        if port % 1000 * WORKERS_MAX // 1000 == worker % WORKERS_MAX
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "port_range", lambda: own)
         yield
@@ -109,7 +121,8 @@ def nodes_are_forked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def ctrl_c_still_interrupts() -> Iterator[None]:
-    """Fail a test that leaves another handler of SIGINT: every later test of the process that presses Ctrl-C would fail in its place."""
+    """Fail a test that leaves another handler of SIGINT: every later test of the process that
+    presses Ctrl-C would fail in its place."""
     yield
     left = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,8 @@
-"""The conformance suite of the disk port: each implementation subclasses `DiskConformance` and provides a disk with an empty directory.
+"""The conformance suite of the disk port: each implementation subclasses `DiskConformance` and
+provides a disk with an empty directory.
 
-The suite asserts only behaviour that the port promises. The tests of `ForgetfulDisk` cover what survives a power cut.
+The suite asserts only behaviour that the port promises. The tests of `ForgetfulDisk` cover what
+survives a power cut.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ Place = tuple[Disk, str]
 
 
 class DiskConformance:
-    """Subclasses define the fixture `place`: a disk and the absolute path of an existing, empty directory on it."""
+    """Subclasses define the fixture `place`: a disk and the absolute path of an existing, empty
+    directory on it."""
 
     def test_created_file_is_zero_and_has_its_length(self, place: Place) -> None:
         """A new file, sparse or allocated, has exactly its length and contains only zeros."""
@@ -71,8 +74,11 @@ class DiskConformance:
         file.close()
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_pwrite_takes_every_buffer_and_nothing_else_moves(self, place: Place, kind: type) -> None:
-        """A write changes exactly its bytes, also across page boundaries, and copies its argument."""
+    def test_pwrite_takes_every_buffer_and_nothing_else_moves(
+        self, place: Place, kind: type
+    ) -> None:
+        """A write changes exactly its bytes, also across page boundaries, and copies its
+        argument."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
         source = bytearray(b"x" * (PAGE_BYTES + 10))
@@ -112,7 +118,8 @@ class DiskConformance:
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
     def test_store_is_a_write_through_the_map(self, place: Place, kind: type) -> None:
-        """A store changes exactly its bytes, also across page boundaries, and copies its argument; reads and views see it."""
+        """A store changes exactly its bytes, also across page boundaries, and copies its argument;
+        reads and views see it."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
         view = file.view()
@@ -152,12 +159,17 @@ class DiskConformance:
         file.close()
 
     def test_a_map_is_counted_from_its_first_use_to_its_last(self, place: Place) -> None:
-        """The first view or store maps the file, `swap_out` unmaps it, and the next use maps it again."""
+        """The first view or store maps the file, `swap_out` unmaps it, and the next use maps it
+        again."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         assert file.swap_out()
         assert file.mapped_bytes == 0
-        for use in (lambda: file.store(0, b"x"), lambda: bytes(file.view()[:1]), lambda: file.warm(stores=True)):
+        for use in (
+            lambda: file.store(0, b"x"),
+            lambda: bytes(file.view()[:1]),
+            lambda: file.warm(stores=True),
+        ):
             use()
             assert file.mapped_bytes == 2 * PAGE_BYTES
             assert file.swap_out()
@@ -168,7 +180,8 @@ class DiskConformance:
         assert file.mapped_bytes == 0
 
     def test_a_view_pins_its_map(self, place: Place) -> None:
-        """The map stays while a view exists, even after close and unlink, and is removed with the last view."""
+        """The map stays while a view exists, even after close and unlink, and is removed with the
+        last view."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         file.pwrite(5, b"kept")
@@ -208,7 +221,8 @@ class DiskConformance:
         first.close()
 
     def test_rename_moves_and_replaces(self, place: Place) -> None:
-        """A rename keeps the content, replaces an existing file of that name, and open handles stay valid."""
+        """A rename keeps the content, replaces an existing file of that name, and open handles stay
+        valid."""
         disk, root = place
         file = disk.create(f"{root}/a.alloc", 50, allocate=True)
         file.pwrite(0, b"new")
@@ -252,7 +266,8 @@ class DiskConformance:
             disk.sync_dir(path)
 
     def test_replace_file(self, place: Place) -> None:
-        """A small file is replaced as a whole by shorter or longer content, and no temporary file remains."""
+        """A small file is replaced as a whole by shorter or longer content, and no temporary file
+        remains."""
         disk, root = place
         for content in (b"one", b"twenty two", b"", b"3"):
             disk.replace_file(f"{root}/small", content)

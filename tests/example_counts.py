@@ -1,4 +1,5 @@
-"""How many examples hypothesis tries where a test is slower than most: `make verify` multiplies the number as it does for all tests."""
+"""How many examples hypothesis tries where a test is slower than most: `make verify` multiplies the
+number as it does for all tests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Runs nodes and commands of tests as forks of one process that has already imported the product.
 
-The imports take more than a second of CPU time for a node and a quarter of a second for a command, and the suite starts hundreds of each.
-Python's fork server imports the product once. A fork has its own session, streams, environment, directory, umask, signals and exit status.
-If the environment configures the loader, the interpreter or imports (`LD_PRELOAD`, `PYTHONOPTIMIZE`, `LEDGERMQ_PURE`), a new interpreter is
-started instead. So are all processes that `ledgermq up` starts.
+The imports take more than a second of CPU time for a node and a quarter of a second for a command,
+and the suite starts hundreds of each. Python's fork server imports the product once. A fork has its
+own session, streams, environment, directory, umask, signals and exit status. If the environment
+configures the loader, the interpreter or imports (`LD_PRELOAD`, `PYTHONOPTIMIZE`, `LEDGERMQ_PURE`),
+a new interpreter is started instead. So are all processes that `ledgermq up` starts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from ledgermq.proto import kernels
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["ledgermq.cli", "ledgermq.node.process.serving", *{place.partition(":")[0] for place, _ in COMMANDS.values()}],
+    [
+        "ledgermq.cli",
+        "ledgermq.node.process.serving",
+        *{place.partition(":")[0] for place, _ in COMMANDS.values()},
+    ],
 )
 READ_BEFORE_MAIN = ("LD_", "PYTHON", kernels.SWITCH)
 """Prefixes of variables that only a new interpreter reads."""
@@ -38,23 +43,45 @@ _launch = local.launch
 
 def needs_exec(environment: Mapping[str, str]) -> bool:
     """Whether these variables take effect only in a new interpreter."""
-    return any(name.startswith(READ_BEFORE_MAIN) for name, _ in environment.items() ^ os.environ.items())
+    return any(
+        name.startswith(READ_BEFORE_MAIN) for name, _ in environment.items() ^ os.environ.items()
+    )
 
 
-def launch(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> local.Process:
+def launch(
+    arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+) -> local.Process:
     """Replaces `local.launch`."""
-    return _launch(arguments, environment, log) if needs_exec(environment) else Fork(arguments, environment, log)
+    return (
+        _launch(arguments, environment, log)
+        if needs_exec(environment)
+        else Fork(arguments, environment, log)
+    )
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
-    """Run `ledgermq ARGUMENTS` to its end, as `subprocess.run` does. Returns its exit status, stdout and stderr."""
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes, timeout_s: float
+) -> tuple[int, bytes, bytes]:
+    """Run `ledgermq ARGUMENTS` to its end, as `subprocess.run` does. Returns its exit status,
+    stdout and stderr."""
     if needs_exec(environment):
         command = [sys.executable, "-m", "ledgermq", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
     pipes = [CONTEXT.Pipe(duplex=False) for _ in range(3)]
     (its_in, our_in), (our_out, its_out), (our_err, its_err) = pipes
-    process = CONTEXT.Process(target=_command, args=(list(arguments), dict(environment), _place(), its_in, its_out, its_err), daemon=True)
+    process = CONTEXT.Process(
+        target=_command,
+        args=(list(arguments), dict(environment), _place(), its_in, its_out, its_err),
+        daemon=True,
+    )
     with ThreadPoolExecutor(len(pipes)) as pool:
         try:
             process.start()
@@ -71,13 +98,19 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes, 
 
 
 class Fork:
-    """A forked `ledgermq ARGUMENTS` with the interface of `subprocess.Popen`. The constructor returns once the process leads its own
-    process group."""
+    """A forked `ledgermq ARGUMENTS` with the interface of `subprocess.Popen`. The constructor
+    returns once the process leads its own process group."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+    ) -> None:
         began, begins = CONTEXT.Pipe(duplex=False)
         # Processes that a failed test leaves running end with the test process.
-        self._process = CONTEXT.Process(target=_node, args=(list(arguments), dict(environment), _place(), log.name, begins), daemon=True)
+        self._process = CONTEXT.Process(
+            target=_node,
+            args=(list(arguments), dict(environment), _place(), log.name, begins),
+            daemon=True,
+        )
         self._process.start()
         begins.close()
         began.recv()
@@ -124,7 +157,13 @@ def _drain(of: Connection) -> bytes:
         return stream.read()
 
 
-def _node(arguments: list[str], environment: dict[str, str], place: tuple[str, int], log: str, begins: Connection) -> None:
+def _node(
+    arguments: list[str],
+    environment: dict[str, str],
+    place: tuple[str, int],
+    log: str,
+    begins: Connection,
+) -> None:
     os.setsid()
     # The fork server is the parent of all forks, and ends with the process that started it.
     environment["LEDGERMQ_PARENT"] = str(os.getppid())
@@ -140,7 +179,9 @@ def _node(arguments: list[str], environment: dict[str, str], place: tuple[str, i
     _main(arguments, environment, place, (nothing, nothing, told), ready)
 
 
-def _command(arguments: list[str], environment: dict[str, str], place: tuple[str, int], *streams: Connection) -> None:
+def _command(
+    arguments: list[str], environment: dict[str, str], place: tuple[str, int], *streams: Connection
+) -> None:
     def ready() -> None:
         for stream in streams:
             stream.close()
@@ -149,9 +190,14 @@ def _command(arguments: list[str], environment: dict[str, str], place: tuple[str
 
 
 def _main(
-    arguments: list[str], environment: dict[str, str], place: tuple[str, int], streams: Sequence[int], ready: Callable[[], None]
+    arguments: list[str],
+    environment: dict[str, str],
+    place: tuple[str, int],
+    streams: Sequence[int],
+    ready: Callable[[], None],
 ) -> None:
-    """Turn this process into `ledgermq ARGUMENTS`. `ready` is called once the standard streams are redirected."""
+    """Turn this process into `ledgermq ARGUMENTS`. `ready` is called once the standard streams are
+    redirected."""
     directory, mask = place
     os.chdir(directory)
     os.umask(mask)

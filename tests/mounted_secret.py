@@ -1,6 +1,8 @@
-"""A Secret as Kubernetes mounts it: every file is a symlink into `..data`, and `..data` is a symlink that is replaced as a whole.
+"""A Secret as Kubernetes mounts it: every file is a symlink into `..data`, and `..data` is a
+symlink that is replaced as a whole.
 
-The modes are those of a volume with `defaultMode` and `fsGroup`: the group may read, and nobody may write.
+The modes are those of a volume with `defaultMode` and `fsGroup`: the group may read, and nobody may
+write.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ class MountedSecret:
             (directory / name).symlink_to(Path("..data", name))
 
     def replace(self, files: Mapping[str, bytes]) -> None:
-        """Put other contents in place: all files at the same instant, then the former ones are removed."""
+        """Put other contents in place: all files at the same instant, then the former ones are
+        removed."""
         self._rounds += 1
-        fresh, draft, data = (self.directory / name for name in (f"..{self._rounds}", "..data_tmp", "..data"))
+        fresh, draft, data = (
+            self.directory / name for name in (f"..{self._rounds}", "..data_tmp", "..data")
+        )
         former = data.resolve() if data.exists() else None
         fresh.mkdir(mode=0o755)
         for name, content in files.items():

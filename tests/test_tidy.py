@@ -1,4 +1,5 @@
-"""Architecture rules as a test: import arrows, no cycles, banned calls, module laws (docs/architecture.md, Rooms).
+"""Architecture rules as a test: import arrows, no cycles, banned calls, module laws
+(docs/architecture.md, Rooms).
 
 The tables below are the rules; a new package or exception is a line here, with its reason.
 """
@@ -17,14 +18,25 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("proto", "raft", "storage", "node", "client", "audit", "sim")
 
-# Which of our packages a package may import; the longest matching prefix of a module decides. Inside `node/` the table is the drawing in
-# docs/decisions/2026-11-22-rooms-of-node.md: a line may name only rooms of lines above it, so that no two packages import each other.
+# Which of our packages a package may import; the longest matching prefix of a module decides.
+# Inside `node/` the table is the drawing in docs/decisions/2026-11-22-rooms-of-node.md: a line may
+# name only rooms of lines above it, so that no two packages import each other.
 BASE = {"raft", "storage", "proto"}
 LEAVES = {"node.broker.ports", "node.broker.flush"}
 RUNTIME = {"node.runtime", *BASE}
 DECIDES = {"node.broker", *BASE}
-# What a node and the simulator have in common: it reads no clock and starts no thread (node/replica/hosting/ports.py).
-HOSTING_CORE = {"scheduler", "hosting", "running", "range_repairs", "batch_gate", "assembling", "directory_opener", "shipping_jobs"}
+# What a node and the simulator have in common: it reads no clock and starts no thread
+# (node/replica/hosting/ports.py).
+HOSTING_CORE = {
+    "scheduler",
+    "hosting",
+    "running",
+    "range_repairs",
+    "batch_gate",
+    "assembling",
+    "directory_opener",
+    "shipping_jobs",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -39,18 +51,53 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.replica.retention": {"node.replica.retention", *DECIDES},
     "node.controller": {"node.controller", "node.broker.calls", *RUNTIME},
     "node.replica.ports": {"node.broker.ports", *BASE},
-    "node.replica.background": {"node.replica.background", "node.replica.retention", *DECIDES, *RUNTIME},
-    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", "node.replica.ports", *DECIDES, *RUNTIME},
+    "node.replica.background": {
+        "node.replica.background",
+        "node.replica.retention",
+        *DECIDES,
+        *RUNTIME,
+    },
+    "node.replica.peers": {
+        "node.replica.peers",
+        "node.replica.consensus",
+        "node.replica.ports",
+        *DECIDES,
+        *RUNTIME,
+    },
     "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
     "node.frontend.ports": {"node.controller", "node.broker.calls", *RUNTIME},
-    "node.frontend.security": {"node.frontend.security", "node.frontend.ports", "node.controller", *RUNTIME},
-    "node.frontend.routing": {"node.frontend.routing", "node.frontend.ports", "node.replica.peers", "node.broker.calls", *RUNTIME},
+    "node.frontend.security": {
+        "node.frontend.security",
+        "node.frontend.ports",
+        "node.controller",
+        *RUNTIME,
+    },
+    "node.frontend.routing": {
+        "node.frontend.routing",
+        "node.frontend.ports",
+        "node.replica.peers",
+        "node.broker.calls",
+        *RUNTIME,
+    },
     "node.frontend.rocketmq.wire": {
-        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters", *LEAVES),
+        *(
+            "node.frontend.rocketmq.wire",
+            "node.frontend.security",
+            "node.controller",
+            "node.broker.calls",
+            "node.broker.filters",
+            *LEAVES,
+        ),
         *RUNTIME,
     },
     "node.frontend.rocketmq": {
-        *("node.frontend.rocketmq", "node.frontend.ports", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *(
+            "node.frontend.rocketmq",
+            "node.frontend.ports",
+            "node.frontend.security",
+            "node.frontend.routing",
+            "node.controller",
+        ),
         *("node.broker.calls", "node.broker.filters", *LEAVES),
         *RUNTIME,
     },
@@ -70,8 +117,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"client", "proto"},
     "audit": {"audit", "client", "proto"},
     "sim": {
-        *("sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"),
-        *("node.replica.hosting.ports", "node.replica.background.trim_reports", "node.replica.background.digests"),
+        *(
+            "sim",
+            *DECIDES,
+            "node.replica.consensus",
+            "node.replica.shipping",
+            "node.replica.retention",
+            "audit.history",
+        ),
+        *(
+            "node.replica.hosting.ports",
+            "node.replica.background.trim_reports",
+            "node.replica.background.digests",
+        ),
         *[f"node.replica.hosting.{core}" for core in HOSTING_CORE],
     },
 }
@@ -79,8 +137,18 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The auditor witnesses: it must never decode with the writer's layout code.
 FORBIDDEN_OURS: dict[str, set[str]] = {
     "audit": {
-        *("proto.entries.layout", "proto.entries.entry_encoding", "proto.entries.entry_sealing", "proto.entries.entry_checking"),
-        *("proto.entries.message_record", "proto.entries.entry_columns", "proto.entries.properties", "proto.records.control"),
+        *(
+            "proto.entries.layout",
+            "proto.entries.entry_encoding",
+            "proto.entries.entry_sealing",
+            "proto.entries.entry_checking",
+        ),
+        *(
+            "proto.entries.message_record",
+            "proto.entries.entry_columns",
+            "proto.entries.properties",
+            "proto.records.control",
+        ),
     },
 }
 
@@ -92,28 +160,52 @@ BANNED_STDLIB: dict[str, set[str]] = {
     "raft": PURE,
     **{
         pure: {"asyncio", "grpc", "threading", "time", "random", "mmap", "socket", "concurrent"}
-        for pure in ("node.broker", "node.replica.consensus", "node.replica.shipping", "node.replica.retention")
+        for pure in (
+            "node.broker",
+            "node.replica.consensus",
+            "node.replica.shipping",
+            "node.replica.retention",
+        )
     },
     "storage": {"asyncio", "grpc", "random", "socket"},
     "node": {"mmap"},
-    **{f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"} for core in HOSTING_CORE},
+    **{
+        f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"}
+        for core in HOSTING_CORE
+    },
     "client": {"mmap"},
     "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},
     "audit": {"asyncio", "threading"},
 }
 CLI_LIBRARY = "click"
-# Services see `ServerCall`. Below `node` only the server on grpc.aio and the clients of other workers and of collectors know the library.
+# Services see `ServerCall`. Below `node` only the server on grpc.aio and the clients of other
+# workers and of collectors know the library.
 GRPC = {"grpc", "grpc_health.v1.health", "grpc_health.v1.health_pb2_grpc"}
-KNOW_GRPC = {"node.process.grpc_server", "node.process.otlp_metrics", "node.frontend.routing.worker_proxy", "client", "audit"}
-BANNED_CALLS = {"eval": "parse the value", "exec": "write the code down", "input": "use the CLI library in a commands.py"}
+KNOW_GRPC = {
+    "node.process.grpc_server",
+    "node.process.otlp_metrics",
+    "node.frontend.routing.worker_proxy",
+    "client",
+    "audit",
+}
+BANNED_CALLS = {
+    "eval": "parse the value",
+    "exec": "write the code down",
+    "input": "use the CLI library in a commands.py",
+}
 BANNED_IMPORTS = {"pickle": "invariant I12: JSON or protobuf"}
-# The controller's library speaks pickle behind an authenticated channel; this package guards it (docs/architecture.md, I12).
+# The controller's library speaks pickle behind an authenticated channel; this package guards it
+# (docs/architecture.md, I12).
 PICKLE_GUARDS: set[str] = {"node.controller"}
 
 
 def tracked(pattern: str) -> list[Path]:
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return sorted(p for p in (ROOT / line for line in listing.stdout.splitlines()) if p.is_file())
 
@@ -173,7 +265,10 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
         if head in banned or target in banned:
             yield f"{where}: {name} may not import {target}"
         if within(target, GRPC) and not within(name, KNOW_GRPC):
-            yield f"{where}: {target} belongs to the gRPC server; a service sees only ServerCall (node/frontend/ports.py)"
+            yield (
+                f"{where}: {target} belongs to the gRPC server; a service sees only ServerCall"
+                " (node/frontend/ports.py)"
+            )
         if head == CLI_LIBRARY and not is_commands(path):
             yield f"{where}: {CLI_LIBRARY} belongs to commands.py or *_commands.py"
         if head in BANNED_IMPORTS and not within(name, PICKLE_GUARDS):
@@ -186,7 +281,8 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def test_import_arrows() -> None:
-    """Packages import only what the design allows, the auditor never the writer's decoder, no module a bare folder name."""
+    """Packages import only what the design allows, the auditor never the writer's decoder, no
+    module a bare folder name."""
     complaints = [complaint for module in ALL for complaint in wrong_imports(*module)]
     assert not complaints, "\n".join(complaints)
 
@@ -194,21 +290,38 @@ def test_import_arrows() -> None:
 def test_a_wrong_import_is_named() -> None:
     """The rules above can fail: one module that breaks each of them."""
     layout = "from ledgermq.proto.entries import layout"
-    source = f"import time, pickle, click, storage\nfrom ledgermq.node.replica.hosting import engine\n{layout}\n"
-    found = [said.partition(": ")[2] for said in wrong_imports("raft.wrong", ROOT / "raft/wrong.py", ast.parse(source))]
+    source = (
+        "import time, pickle, click, storage\nfrom ledgermq.node.replica.hosting import"
+        f" engine\n{layout}\n"
+    )
+    found = [
+        said.partition(": ")[2]
+        for said in wrong_imports("raft.wrong", ROOT / "raft/wrong.py", ast.parse(source))
+    ]
     assert len(found) == 6, found
     found = list(wrong_imports("audit.wrong", ROOT / "audit/wrong.py", ast.parse(layout)))
     assert len(found) == 1, found
     pool = ast.parse("from concurrent.futures import Future, ThreadPoolExecutor")
-    assert len(list(wrong_imports("node.replica.hosting.running", ROOT / "node/wrong.py", pool))) == 1
-    found = list(wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio")))
+    assert (
+        len(list(wrong_imports("node.replica.hosting.running", ROOT / "node/wrong.py", pool))) == 1
+    )
+    found = list(
+        wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio"))
+    )
     assert len(found) == 1 and "ServerCall" in found[0], found
     assert list(wrong_imports("elsewhere", ROOT / "elsewhere.py", ast.parse(""))) != []
 
 
 def test_the_tables_name_what_is_there() -> None:
     """A rule about a module that has moved would allow, or forbid, nothing."""
-    named = [set(MAY_IMPORT), *MAY_IMPORT.values(), *FORBIDDEN_OURS.values(), set(BANNED_STDLIB), KNOW_GRPC, PICKLE_GUARDS]
+    named = [
+        set(MAY_IMPORT),
+        *MAY_IMPORT.values(),
+        *FORBIDDEN_OURS.values(),
+        set(BANNED_STDLIB),
+        KNOW_GRPC,
+        PICKLE_GUARDS,
+    ]
     assert not set().union(*named) - set(NAMES)
 
 
@@ -217,8 +330,12 @@ def test_no_import_cycles() -> None:
     known = set(NAMES)
     graph: dict[str, set[str]] = {}
     for name, _, tree in ALL:
-        targets = {t.removeprefix("ledgermq.") for t, _ in imports(tree) if t.startswith("ledgermq.")}
-        graph[name] = {t for t in targets if t in known and t != name and not name.startswith(t + ".")}
+        targets = {
+            t.removeprefix("ledgermq.") for t, _ in imports(tree) if t.startswith("ledgermq.")
+        }
+        graph[name] = {
+            t for t in targets if t in known and t != name and not name.startswith(t + ".")
+        }
     state: dict[str, int] = {}
 
     def visit(module: str, trail: tuple[str, ...]) -> None:
@@ -243,11 +360,13 @@ PACKAGE_NAMES = {".".join(path.relative_to(ROOT).parts[:-1]) for _, path, _ in A
 
 
 AROUND = {"node.broker": "what its parts need is below them, and the group that has them above"}
-"""Packages whose modules stand below and above the packages in them; the modules alone have no cycle."""
+"""Packages whose modules stand below and above the packages in them; the modules alone have no
+cycle."""
 
 
 def package_arrows() -> dict[str, dict[str, str]]:
-    """Package → package that it imports → one module that does. A package's `__init__` may show what is below it."""
+    """Package → package that it imports → one module that does. A package's `__init__` may show
+    what is below it."""
     found: dict[str, dict[str, str]] = {}
     for name, _, tree in ALL:
         for target, _ in imports(tree):
@@ -255,7 +374,11 @@ def package_arrows() -> dict[str, dict[str, str]]:
             if target.startswith("ledgermq.") and (ours in NAMES or ours in PACKAGE_NAMES):
                 own, other = package_of(name), package_of(ours)
                 face = name == own and other.startswith(own + ".")
-                if own != other and not face and not (other in AROUND and own.startswith(other + ".")):
+                if (
+                    own != other
+                    and not face
+                    and not (other in AROUND and own.startswith(other + "."))
+                ):
                     found.setdefault(own, {}).setdefault(other, f"{name} imports {ours}")
     return found
 
@@ -283,17 +406,28 @@ def package_cycles(arrows: dict[str, dict[str, str]]) -> list[str]:
 
 
 def test_no_package_cycles() -> None:
-    """Packages are folders: no two import each other, directly or through others; the modules beside a room's folder count as one, too."""
+    """Packages are folders: no two import each other, directly or through others; the modules
+    beside a room's folder count as one, too."""
     arrows = package_arrows()
     assert not package_cycles(arrows), "\n".join(package_cycles(arrows))
-    for own, other in (("node.runtime", "node.process"), ("storage.files", "storage.log"), ("proto", "proto.entries")):
+    for own, other in (
+        ("node.runtime", "node.process"),
+        ("storage.files", "storage.log"),
+        ("proto", "proto.entries"),
+    ):
         wrong = {**arrows, own: {**arrows.get(own, {}), other: "an arrow against the drawing"}}
         assert package_cycles(wrong), f"{own} -> {other} was not seen"
 
 
 def shared_fields(trees: list[tuple[str, ast.Module]]) -> list[str]:
-    """Writes to a field by anything but the class that owns it: to another object's field, or to a field that a base class writes."""
-    classes = [(name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    """Writes to a field by anything but the class that owns it: to another object's field, or to a
+    field that a base class writes."""
+    classes = [
+        (name, node)
+        for name, tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
     writes = {(name, node.name): own_writes(node) for name, node in classes}
     by_name: dict[str, set[str]] = {}
     for (_, own), fields in writes.items():
@@ -301,20 +435,43 @@ def shared_fields(trees: list[tuple[str, ast.Module]]) -> list[str]:
     found = []
     for name, tree in trees:
         own = {id(write) for _, node in classes for write in self_writes(node)}
-        foreign = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)]
-        found += [f"{name}:{node.lineno} writes {ast.unparse(node)}" for node in foreign if id(node) not in own]
-        called = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")]
+        foreign = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        ]
+        found += [
+            f"{name}:{node.lineno} writes {ast.unparse(node)}"
+            for node in foreign
+            if id(node) not in own
+        ]
+        called = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")
+        ]
         found += [f"{name}:{node.lineno} calls {ast.unparse(node.func)}" for node in called]
     for name, node in classes:
         bases = {ast.unparse(base) for base in node.bases}
-        both = {field for base in bases for field in by_name.get(base, set())} & writes[name, node.name]
-        found += [f"{name}:{node.lineno} {node.name} and its base both write {field}" for field in sorted(both)]
+        both = {field for base in bases for field in by_name.get(base, set())} & writes[
+            name, node.name
+        ]
+        found += [
+            f"{name}:{node.lineno} {node.name} and its base both write {field}"
+            for field in sorted(both)
+        ]
     return found
 
 
 def self_writes(owner: ast.ClassDef) -> list[ast.Attribute]:
-    attributes = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)]
-    return [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"]
+    attributes = [
+        node
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+    ]
+    return [
+        node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"
+    ]
 
 
 def own_writes(owner: ast.ClassDef) -> set[str]:
@@ -323,9 +480,16 @@ def own_writes(owner: ast.ClassDef) -> set[str]:
 
 def test_every_field_of_the_raft_core_has_one_owner() -> None:
     """A field is written only through `self`, and by one class of a line of classes."""
-    assert not (found := shared_fields([(name, tree) for name, _, tree in ALL if name.startswith("raft")])), "\n".join(found)
-    wrong = "class A:\n def f(self): self.x = 1\nclass B(A):\n def g(self, a): self.x = a.y = 2; setattr(a, 'z', 3)"
-    assert [said.partition(" ")[2] for said in shared_fields([("raft.wrong", ast.parse(wrong))])] == [
+    assert not (
+        found := shared_fields([(name, tree) for name, _, tree in ALL if name.startswith("raft")])
+    ), "\n".join(found)
+    wrong = (
+        "class A:\n def f(self): self.x = 1\nclass B(A):\n def g(self, a): self.x = a.y = 2;"
+        " setattr(a, 'z', 3)"
+    )
+    assert [
+        said.partition(" ")[2] for said in shared_fields([("raft.wrong", ast.parse(wrong))])
+    ] == [
         "writes a.y",
         "calls setattr",
         "B and its base both write x",
@@ -334,27 +498,40 @@ def test_every_field_of_the_raft_core_has_one_owner() -> None:
 
 CAPABILITIES = "node.broker.parts."
 IMPORTERS_MAX = 4
-"""Its state is driven by `machine.py`, its decisions by `leader.py` or `group.py`; that leaves a question or one other capability."""
+"""Its state is driven by `machine.py`, its decisions by `leader.py` or `group.py`; that leaves a
+question or one other capability."""
 
 
 def importers_of_capabilities(trees: list[tuple[str, ast.Module]]) -> dict[str, set[str]]:
-    """Capability of a broker group → the modules of `node/broker/` outside of its folder that import from it."""
+    """Capability of a broker group → the modules of `node/broker/` outside of its folder that
+    import from it."""
     found: dict[str, set[str]] = {}
     for name, tree in trees:
         own = name.removeprefix(CAPABILITIES).split(".")[0] if name.startswith(CAPABILITIES) else ""
         for target, _ in imports(tree) if name.startswith("node.broker") else ():
-            folder, _, rest = target.removeprefix("ledgermq.").removeprefix(CAPABILITIES).partition(".")
+            folder, _, rest = (
+                target.removeprefix("ledgermq.").removeprefix(CAPABILITIES).partition(".")
+            )
             if CAPABILITIES + folder in PACKAGE_NAMES and rest and folder != own:
                 found.setdefault(folder, set()).add(name)
     return found
 
 
 def test_a_capability_of_the_broker_is_known_to_few() -> None:
-    """A folder of `node/broker/parts/` is imported from at most four modules of `node/broker/` outside of it."""
+    """A folder of `node/broker/parts/` is imported from at most four modules of `node/broker/`
+    outside of it."""
     found = importers_of_capabilities([(name, tree) for name, _, tree in ALL])
     assert {"delivery", "timers", "sends"} <= found.keys()
-    assert not {folder: sorted(names) for folder, names in found.items() if len(names) > IMPORTERS_MAX}
-    wrong = [(f"node.broker.m{n}", ast.parse("from ledgermq.node.broker.parts.timers.timers import Timers")) for n in range(5)]
+    assert not {
+        folder: sorted(names) for folder, names in found.items() if len(names) > IMPORTERS_MAX
+    }
+    wrong = [
+        (
+            f"node.broker.m{n}",
+            ast.parse("from ledgermq.node.broker.parts.timers.timers import Timers"),
+        )
+        for n in range(5)
+    ]
     assert importers_of_capabilities(wrong) == {"timers": {f"node.broker.m{n}" for n in range(5)}}
 
 
@@ -379,17 +556,25 @@ def ambiguous(paths: list[Path]) -> set[tuple[str, str]]:
 
 
 def test_rooms_are_small_and_names_are_unique() -> None:
-    """A room has at most 25 modules, of tests and benchmarks 40, and a package's module is found by its name alone."""
+    """A room has at most 25 modules, of tests and benchmarks 40, and a package's module is found by
+    its name alone."""
     inside = [path.relative_to(ROOT) for _, path, _ in ALL]
     assert not crowded(inside, FOLDER_MAX)
-    assert not crowded([path.relative_to(ROOT) for top in ("tests", "bench") for path in tracked(f"{top}/*.py")], TESTS_MAX)
+    assert not crowded(
+        [path.relative_to(ROOT) for top in ("tests", "bench") for path in tracked(f"{top}/*.py")],
+        TESTS_MAX,
+    )
     assert not ambiguous(inside)
     assert crowded([Path(f"raft/{number}.py") for number in range(26)], FOLDER_MAX) == {"raft": 26}
-    assert ambiguous([Path("raft/log/end.py"), Path("raft/votes/end.py"), Path("proto/end.py")]) == {("raft", "end")}
+    assert ambiguous(
+        [Path("raft/log/end.py"), Path("raft/votes/end.py"), Path("proto/end.py")]
+    ) == {("raft", "end")}
 
 
 PORTS_ELSEWHERE = {
-    "NodeParts": "it names Hosted, whose ReplicaHost imports hosting/ports.py: there it would be a cycle",
+    "NodeParts": (
+        "it names Hosted, whose ReplicaHost imports hosting/ports.py: there it would be a cycle"
+    ),
     "Chance": "the only port of `raft/` stands beside the configuration that carries it",
     "Part": "parts of the audit's state inherit from it what they do not override",
     "Kernel": "the typed face of the compiled package stands where that is loaded",
@@ -403,14 +588,20 @@ def protocols() -> list[tuple[str, Path]]:
         (node.name, path.relative_to(ROOT))
         for name, path, tree in ALL
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
     ]
 
 
 def test_ports_stand_in_ports_modules_once() -> None:
-    """A collaborator has one port: a `Protocol` is in the `ports.py` of its room or concept, under a name of its own."""
+    """A collaborator has one port: a `Protocol` is in the `ports.py` of its room or concept, under
+    a name of its own."""
     assert protocols()
-    assert not [f"{path}: {name}" for name, path in protocols() if path.name != "ports.py" and name not in PORTS_ELSEWHERE]
+    assert not [
+        f"{path}: {name}"
+        for name, path in protocols()
+        if path.name != "ports.py" and name not in PORTS_ELSEWHERE
+    ]
     names = Counter((path.parts[0], name) for name, path in protocols())
     assert not {name for name, count in names.items() if count > 1}
 
@@ -418,7 +609,11 @@ def test_ports_stand_in_ports_modules_once() -> None:
 def test_named_modules_exist() -> None:
     """A module that a docstring or comment of the product cites as `name.py` is there."""
     known = {str(path.relative_to(ROOT)) for path in tracked("*.py")}
-    ends = {"/".join(Path(name).parts[-length:]) for name in known for length in range(1, len(Path(name).parts) + 1)}
+    ends = {
+        "/".join(Path(name).parts[-length:])
+        for name in known
+        for length in range(1, len(Path(name).parts) + 1)
+    }
     gone = [
         f"{path.relative_to(ROOT)}:{number}: {name}"
         for _, path, _ in ALL
@@ -431,7 +626,11 @@ def test_named_modules_exist() -> None:
 
 def test_modules_open_with_their_law() -> None:
     """Every module says what lives in it."""
-    bare = [str(path.relative_to(ROOT)) for _, path, tree in ALL if len(ast.get_docstring(tree) or "") < 40]
+    bare = [
+        str(path.relative_to(ROOT))
+        for _, path, tree in ALL
+        if len(ast.get_docstring(tree) or "") < 40
+    ]
     assert not bare, f"open with the module's law (what lives here, what must never): {bare}"
 
 
@@ -440,10 +639,19 @@ def test_banned_calls_and_swallowed_errors() -> None:
     complaints = []
     for _, path, tree in ALL:
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
-                complaints.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.func.id}() is banned: {BANNED_CALLS[node.func.id]}")
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in BANNED_CALLS
+            ):
+                complaints.append(
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {node.func.id}() is banned:"
+                    f" {BANNED_CALLS[node.func.id]}"
+                )
             if isinstance(node, ast.ExceptHandler) and node.type is None:
-                complaints.append(f"{path.relative_to(ROOT)}:{node.lineno}: name the exceptions you handle")
+                complaints.append(
+                    f"{path.relative_to(ROOT)}:{node.lineno}: name the exceptions you handle"
+                )
     assert not complaints, "\n".join(complaints)
 
 
@@ -459,7 +667,8 @@ def test_nothing_left_open() -> None:
 
 
 def test_slow_tests_are_marked_where_they_are() -> None:
-    """`make test-slow` collects the files that say so: a mark that comes from elsewhere would be overlooked."""
+    """`make test-slow` collects the files that say so: a mark that comes from elsewhere would be
+    overlooked."""
     marked = [path for path in tracked("tests/*.py") if "mark.slow" in path.read_text()]
     assert marked and [path.name for path in marked if not path.name.startswith("test_")] == []
 
@@ -472,7 +681,8 @@ def test_links_match_the_folders() -> None:
 
 
 def test_lengths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Long functions and modules are listed as places to look; the guide is not a law, so only a module of 1,000 lines fails."""
+    """Long functions and modules are listed as places to look; the guide is not a law, so only a
+    module of 1,000 lines fails."""
     for _name, path, tree in ALL:
         lines = len(path.read_text().splitlines())
         if lines > 400:

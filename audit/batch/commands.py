@@ -1,6 +1,8 @@
-"""`ledgermq jobs`: batch jobs over topics on Spark. Only arguments, connections and printing live here.
+"""`ledgermq jobs`: batch jobs over topics on Spark. Only arguments, connections and printing live
+here.
 
-Every command calls the cluster before it starts Spark, so that a wrong name or address costs no start of Java.
+Every command calls the cluster before it starts Spark, so that a wrong name or address costs no
+start of Java.
 """
 
 from __future__ import annotations
@@ -15,8 +17,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ledgermq.audit.batch import replay as replays
-from ledgermq.audit.batch.results import born_within, expression, narrow_table, opened_session, range_options, show, table
-from ledgermq.audit.batch.targets import check_exists, name_of, other_cluster, target_in, this_cluster, topic_pairs
+from ledgermq.audit.batch.results import (
+    born_within,
+    expression,
+    narrow_table,
+    opened_session,
+    range_options,
+    show,
+    table,
+)
+from ledgermq.audit.batch.targets import (
+    check_exists,
+    name_of,
+    other_cluster,
+    target_in,
+    this_cluster,
+    topic_pairs,
+)
 from ledgermq.audit.outputs import try_file
 from ledgermq.audit.spark.cluster.cluster_options import Target
 from ledgermq.client import render
@@ -30,7 +47,10 @@ if TYPE_CHECKING:
 
 FOUND = 1
 """The exit status of a job that found what it looks for."""
-KEY_HELP = "The business key: an SQL expression over the columns of docs/spark.md. [default: each message key]"
+KEY_HELP = (
+    "The business key: an SQL expression over the columns of docs/spark.md. [default: each message"
+    " key]"
+)
 RANGE_HELP = "Only messages stored at or after A and before B, as for `query`."
 
 topic_option = click.option("--topic", "topic_name", required=True, help="Name of the topic.")
@@ -38,11 +58,19 @@ topic_option = click.option("--topic", "topic_name", required=True, help="Name o
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every job whose result is rows."""
-    limit = click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Show at most this many rows.")
+    limit = click.option(
+        "--limit",
+        type=click.IntRange(0),
+        default=20,
+        show_default=True,
+        help="Show at most this many rows.",
+    )
     return limit(master_option(command))
 
 
-master_option = click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+master_option = click.option(
+    "--master", default="local[*]", show_default=True, help="The Spark master."
+)
 
 
 @click.group("jobs")
@@ -51,18 +79,25 @@ def jobs() -> None:
 
     \b
     Examples:
-      ledgermq jobs count --topic orders --key "properties['customer']"
-      ledgermq jobs duplicates --topic orders --key "get_json_object(CAST(body AS string), '$.order')"
-      ledgermq jobs gaps --topic orders --number "properties['n']" --series tag
-      ledgermq jobs compare --topic orders --with-context standby
-      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json
+      ledgermq jobs count --topic orders --key "properties['customer']" ledgermq jobs duplicates
+      --topic orders --key "get_json_object(CAST(body AS string), '$.order')" ledgermq jobs gaps
+      --topic orders --number "properties['n']" --series tag ledgermq jobs compare --topic orders
+      --with-context standby ledgermq jobs replay --topic orders --to-topic orders-again --plan
+      replay.json
     """
 
 
 @jobs.command("count")
 @topic_option
 @click.option("--key", "key_text", metavar="SQL", help=KEY_HELP)
-@click.option("--time", "column", type=click.Choice(["store", "born"]), default="store", show_default=True, help="The time of a message.")
+@click.option(
+    "--time",
+    "column",
+    type=click.Choice(["store", "born"]),
+    default="store",
+    show_default=True,
+    help="The time of a message.",
+)
 @click.option("--time-range", "time_range", metavar="A..B", help=RANGE_HELP)
 @spark_options
 @namespace_option
@@ -94,9 +129,18 @@ def count(
         from ledgermq.audit.batch.counts import messages_per_hour
 
         time_column = f"{column}_time"
-        frame = narrow_table(session, from_topic, range_options(time_range), ["keys", time_column], key_text)
+        frame = narrow_table(
+            session, from_topic, range_options(time_range), ["keys", time_column], key_text
+        )
         found = messages_per_hour(frame, expression("--key", frame, key_text), time_column)
-        show("count", found, ["-messages", "hour", "key"], limit, as_json, topic=from_topic.stored_topic)
+        show(
+            "count",
+            found,
+            ["-messages", "hour", "key"],
+            limit,
+            as_json,
+            topic=from_topic.stored_topic,
+        )
 
 
 @jobs.command("duplicates")
@@ -125,9 +169,9 @@ def duplicates(
       ledgermq jobs duplicates --topic orders --key "properties['order']" --time-range -24h..
       ledgermq jobs duplicates --topic orders --key "sha2(body, 256)" --json
 
-    The column bodies counts the different bodies of a key: 1 means that the same message was sent again. first and last are the places
-    of two of the messages, as broker group/queue/offset.
-    Exit status: 0 there are none, 1 there are some.
+    The column bodies counts the different bodies of a key: 1 means that the same message was sent
+    again. first and last are the places of two of the messages, as broker group/queue/offset. Exit
+    status: 0 there are none, 1 there are some.
     """
     from_topic = _opened(connection, topic_name, namespace)
     with _session(master) as session:
@@ -137,14 +181,27 @@ def duplicates(
         needed = ["keys", "body", *PLACE]
         frame = narrow_table(session, from_topic, range_options(time_range), needed, key_text)
         found = find(frame, expression("--key", frame, key_text))
-        total = show("duplicates", found, ["-messages", "key"], limit, as_json, topic=from_topic.stored_topic)
+        total = show(
+            "duplicates", found, ["-messages", "key"], limit, as_json, topic=from_topic.stored_topic
+        )
     raise SystemExit(FOUND if total else 0)
 
 
 @jobs.command("gaps")
 @topic_option
-@click.option("--number", "number_text", required=True, metavar="SQL", help="The sequence number of a message, as for --key of `count`.")
-@click.option("--series", "series_text", metavar="SQL", help="What tells sequences apart, such as an account. [default: one sequence]")
+@click.option(
+    "--number",
+    "number_text",
+    required=True,
+    metavar="SQL",
+    help="The sequence number of a message, as for --key of `count`.",
+)
+@click.option(
+    "--series",
+    "series_text",
+    metavar="SQL",
+    help="What tells sequences apart, such as an account. [default: one sequence]",
+)
 @click.option("--time-range", "time_range", metavar="A..B", help=RANGE_HELP)
 @spark_options
 @namespace_option
@@ -165,31 +222,68 @@ def gaps(
 
     \b
     Examples:
-      ledgermq jobs gaps --topic orders --number "properties['n']"
-      ledgermq jobs gaps --topic orders --number "properties['n']" --series "properties['account']"
-      ledgermq jobs gaps --topic orders --number "get_json_object(CAST(body AS string), '$.n')" --json
+      ledgermq jobs gaps --topic orders --number "properties['n']" ledgermq jobs gaps --topic orders
+      --number "properties['n']" --series "properties['account']" ledgermq jobs gaps --topic orders
+      --number "get_json_object(CAST(body AS string), '$.n')" --json
 
-    Messages for which --number gives no integer are left out. Numbers that are missing at the end of a sequence cannot be seen.
-    Exit status: 0 there are none, 1 there are some.
+    Messages for which --number gives no integer are left out. Numbers that are missing at the end
+    of a sequence cannot be seen. Exit status: 0 there are none, 1 there are some.
     """
     from_topic = _opened(connection, topic_name, namespace)
     with _session(master) as session:
         from ledgermq.audit.batch.counts import gaps as find
 
-        frame = narrow_table(session, from_topic, range_options(time_range), ["offset"], number_text, series_text)
-        number, series = expression("--number", frame, number_text, is_number=True), expression("--series", frame, series_text)
+        frame = narrow_table(
+            session, from_topic, range_options(time_range), ["offset"], number_text, series_text
+        )
+        number, series = (
+            expression("--number", frame, number_text, is_number=True),
+            expression("--series", frame, series_text),
+        )
         assert number is not None, "the option is required"
-        total = show("gaps", find(frame, number, series), ["series", "first"], limit, as_json, topic=from_topic.stored_topic)
+        total = show(
+            "gaps",
+            find(frame, number, series),
+            ["series", "first"],
+            limit,
+            as_json,
+            topic=from_topic.stored_topic,
+        )
     raise SystemExit(FOUND if total else 0)
 
 
 @jobs.command("compare")
-@click.option("--topic", "topic_name", help="Name of the topic. [default: all topics, if another cluster is named]")
-@click.option("--with-topic", "other_name", help="The topic to compare with. [default: the same name]")
-@click.option("--with-context", "other_context", metavar="NAME", help="The cluster to compare with (ledgermq context).")
-@click.option("--with-endpoints", "other_endpoints", help="The cluster to compare with, without credentials and TLS.")
-@click.option("--key", "key_text", metavar="SQL", help="What to show of a message, as for --key of `count`. [default: nothing]")
-@click.option("--time-range", "time_range", metavar="A..B", help="Only messages created at or after A and before B by their producers.")
+@click.option(
+    "--topic",
+    "topic_name",
+    help="Name of the topic. [default: all topics, if another cluster is named]",
+)
+@click.option(
+    "--with-topic", "other_name", help="The topic to compare with. [default: the same name]"
+)
+@click.option(
+    "--with-context",
+    "other_context",
+    metavar="NAME",
+    help="The cluster to compare with (ledgermq context).",
+)
+@click.option(
+    "--with-endpoints",
+    "other_endpoints",
+    help="The cluster to compare with, without credentials and TLS.",
+)
+@click.option(
+    "--key",
+    "key_text",
+    metavar="SQL",
+    help="What to show of a message, as for --key of `count`. [default: nothing]",
+)
+@click.option(
+    "--time-range",
+    "time_range",
+    metavar="A..B",
+    help="Only messages created at or after A and before B by their producers.",
+)
 @spark_options
 @namespace_option
 @cluster_command
@@ -207,7 +301,8 @@ def compare(
     master: str,
     as_json: bool,
 ) -> None:
-    """Compare two topics, or all topics of two clusters: find messages that one side has more often than the other.
+    """Compare two topics, or all topics of two clusters: find messages that one side has more often
+    than the other.
 
     \b
     Examples:
@@ -215,12 +310,14 @@ def compare(
       ledgermq jobs compare --topic orders --with-context standby --key "properties['order']"
       ledgermq jobs compare --with-context standby --time-range ..-10m --json
 
-    Messages are equal if body, tag, keys and user properties are equal; ids, offsets and times are not compared. Without --topic, topics
-    that only one cluster has are differences too.
-    Exit status: 0 the sides are equal, 1 they differ.
+    Messages are equal if body, tag, keys and user properties are equal; ids, offsets and times are
+    not compared. Without --topic, topics that only one cluster has are differences too. Exit
+    status: 0 the sides are equal, 1 they differ.
     """
     other = other_cluster(other_context, other_endpoints)
-    both, alone = topic_pairs(connection, _here(connection), topic_name, namespace, other_name, other)
+    both, alone = topic_pairs(
+        connection, _here(connection), topic_name, namespace, other_name, other
+    )
     total = len(alone)
     with _session(master) as session:
         from ledgermq.audit.batch.compare import differences
@@ -232,7 +329,13 @@ def compare(
             total += show("compare", found, ["key", "digest"], limit, as_json, **names)
     for name, side in alone:
         if as_json:
-            render.print_json(job="compare", **{("topic" if side == "this" else "with_topic"): name}, only=side, total=1, rows=[])
+            render.print_json(
+                job="compare",
+                **{("topic" if side == "this" else "with_topic"): name},
+                only=side,
+                total=1,
+                rows=[],
+            )
         else:
             print(f"topic {name}: only {side} cluster has it")
     raise SystemExit(FOUND if total else 0)
@@ -241,10 +344,25 @@ def compare(
 @jobs.command("replay")
 @topic_option
 @click.option("--to-topic", required=True, help="The topic to write to; it exists already.")
-@click.option("--to-context", metavar="NAME", help="The cluster to write to (ledgermq context). [default: the same]")
+@click.option(
+    "--to-context",
+    metavar="NAME",
+    help="The cluster to write to (ledgermq context). [default: the same]",
+)
 @click.option("--to-endpoints", help="The cluster to write to, without credentials and TLS.")
-@click.option("--plan", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The plan's file; created if missing.")
-@click.option("--where", "condition", metavar="SQL", help="Only messages for which this is true. [default: all]")
+@click.option(
+    "--plan",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The plan's file; created if missing.",
+)
+@click.option(
+    "--where",
+    "condition",
+    metavar="SQL",
+    help="Only messages for which this is true. [default: all]",
+)
 @click.option("--time-range", "time_range", metavar="A..B", help=RANGE_HELP)
 @master_option
 @namespace_option
@@ -263,21 +381,29 @@ def replay(
     master: str,
     as_json: bool,
 ) -> None:
-    """Copy messages of a topic to another topic, each at most once, however often the command is repeated.
+    """Copy messages of a topic to another topic, each at most once, however often the command is
+    repeated.
 
     \b
     Examples:
-      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json
-      ledgermq jobs replay --topic orders --to-topic late --plan late.json --where "tag = 'late'" --time-range -24h..
-      ledgermq jobs replay --topic orders --to-topic orders --to-context standby --plan standby.json
+      ledgermq jobs replay --topic orders --to-topic orders-again --plan replay.json ledgermq jobs
+      replay --topic orders --to-topic late --plan late.json --where "tag = 'late'" --time-range
+      -24h.. ledgermq jobs replay --topic orders --to-topic orders --to-context standby --plan
+      standby.json
 
-    The plan fixes the range and the filter. If the command is interrupted or fails, repeat it with the same plan within six days: it
-    stores only what is missing. With a plan that is done it does nothing. Bodies, tags, keys, user properties and the order of each queue
-    are kept; message groups, delays and priorities are not.
+    The plan fixes the range and the filter. If the command is interrupted or fails, repeat it with
+    the same plan within six days: it stores only what is missing. With a plan that is done it does
+    nothing. Bodies, tags, keys, user properties and the order of each queue are kept; message
+    groups, delays and priorities are not.
     """
     source = _opened(connection, topic_name, namespace)
-    goal = target_in(other_cluster(to_context, to_endpoints) or _here(connection), *name_of(to_topic, namespace))
-    with source.connect(connection.timeout_s) as reading, goal.connect(connection.timeout_s) as writing:
+    goal = target_in(
+        other_cluster(to_context, to_endpoints) or _here(connection), *name_of(to_topic, namespace)
+    )
+    with (
+        source.connect(connection.timeout_s) as reading,
+        goal.connect(connection.timeout_s) as writing,
+    ):
         sides = replays.Opened(source, reading), replays.Opened(goal, writing)
         plan, is_new = _plan(path, sides, condition, time_range)
         ranges = replays.range_options(plan, sides[0])
@@ -291,24 +417,50 @@ def replay(
             plan, messages = replays.replay(session, plan, source.options | ranges, goal.options)
         replays.write_done(plan, path)
     if as_json:
-        render.print_json(job="replay", plan=plan.id, topic=plan.topic, to_topic=plan.to_topic, read=plan.messages, messages=messages)
+        render.print_json(
+            job="replay",
+            plan=plan.id,
+            topic=plan.topic,
+            to_topic=plan.to_topic,
+            read=plan.messages,
+            messages=messages,
+        )
     elif messages is None:
         print(f"replayed before: the plan {path} is done")
     else:
-        print(f"replayed: {messages} of {plan.messages} messages from {plan.topic} are in {plan.to_topic}")
+        print(
+            f"replayed: {messages} of {plan.messages} messages from {plan.topic} are in"
+            f" {plan.to_topic}"
+        )
 
 
 def _plan(
-    path: Path, sides: tuple[replays.Opened, replays.Opened], condition: str | None, time_range: str | None
+    path: Path,
+    sides: tuple[replays.Opened, replays.Opened],
+    condition: str | None,
+    time_range: str | None,
 ) -> tuple[replays.Plan, bool]:
     """The plan in the file, or a new one, and whether it is new."""
     now_ms = round(time.time() * 1000)
     if not path.exists():
         try_file(path)
-        return replays.make_plan(str(uuid.uuid4()), *sides, range_options(time_range), condition or "", now_ms, time_range or ""), True
+        return (
+            replays.make_plan(
+                str(uuid.uuid4()),
+                *sides,
+                range_options(time_range),
+                condition or "",
+                now_ms,
+                time_range or "",
+            ),
+            True,
+        )
     plan = replays.read_plan(path)
     if time_range not in (None, plan.time_range) or condition not in (None, plan.where):
-        raise BadArgument(f"the plan {path} was made for another range or filter", "omit --time-range and --where, or name a new file")
+        raise BadArgument(
+            f"the plan {path} was made for another range or filter",
+            "omit --time-range and --where, or name a new file",
+        )
     replays.check_plan(plan, *sides, now_ms)
     return plan, False
 
@@ -325,4 +477,6 @@ def _opened(connection: Connection, topic: str, namespace: str) -> Target:
 
 
 def _session(master: str) -> AbstractContextManager[SparkSession]:
-    return opened_session(master, bool(click.get_current_context().ensure_object(dict).get("quiet")))
+    return opened_session(
+        master, bool(click.get_current_context().ensure_object(dict).get("quiet"))
+    )

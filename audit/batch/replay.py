@@ -1,10 +1,13 @@
-"""Replaying a range of a topic to another topic, each message at most once, however often the replay is interrupted and repeated.
+"""Replaying a range of a topic to another topic, each message at most once, however often the
+replay is interrupted and repeated.
 
-A plan fixes what decides a message's producer and sequence number: the range of every source queue, the filter, and the broker groups of
-the target. It is a file that is written before the first message. Each source queue is a partition, which is written by a producer of its
-own, whose name contains the plan's id (docs/spark.md, Write). So a repeated run numbers every message as the run before did, and the
-cluster stores only those that are missing. The plan also names the last message of each range (`positions.EntryName`): a source that was
-restored from an older state has other messages there, and is refused.
+A plan fixes what decides a message's producer and sequence number: the range of every source queue,
+the filter, and the broker groups of the target. It is a file that is written before the first
+message. Each source queue is a partition, which is written by a producer of its own, whose name
+contains the plan's id (docs/spark.md, Write). So a repeated run numbers every message as the run
+before did, and the cluster stores only those that are missing. The plan also names the last message
+of each range (`positions.EntryName`): a source that was restored from an older state has other
+messages there, and is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledgermq.audit.outputs import text, write_file
-from ledgermq.audit.spark.cluster.cluster_options import Places, Target, bounds, offsets_at, places_of, queues_of
+from ledgermq.audit.spark.cluster.cluster_options import (
+    Places,
+    Target,
+    bounds,
+    offsets_at,
+    places_of,
+    queues_of,
+)
 from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.consumers.positions import EntryName, Place, Start
@@ -53,9 +63,11 @@ class Plan:
     created_ms: int
     done: bool = False
     last: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    """By broker group and queue, the name of the last message of the range; former versions wrote none."""
+    """By broker group and queue, the name of the last message of the range; former versions wrote
+    none."""
     time_range: str = ""
-    """As it was given to the command that made the plan; the offsets above are what it meant then."""
+    """As it was given to the command that made the plan; the offsets above are what it meant
+    then."""
 
     @property
     def messages(self) -> int:
@@ -76,17 +88,31 @@ class Opened:
         return self.connection.locate(self.target.topic, self.target.namespace)
 
     def name_before(self, place: Place, end: int) -> EntryName:
-        """The name of the message in front of an offset. Raises MessagesGone, Unreachable or Refused."""
-        return self.connection.name_before(self.target.topic, self.target.namespace, place, end, self.target.consumer_group)
+        """The name of the message in front of an offset. Raises MessagesGone, Unreachable or
+        Refused."""
+        return self.connection.name_before(
+            self.target.topic, self.target.namespace, place, end, self.target.consumer_group
+        )
 
 
-def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, str], where: str, now_ms: int, time_range: str = "") -> Plan:
-    """A new plan. `limits`: options of the data source that limit the range. Raises Unreachable or Refused."""
+def make_plan(
+    plan_id: str,
+    source: Opened,
+    goal: Opened,
+    limits: Mapping[str, str],
+    where: str,
+    now_ms: int,
+    time_range: str = "",
+) -> Plan:
+    """A new plan. `limits`: options of the data source that limit the range. Raises Unreachable or
+    Refused."""
     begins, ends = bounds(source.connection, source.target, limits)
     last: dict[str, dict[str, list[int]]] = {}
     for place, end in ends.items():
         if end > begins.get(place, 0):
-            last.setdefault(place.broker_group, {})[str(place.queue)] = list(source.name_before(place, end))
+            last.setdefault(place.broker_group, {})[str(place.queue)] = list(
+                source.name_before(place, end)
+            )
     located = goal.locate()
     return Plan(
         id=plan_id,
@@ -105,18 +131,24 @@ def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, s
 
 
 def write_new(plan: Plan, path: Path) -> None:
-    """Write the file of a new plan, durable with its name on return. Raises BadArgument if the file exists or cannot be written: of two
-    commands that make a plan, one goes on."""
+    """Write the file of a new plan, durable with its name on return. Raises BadArgument if the file
+    exists or cannot be written: of two commands that make a plan, one goes on."""
     try:
         aside = Aside(path)
     except (FileExistsError, BlockingIOError):
-        raise BadArgument(f"another command has created the plan {path}", "see whether it still runs, then repeat this command") from None
+        raise BadArgument(
+            f"another command has created the plan {path}",
+            "see whether it still runs, then repeat this command",
+        ) from None
     try:
         aside.file.write(_text(plan).encode())
         aside.close()
     except OSError as error:
         aside.abandon()
-        raise BadArgument(f"the plan {path} cannot be written ({error.strerror})", "give another path, or make room") from None
+        raise BadArgument(
+            f"the plan {path} cannot be written ({error.strerror})",
+            "give another path, or make room",
+        ) from None
 
 
 def write_done(plan: Plan, path: Path) -> None:
@@ -137,28 +169,59 @@ def read_plan(path: Path) -> Plan:
             return Plan(**found)
     except BadChecksum as error:
         # A digit that flipped would leave messages out, or store them twice.
-        raise BadArgument(f"the plan {path} is damaged: {error}", "compare the topics, and make a new plan for the rest") from error
+        raise BadArgument(
+            f"the plan {path} is damaged: {error}",
+            "compare the topics, and make a new plan for the rest",
+        ) from error
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        raise BadArgument(f"{path} is not a plan of a replay", "give the file of a plan, or a path where no file exists") from error
-    raise BadArgument(f"the plan {path} has version {version}, not {VERSION}", "run it with the program that wrote it")
+        raise BadArgument(
+            f"{path} is not a plan of a replay",
+            "give the file of a plan, or a path where no file exists",
+        ) from error
+    raise BadArgument(
+        f"the plan {path} has version {version}, not {VERSION}",
+        "run it with the program that wrote it",
+    )
 
 
 def check_plan(plan: Plan, source: Opened, goal: Opened, now_ms: int) -> None:
-    """Refuse a plan that is about other topics, or that could store messages twice. Raises Unreachable or Refused."""
-    for does, topic, cluster, here in (("reads", plan.topic, plan.cluster, source), ("writes", plan.to_topic, plan.to_cluster, goal)):
+    """Refuse a plan that is about other topics, or that could store messages twice. Raises
+    Unreachable or Refused."""
+    for does, topic, cluster, here in (
+        ("reads", plan.topic, plan.cluster, source),
+        ("writes", plan.to_topic, plan.to_cluster, goal),
+    ):
         if (topic, cluster) != (here.target.stored_topic, here.locate().cluster_id):
-            what = f"the plan {does} topic {topic} of cluster {cluster}, and the command names another one"
-            raise Refused(Code.PRECONDITION_FAILED, what, "name the same topics and clusters, or make a new plan")
+            what = (
+                f"the plan {does} topic {topic} of cluster {cluster}, and the command names"
+                " another one"
+            )
+            raise Refused(
+                Code.PRECONDITION_FAILED,
+                what,
+                "name the same topics and clusters, or make a new plan",
+            )
     if not plan.done and now_ms - plan.created_ms > REMEMBERED_MS:
-        what = "the plan is more than six days old: the cluster may have forgotten which of its messages are stored"
-        raise Refused(Code.PRECONDITION_FAILED, what, "compare the topics (ledgermq jobs compare), and make a new plan for the rest")
+        what = (
+            "the plan is more than six days old: the cluster may have forgotten which of its"
+            " messages are stored"
+        )
+        raise Refused(
+            Code.PRECONDITION_FAILED,
+            what,
+            "compare the topics (ledgermq jobs compare), and make a new plan for the rest",
+        )
     if not plan.done:
         _check_source(plan, source)
 
 
 def _check_source(plan: Plan, source: Opened) -> None:
     """Refuse a range whose last messages the log does not have. Raises Unreachable or Refused."""
-    ends = offsets_at(source.connection, source.target, source.locate(), Start(earliest=False)) if plan.last else {}
+    ends = (
+        offsets_at(source.connection, source.target, source.locate(), Start(earliest=False))
+        if plan.last
+        else {}
+    )
     for place, wanted in queues_of(plan.ends).items():
         name = plan.last.get(place.broker_group, {}).get(str(place.queue))
         if name is None or place not in ends:
@@ -167,21 +230,30 @@ def _check_source(plan: Plan, source: Opened) -> None:
         found = list(source.name_before(place, wanted)) if wanted <= ends[place] else None
         if found != name:
             where = f"queue {place.queue} of broker group {place.broker_group}"
-            what = f"the plan ends {where} with a message that topic {plan.topic} does not have: it was restored from an older state"
+            what = (
+                f"the plan ends {where} with a message that topic {plan.topic} does not have: it"
+                " was restored from an older state"
+            )
             remedy = "compare the topics (ledgermq jobs compare), and make a new plan for the rest"
             raise Refused(Code.PRECONDITION_FAILED, what, remedy)
 
 
 def range_options(plan: Plan, source: Opened) -> dict[str, str]:
-    """The range of the plan as options of the data source. Queues that the topic got since the plan was made have an empty range."""
+    """The range of the plan as options of the data source. Queues that the topic got since the plan
+    was made have an empty range."""
     nothing = {Place(*queue): 0 for queue in source.locate().queues}
     ranges = {"startingOffsets": plan.starts, "endingOffsets": plan.ends}
-    return {name: json.dumps(places_of(nothing | queues_of(places))) for name, places in ranges.items()}
+    return {
+        name: json.dumps(places_of(nothing | queues_of(places))) for name, places in ranges.items()
+    }
 
 
-def replay(session: SparkSession, plan: Plan, source: Mapping[str, str], goal: Mapping[str, str]) -> tuple[Plan, int]:
-    """Copy what is missing; each source queue keeps its order. `source` and `goal`: options of the data source, with the plan's range.
-    Returns the plan as done, and the number of messages that the target has of it."""
+def replay(
+    session: SparkSession, plan: Plan, source: Mapping[str, str], goal: Mapping[str, str]
+) -> tuple[Plan, int]:
+    """Copy what is missing; each source queue keeps its order. `source` and `goal`: options of the
+    data source, with the plan's range. Returns the plan as done, and the number of messages that
+    the target has of it."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -189,7 +261,9 @@ def replay(session: SparkSession, plan: Plan, source: Mapping[str, str], goal: M
     if plan.where:
         frame = frame.where(plan.where)
     seen = Observation()
-    rows = frame.observe(seen, F.count(F.lit(1)).alias("n")).select(*SENT, F.concat_ws("/", "broker_group", "queue").alias("queue_key"))
+    rows = frame.observe(seen, F.count(F.lit(1)).alias("n")).select(
+        *SENT, F.concat_ws("/", "broker_group", "queue").alias("queue_key")
+    )
     fixed = {"writeId": f"replay {plan.id}", "brokerGroups": ",".join(plan.to_broker_groups)}
     rows.write.format("ledgermq").options(**goal, **fixed).mode("append").save()
     return replace(plan, done=True), int(seen.get["n"])

@@ -21,11 +21,14 @@ def this_cluster(connection: Connection, files: Files) -> contexts.Context:
     keys = connection.credentials or Credentials("", "")
     ca, certificate, key = (str(path.absolute()) if path else "" for path in files)
     endpoints = ";".join(map(str, connection.addresses))
-    return contexts.Context(endpoints, connection.tls, ca, certificate, key, keys.access_key, keys.secret_key)
+    return contexts.Context(
+        endpoints, connection.tls, ca, certificate, key, keys.access_key, keys.secret_key
+    )
 
 
 def other_cluster(name: str | None, endpoints: str | None) -> contexts.Context | None:
-    """The second cluster of a command; None: it names none. The keys of the first cluster never sign calls to it."""
+    """The second cluster of a command; None: it names none. The keys of the first cluster never
+    sign calls to it."""
     if name is not None and endpoints is not None:
         raise BadArgument("a context and endpoints name two clusters", "give one of them")
     if name is not None:
@@ -57,7 +60,11 @@ def check_exists(target: Target, timeout_s: float) -> None:
     """Raises Unreachable or Refused."""
     with target.connect(timeout_s) as connection:
         if not connection.locate(target.topic, target.namespace).broker_groups:
-            raise Refused(Code.TOPIC_NOT_FOUND, f"topic {target.stored_topic} has no queues", REMEDIES[Code.TOPIC_NOT_FOUND])
+            raise Refused(
+                Code.TOPIC_NOT_FOUND,
+                f"topic {target.stored_topic} has no queues",
+                REMEDIES[Code.TOPIC_NOT_FOUND],
+            )
 
 
 def topic_pairs(
@@ -68,20 +75,39 @@ def topic_pairs(
     other_topic: str | None,
     other: contexts.Context | None,
 ) -> tuple[list[tuple[Target, Target]], list[tuple[str, str]]]:
-    """The topics to compare, and the names of topics that only one cluster has, with the word for that cluster."""
+    """The topics to compare, and the names of topics that only one cluster has, with the word for
+    that cluster."""
     there = other or here
     if topic is not None:
         if other is None and other_topic is None:
-            raise BadArgument("there is nothing to compare the topic with", "give --with-topic, --with-context or --with-endpoints")
-        pair = target_in(here, namespace, topic), target_in(there, *name_of(other_topic or topic, namespace))
+            raise BadArgument(
+                "there is nothing to compare the topic with",
+                "give --with-topic, --with-context or --with-endpoints",
+            )
+        pair = (
+            target_in(here, namespace, topic),
+            target_in(there, *name_of(other_topic or topic, namespace)),
+        )
         for target in pair:
             check_exists(target, connection.timeout_s)
         return [pair], []
     if other is None or other_topic is not None:
-        raise BadArgument("no topic is named", "give --topic, or name another cluster to compare all topics: --with-context")
+        raise BadArgument(
+            "no topic is named",
+            "give --topic, or name another cluster to compare all topics: --with-context",
+        )
     credentials = Credentials(other.access_key, other.secret_key) if other.access_key else None
     wire = wire_of(other.tls, *files_of(other))
-    with Connection(other.endpoints, timeout_s=connection.timeout_s, credentials=credentials, **wire) as second:
-        mine, theirs = ({found.name for found in Admin(one).topics()} for one in (connection, second))
-    both = [(target_in(here, *parse_stored(name)), target_in(there, *parse_stored(name))) for name in sorted(mine & theirs)]
-    return both, [(name, "this") for name in sorted(mine - theirs)] + [(name, "the other") for name in sorted(theirs - mine)]
+    with Connection(
+        other.endpoints, timeout_s=connection.timeout_s, credentials=credentials, **wire
+    ) as second:
+        mine, theirs = (
+            {found.name for found in Admin(one).topics()} for one in (connection, second)
+        )
+    both = [
+        (target_in(here, *parse_stored(name)), target_in(there, *parse_stored(name)))
+        for name in sorted(mine & theirs)
+    ]
+    return both, [(name, "this") for name in sorted(mine - theirs)] + [
+        (name, "the other") for name in sorted(theirs - mine)
+    ]

@@ -1,9 +1,12 @@
-"""Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what directories alone prove about them.
+"""Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what
+directories alone prove about them.
 
-Such groups have no committing majority: with an in-sync set of one, only the master holds the newest confirmed entries. Proven is what a
-replica recorded as confirmed (checkpoint, snapshot, consume queues; for a running one, what its node has applied) and holds, with the chain
-that leads to it. The record of the highest epoch implies all earlier ones, because only replicas that hold every confirmed entry can be
-elected. Entries without any record were acknowledged only to clients of their master (class MASTER), and are no finding wherever they end.
+Such groups have no committing majority: with an in-sync set of one, only the master holds the
+newest confirmed entries. Proven is what a replica recorded as confirmed (checkpoint, snapshot,
+consume queues; for a running one, what its node has applied) and holds, with the chain that leads
+to it. The record of the highest epoch implies all earlier ones, because only replicas that hold
+every confirmed entry can be elected. Entries without any record were acknowledged only to clients
+of their master (class MASTER), and are no finding wherever they end.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ class _Parting:
 
 
 def agree_by_record(result: GroupResult) -> None:
-    """Find the compared index, which is the highest that any replica recorded as confirmed, and the replicas that leave the history leading
-    to it."""
+    """Find the compared index, which is the highest that any replica recorded as confirmed, and the
+    replicas that leave the history leading to it."""
     named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
     members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
     reference, partings = _reference(members)
@@ -48,7 +51,11 @@ def agree_by_record(result: GroupResult) -> None:
             _judge(result, one, reference, parting)
     result.compared, result.proven_by = limit, reference.name
     sound = [one for one in members if one.name not in result.divergent and one.stale_from is None]
-    claims = [(one.known_commit, one) for one in sound if not (one.ends_whole and one.known_commit > one.last_index)]
+    claims = [
+        (one.known_commit, one)
+        for one in sound
+        if not (one.ends_whole and one.known_commit > one.last_index)
+    ]
     result.recorded = max((index for index, _ in claims), default=None)
     if result.recorded is None or result.recorded <= limit:
         return
@@ -60,7 +67,10 @@ def agree_by_record(result: GroupResult) -> None:
     elif not result.missing and not slow and not result.lost:
         for _, one in (claim for claim in claims if claim[0] > limit):
             file, start, end = entry_place(one, one.held + 1)
-            proof = f"index {result.recorded} was recorded as confirmed, no replica holds it whole, this one holds {one.held}"
+            proof = (
+                f"index {result.recorded} was recorded as confirmed, no replica holds it whole,"
+                f" this one holds {one.held}"
+            )
             one.flaws.append(Flaw("commit.lost", file, one.held + 1, start, end, proof))
 
 
@@ -69,15 +79,24 @@ def _confirmed(one: Replica) -> int:
 
 
 def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _Parting]]:
-    """The replica whose confirmed history counts: of the highest epoch, then of the highest index, unless more replicas recorded
-    another."""
+    """The replica whose confirmed history counts: of the highest epoch, then of the highest index,
+    unless more replicas recorded another."""
     points = [(entry(one, _confirmed(one)), one) for one in members if _confirmed(one) >= 0]
-    order = [one for found, one in sorted(points, key=lambda row: ((row[0] or (-1,))[0], _confirmed(row[1])), reverse=True)]
+    order = [
+        one
+        for found, one in sorted(
+            points, key=lambda row: ((row[0] or (-1,))[0], _confirmed(row[1])), reverse=True
+        )
+    ]
     first: tuple[Replica | None, dict[str, _Parting]] = (None, {})
     for reference in order:
         partings = {one.name: _parting(one, reference) for one in members if one is not reference}
         known = {name: parting for name, parting in partings.items() if parting is not None}
-        against = [one for one in members if one.name in known and _contradicts(one, reference, known[one.name])]
+        against = [
+            one
+            for one in members
+            if one.name in known and _contradicts(one, reference, known[one.name])
+        ]
         if first[0] is None:
             first = (reference, known)
         if 2 * len(against) < len(members) or len(against) < 2:
@@ -86,26 +105,37 @@ def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _P
 
 
 def _contradicts(one: Replica, reference: Replica, parting: _Parting) -> bool:
-    """Whether a replica recorded another history as confirmed, and no operator gave that history up."""
+    """Whether a replica recorded another history as confirmed, and no operator gave that history
+    up."""
     return parting.index <= one.known_commit and _given_up_by(reference, one, parting.index) is None
 
 
 def _parting(one: Replica, reference: Replica) -> _Parting | None:
-    """The first entry up to the reference's confirmed one at which two replicas hold different intact entries."""
+    """The first entry up to the reference's confirmed one at which two replicas hold different
+    intact entries."""
     limit = min(_confirmed(reference), one.held)
     theirs = {report.base: report for report in reference.filled}
     for report in one.filled:
         other = theirs.get(report.base)
         if other is None:
             continue
-        keys = [(each.first_index, each.last_index, each.last_chain, each.end) for each in (report, other)]
+        keys = [
+            (each.first_index, each.last_index, each.last_chain, each.end)
+            for each in (report, other)
+        ]
         if keys[0] == keys[1] and not report.damaged and not other.damaged:
             continue
         own, their = read_table(one, report), read_table(reference, other)
-        low, high = max(own.first, their.first), min(own.first + len(own.chain), their.first + len(their.chain), limit + 1)
+        low, high = (
+            max(own.first, their.first),
+            min(own.first + len(own.chain), their.first + len(their.chain), limit + 1),
+        )
         if high <= low:
             continue
-        mine, yours = own.chain[low - own.first : high - own.first], their.chain[low - their.first : high - their.first]
+        mine, yours = (
+            own.chain[low - own.first : high - own.first],
+            their.chain[low - their.first : high - their.first],
+        )
         at = first_apart(mine, yours)
         if at is not None:
             return _Parting(low + at, report, own, their)
@@ -113,8 +143,8 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
 
 
 def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Parting) -> None:
-    """Classify how a replica left the confirmed history: with an unconfirmed tail, by an operator's decision, or in violation of the
-    rules."""
+    """Classify how a replica left the confirmed history: with an unconfirmed tail, by an operator's
+    decision, or in violation of the rules."""
     index = parting.index
     forced = _given_up_by(reference, one, index)
     if forced is not None and index <= one.known_commit:
@@ -124,21 +154,40 @@ def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Part
 
 
 def _given_up_by(reference: Replica, one: Replica, index: int) -> dict[str, object] | None:
-    """The record by which an operator forced a master that did not keep what a replica has from `index` on."""
+    """The record by which an operator forced a master that did not keep what a replica has from
+    `index` on."""
     own = entry(one, index)
-    return next((value for _, value, _ in _elections(reference) if own is not None and gives_up(value, index, own[0])), None)
+    return next(
+        (
+            value
+            for _, value, _ in _elections(reference)
+            if own is not None and gives_up(value, index, own[0])
+        ),
+        None,
+    )
 
 
 def gives_up(value: Mapping[str, object], index: int, epoch: int) -> bool:
-    """Whether this is the record of a forced master that kept nothing from `index` on, where others had an entry of this epoch."""
+    """Whether this is the record of a forced master that kept nothing from `index` on, where others
+    had an entry of this epoch."""
     kept, forced = value.get("kept"), value.get("epoch")
-    return isinstance(kept, int) and isinstance(forced, int) and kept + 1 == index and 0 <= epoch < forced
+    return (
+        isinstance(kept, int)
+        and isinstance(forced, int)
+        and kept + 1 == index
+        and 0 <= epoch < forced
+    )
 
 
-def note_given_up(result: GroupResult, one: Replica, index: int, forced: Mapping[str, object]) -> None:
+def note_given_up(
+    result: GroupResult, one: Replica, index: int, forced: Mapping[str, object]
+) -> None:
     """Note that an operator's decision gave up what a replica holds from `index` on."""
     one.stale_from = index
-    result.given_up[one.name] = f"given up when an operator forced {forced.get('node')} to be master of epoch {forced.get('epoch')}"
+    result.given_up[one.name] = (
+        f"given up when an operator forced {forced.get('node')} to be master of epoch"
+        f" {forced.get('epoch')}"
+    )
 
 
 def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport]]:
@@ -174,7 +223,9 @@ def check_leaders(result: GroupResult) -> None:
                 if own_term != term or (index, leader) == usual:
                     continue
                 _, start, end = entry_place(one, index)
-                rest = [(at, other) for at, other in sorted(records) if (at, other) != (index, leader)]
+                rest = [
+                    (at, other) for at, other in sorted(records) if (at, other) != (index, leader)
+                ]
                 others = " and ".join(f"{other} with entry {at}" for at, other in rest)
                 proof = f"term {term} begins with {leader} as leader here, elsewhere with {others}"
                 one.flaws.append(Flaw("term.leader", report.file, index, start, end, proof))

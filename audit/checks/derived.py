@@ -1,7 +1,8 @@
-"""Index files and consume queues: derived again from the entries of a log file and compared with the stored units.
+"""Index files and consume queues: derived again from the entries of a log file and compared with
+the stored units.
 
-The log is the reference here; a derived file proves nothing. Bytes behind the last unit are checked separately, without the log (`tails`),
-and judged by `after_scan`.
+The log is the reference here; a derived file proves nothing. Bytes behind the last unit are checked
+separately, without the log (`tails`), and judged by `after_scan`.
 """
 
 from __future__ import annotations
@@ -36,20 +37,24 @@ if TYPE_CHECKING:
     from ledgermq_native.audit_scan import Clean, Queue
 
 REACH_MAX = 1 << 20
-"""Numbers farther apart than this are read separately: one of them is damaged, and the range between them is not read."""
+"""Numbers farther apart than this are read separately: one of them is damaged, and the range
+between them is not read."""
 WAITING_MAX = 100
-"""At most this many separate runs of missing units are kept per queue and log file, and as many of blank ones."""
+"""At most this many separate runs of missing units are kept per queue and log file, and as many of
+blank ones."""
 PRE_BLANK_SIZE = 0x7FFFFFFF
 """The size in the unit of a removed message, whose other fields are 0."""
 
 
 @dataclass(slots=True)
 class QueueRun:
-    """One (topic, queue) within one log file: its queue offsets first … last, and which of them are in the consume queue.
+    """One (topic, queue) within one log file: its queue offsets first … last, and which of them are
+    in the consume queue.
 
-    For its first and its last message also the index, the number of intact entries before it in the file, and its offset. `waiting`: runs
-    of messages without units, each as first and last queue offset, first and last index; `blanks`: of those whose units are the ones of
-    removed messages. `filed_offset` and `filed_index`: the last message with a unit.
+    For its first and its last message also the index, the number of intact entries before it in the
+    file, and its offset. `waiting`: runs of messages without units, each as first and last queue
+    offset, first and last index; `blanks`: of those whose units are the ones of removed messages.
+    `filed_offset` and `filed_index`: the last message with a unit.
     """
 
     topic: str
@@ -89,7 +94,15 @@ class IndexCheck:
         if self._task.key:
             return True
         try:
-            return read_space(self._task.index_directory, self._task.index_file_bytes, start, start + len(units)) == units
+            return (
+                read_space(
+                    self._task.index_directory,
+                    self._task.index_file_bytes,
+                    start,
+                    start + len(units),
+                )
+                == units
+            )
         except OSError:
             return False
 
@@ -104,7 +117,12 @@ class IndexCheck:
         index = entries.index[rows]
         first, last = int(index.min()), int(index.max())
         try:
-            data = read_space(task.index_directory, task.index_file_bytes, first * INDEX_UNIT_BYTES, (last + 1) * INDEX_UNIT_BYTES)
+            data = read_space(
+                task.index_directory,
+                task.index_file_bytes,
+                first * INDEX_UNIT_BYTES,
+                (last + 1) * INDEX_UNIT_BYTES,
+            )
         except OSError as error:
             self._add("file.read", first, 0, INDEX_UNIT_BYTES, f"{error.strerror}")
             return
@@ -122,22 +140,40 @@ class IndexCheck:
         for at in np.flatnonzero(different).tolist():
             has, wants = stored[at].tobytes(), wanted[at].tobytes()
             if not any(has):
-                self._add("index.missing", int(index[at]), 0, INDEX_UNIT_BYTES, "the unit was never written", torn=True)
+                self._add(
+                    "index.missing",
+                    int(index[at]),
+                    0,
+                    INDEX_UNIT_BYTES,
+                    "the unit was never written",
+                    torn=True,
+                )
             else:
                 start, stop = differing(has, wants)
                 proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
-                self._add("index.unit", int(index[at]), start, stop, proof, torn=_of_replaced(stored[at], wanted[at]))
+                self._add(
+                    "index.unit",
+                    int(index[at]),
+                    start,
+                    stop,
+                    proof,
+                    torn=_of_replaced(stored[at], wanted[at]),
+                )
 
-    def _add(self, rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False) -> None:
+    def _add(
+        self, rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False
+    ) -> None:
         place = index * INDEX_UNIT_BYTES
         base = place - place % self._task.index_file_bytes
         file = f"{self._shown}/{base:020d}"
-        self.flaws.append(Flaw(rule, file, index, place - base + start, place - base + stop, proof, torn))
+        self.flaws.append(
+            Flaw(rule, file, index, place - base + start, place - base + stop, proof, torn)
+        )
 
 
 def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
-    """Places of numbers that are not negative, in groups separated by gaps of more than `REACH_MAX`; a single group, unless a number is
-    damaged."""
+    """Places of numbers that are not negative, in groups separated by gaps of more than
+    `REACH_MAX`; a single group, unless a number is damaged."""
     if not len(numbers):
         return
     low, high = int(numbers.min()), int(numbers.max())
@@ -151,13 +187,17 @@ def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
 
 
 def _of_replaced(has: np.void, wants: np.void) -> bool:
-    """Whether a unit describes an entry of an older term, which a leader replaced by the current one."""
+    """Whether a unit describes an entry of an older term, which a leader replaced by the current
+    one."""
     same = has["magic"] == wants["magic"] and has["index"] == wants["index"]
-    return bool(same and 0 <= has["term"] < wants["term"] and has["pos"] > 0 and has["size"] >= HEADER_BYTES)
+    return bool(
+        same and 0 <= has["term"] < wants["term"] and has["pos"] > 0 and has["size"] >= HEADER_BYTES
+    )
 
 
 class QueueCheck:
-    """Compares consume queue units with messages, and follows the density of queue offsets through one log file."""
+    """Compares consume queue units with messages, and follows the density of queue offsets through
+    one log file."""
 
     def __init__(self, task: LogFile) -> None:
         self.flaws: list[Flaw] = []
@@ -168,7 +208,8 @@ class QueueCheck:
         return sorted(self._runs.values(), key=lambda run: (run.topic, run.queue))
 
     def agrees(self, queues: Sequence[Queue]) -> bool:
-        """Whether the messages of a window that was checked elsewhere continue their queues, and have the units that they must have."""
+        """Whether the messages of a window that was checked elsewhere continue their queues, and
+        have the units that they must have."""
         return all(map(self._agrees, queues))
 
     def _agrees(self, found: Queue) -> bool:
@@ -180,7 +221,10 @@ class QueueCheck:
             return True
         folder = f"{task.root}/consumequeue/{found.topic.decode('utf-8', 'replace')}/{found.queue}"
         try:
-            return read_space(folder, task.queue_file_bytes, start, start + len(found.units)) == found.units
+            return (
+                read_space(folder, task.queue_file_bytes, start, start + len(found.units))
+                == found.units
+            )
         except OSError:
             return False
 
@@ -190,11 +234,21 @@ class QueueCheck:
             key = found.topic, found.queue
             run = self._runs.get(key)
             if run is None:
-                first = clean.index + found.first_row, ordinal + found.first_row, start + found.first_at
+                first = (
+                    clean.index + found.first_row,
+                    ordinal + found.first_row,
+                    start + found.first_at,
+                )
                 name = found.topic.decode("utf-8", "replace")
-                run = self._runs[key] = QueueRun(name, found.queue, found.first, found.last, 0, *first)
+                run = self._runs[key] = QueueRun(
+                    name, found.queue, found.first, found.last, 0, *first
+                )
             run.last, run.count = found.last, run.count + found.count
-            run.last_index, run.last_ordinal, run.last_at = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
+            run.last_index, run.last_ordinal, run.last_at = (
+                clean.index + found.last_row,
+                ordinal + found.last_row,
+                start + found.last_at,
+            )
             run.filed_offset, run.filed_index = run.last, run.last_index
 
     def check(self, entries: Columns) -> None:
@@ -206,7 +260,12 @@ class QueueCheck:
         sorted_topics, sorted_queues = topics[order], entries.queue[rows][order]
         edges = np.flatnonzero((np.diff(sorted_topics) != 0) | (np.diff(sorted_queues) != 0)) + 1
         for group in np.split(order, edges):
-            self._check_queue(entries.topics[int(topics[group[0]])], int(entries.queue[rows[group[0]]]), entries, rows[group])
+            self._check_queue(
+                entries.topics[int(topics[group[0]])],
+                int(entries.queue[rows[group[0]]]),
+                entries,
+                rows[group],
+            )
 
     def _check_queue(self, topic: bytes, queue: int, entries: Columns, rows: I64) -> None:
         offsets = entries.queue_offset[rows]
@@ -214,12 +273,18 @@ class QueueCheck:
         run = self._runs.get((topic, queue))
         if run is None:
             first, row = int(offsets[0]), int(rows[0])
-            run = self._runs[topic, queue] = QueueRun(name, queue, first, first - 1, 0, *entries.place_of(row))
+            run = self._runs[topic, queue] = QueueRun(
+                name, queue, first, first - 1, 0, *entries.place_of(row)
+            )
         for at in np.flatnonzero(np.diff(offsets, prepend=run.last) != 1).tolist():
             expected = (int(offsets[at - 1]) if at else run.last) + 1
             if may_begin(name, int(offsets[at]), expected):
                 continue
-            before = entries.place_of(int(rows[at - 1])) if at else (run.last_index, run.last_ordinal, run.last_at)
+            before = (
+                entries.place_of(int(rows[at - 1]))
+                if at
+                else (run.last_index, run.last_ordinal, run.last_at)
+            )
             self._density(entries, int(rows[at]), expected, f"{name}/{queue}", before)
         run.last = int(offsets[-1])
         run.last_index, run.last_ordinal, run.last_at = entries.place_of(int(rows[-1]))
@@ -227,23 +292,46 @@ class QueueCheck:
         for near in near_each_other(offsets) if not self._task.key else ():
             self._check_units(run, entries, rows[near], offsets[near])
 
-    def _density(self, entries: Columns, row: int, expected: int, queue: str, before: tuple[int, int, int]) -> None:
+    def _density(
+        self, entries: Columns, row: int, expected: int, queue: str, before: tuple[int, int, int]
+    ) -> None:
         """`before`: index, ordinal and place of the queue's message before this row."""
-        index, start, offset = int(entries.index[row]), int(entries.offset[row]), int(entries.queue_offset[row])
+        index, start, offset = (
+            int(entries.index[row]),
+            int(entries.offset[row]),
+            int(entries.queue_offset[row]),
+        )
         lost = index - before[0] - int(entries.ordinal[row]) + before[1]
         flaw = density_flaw(self._task.shown, queue, (index, start), offset, expected)
         # Damaged entries in between may have had the missing queue offsets.
         explained = 0 < offset - expected <= lost
-        self.flaws.append(replace(flaw, measures=((flaw.file, before[2], start + HEADER_BYTES),)) if explained else flaw)
+        self.flaws.append(
+            replace(flaw, measures=((flaw.file, before[2], start + HEADER_BYTES),))
+            if explained
+            else flaw
+        )
 
     def _check_units(self, run: QueueRun, entries: Columns, rows: I64, offsets: I64) -> None:
         low, high = int(offsets.min()), int(offsets.max())
         task = self._task
         folder = f"consumequeue/{run.topic}/{run.queue}"
         try:
-            data = read_space(f"{task.root}/{folder}", task.queue_file_bytes, low * QUEUE_UNIT_BYTES, (high + 1) * QUEUE_UNIT_BYTES)
+            data = read_space(
+                f"{task.root}/{folder}",
+                task.queue_file_bytes,
+                low * QUEUE_UNIT_BYTES,
+                (high + 1) * QUEUE_UNIT_BYTES,
+            )
         except OSError as error:
-            self._add("file.read", folder, low, int(entries.index[rows[0]]), 0, QUEUE_UNIT_BYTES, f"{error.strerror}")
+            self._add(
+                "file.read",
+                folder,
+                low,
+                int(entries.index[rows[0]]),
+                0,
+                QUEUE_UNIT_BYTES,
+                f"{error.strerror}",
+            )
             return
         stored = np.zeros(high - low + 1, QUEUE_UNIT)
         whole = len(data) // QUEUE_UNIT_BYTES
@@ -254,14 +342,25 @@ class QueueCheck:
         wanted["size"] = entries.total_size[rows]
         wanted["tags_code"] = entries.tags_code[rows]
         empty = (stored["pos"] == 0) & (stored["size"] == 0) & (stored["tags_code"] == 0)
-        blank: Flags = (stored["pos"] == 0) & (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
+        blank: Flags = (
+            (stored["pos"] == 0) & (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
+        )
         different: Flags = (stored.view("V20") != wanted.view("V20")) & ~empty & ~blank
         for at in np.flatnonzero(different).tolist():
             has, wants = stored[at].tobytes(), wanted[at].tobytes()
             start, stop = differing(has, wants)
             place = int(offsets[at]) * QUEUE_UNIT_BYTES % task.queue_file_bytes
             proof = f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}"
-            flaw = queue_flaw(task, "queue.unit", folder, int(offsets[at]), int(entries.index[rows[at]]), start, stop, proof)
+            flaw = queue_flaw(
+                task,
+                "queue.unit",
+                folder,
+                int(offsets[at]),
+                int(entries.index[rows[at]]),
+                start,
+                stop,
+                proof,
+            )
             self.flaws.append(replace(flaw, torn=bytewise.cut_by_sector(has, wants, place)))
         index, filed = entries.index[rows], np.flatnonzero(~empty)
         _add_runs(run.waiting, np.flatnonzero(empty), index, offsets)
@@ -269,13 +368,17 @@ class QueueCheck:
         if len(filed):
             run.filed_offset, run.filed_index = int(offsets[filed[-1]]), int(index[filed[-1]])
 
-    def _add(self, rule: str, folder: str, offset: int, index: int, start: int, stop: int, proof: str) -> None:
+    def _add(
+        self, rule: str, folder: str, offset: int, index: int, start: int, stop: int, proof: str
+    ) -> None:
         self.flaws.append(queue_flaw(self._task, rule, folder, offset, index, start, stop, proof))
 
 
 def _add_runs(runs: list[list[int]], rows: I64, index: I64, offsets: I64) -> None:
     """Add the messages of some rows to runs of messages with consecutive queue offsets."""
-    for part in np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1) if len(rows) else []:
+    for part in (
+        np.split(rows, np.flatnonzero(np.diff(offsets[rows]) != 1) + 1) if len(rows) else []
+    ):
         first, last = int(part[0]), int(part[-1])
         found = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
         before = runs[-1] if runs else None
@@ -286,13 +389,30 @@ def _add_runs(runs: list[list[int]], rows: I64, index: I64, offsets: I64) -> Non
 
 
 def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, expected: int) -> Flaw:
-    """The flaw of an entry (index, place in its file) whose queue offset does not follow the previous one."""
+    """The flaw of an entry (index, place in its file) whose queue offset does not follow the
+    previous one."""
     rule = "record.queue-offset" if offset > expected else "record.queue-repeat"
     place = entry[1] + HEADER_BYTES
-    return Flaw(rule, file, entry[0], place + 20, place + 28, f"queue offset {offset} of {queue} follows {expected - 1}")
+    return Flaw(
+        rule,
+        file,
+        entry[0],
+        place + 20,
+        place + 28,
+        f"queue offset {offset} of {queue} follows {expected - 1}",
+    )
 
 
-def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | None, start: int, stop: int, proof: str) -> Flaw:
+def queue_flaw(
+    task: LogFile,
+    rule: str,
+    folder: str,
+    offset: int,
+    index: int | None,
+    start: int,
+    stop: int,
+    proof: str,
+) -> Flaw:
     """A flaw at unit `offset` of the consume queue in `folder`."""
     place = offset * QUEUE_UNIT_BYTES
     base = place - place % task.queue_file_bytes
@@ -302,8 +422,9 @@ def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | 
 
 @dataclass(slots=True)
 class TailReport:
-    """One set of derived files, checked without the log: the end (absolute, exclusive) of its nonzero bytes, its flaws, and where files are
-    missing between others: start of the gap, and start of the next file."""
+    """One set of derived files, checked without the log: the end (absolute, exclusive) of its
+    nonzero bytes, its flaws, and where files are missing between others: start of the gap, and
+    start of the next file."""
 
     folder: str
     used: int
@@ -315,7 +436,8 @@ class TailReport:
 
 
 def tails(task: LogFile) -> Iterator[TailReport]:
-    """Index files, then every consume queue of a replica: names, sizes, and the end of the written part."""
+    """Index files, then every consume queue of a replica: names, sizes, and the end of the written
+    part."""
     yield space_tail(task, f"{task.log_folder}/index", task.index_file_bytes)
     queues = f"{task.root}/consumequeue"
     for topic in names_in(queues):
@@ -331,20 +453,39 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
     running, expected = task.end_pos is not None, None
     for base, name in numbered_files(f"{task.root}/{folder}"):
         if base % file_bytes:
-            report.flaws.append(Flaw("file.name", f"{shown}/{name}", None, 0, 0, f"the offset is no multiple of {file_bytes}"))
+            report.flaws.append(
+                Flaw(
+                    "file.name",
+                    f"{shown}/{name}",
+                    None,
+                    0,
+                    0,
+                    f"the offset is no multiple of {file_bytes}",
+                )
+            )
             continue
         try:
             size, last = _length_and_end(f"{task.root}/{folder}/{name}", running=running)
             if size != file_bytes:
                 bounds = min(size, file_bytes), max(size, file_bytes)
-                report.flaws.append(Flaw("file.length", f"{shown}/{name}", None, *bounds, f"{size} bytes instead of {file_bytes}"))
+                report.flaws.append(
+                    Flaw(
+                        "file.length",
+                        f"{shown}/{name}",
+                        None,
+                        *bounds,
+                        f"{size} bytes instead of {file_bytes}",
+                    )
+                )
             if last >= 0:
                 report.used, report.last_file = base + last + 1, name
         except OSError as error:
             if running and isinstance(error, FileNotFoundError):
                 # It was removed since the directory was listed.
                 continue
-            report.flaws.append(Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}"))
+            report.flaws.append(
+                Flaw("file.read", f"{shown}/{name}", None, 0, file_bytes, f"{error.strerror}")
+            )
         if expected is None:
             report.first_base = base
         elif base != expected:
@@ -354,7 +495,7 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
 
 
 def _length_and_end(path: str, *, running: bool) -> tuple[int, int]:
-    """The size of a file and its last nonzero byte, or −1. For a running replica the latter is −1, because its files continue behind the
-    checked part. Raises OSError."""
+    """The size of a file and its last nonzero byte, or −1. For a running replica the latter is −1,
+    because its files continue behind the checked part. Raises OSError."""
     with open_file(path) as file:
         return file.size, -1 if running else last_nonzero(file, file.size)

@@ -18,7 +18,8 @@ Spans = list[tuple[int, int]]
 
 @dataclass(slots=True)
 class StoredResult:
-    """What was compared of the log of one broker group in the store, and what was not, in positions of the log."""
+    """What was compared of the log of one broker group in the store, and what was not, in positions
+    of the log."""
 
     place: str
     log_id: str
@@ -45,7 +46,8 @@ class StoredResult:
     begins_with: int = 0
     """The entry with which the stored log begins, whether its file is there or not."""
     sound: list[tuple[LogFile, LogReport]] = field(default_factory=list)
-    """The files that are what their manifests, the replicas' records and their neighbours say, in order of position, with their scans."""
+    """The files that are what their manifests, the replicas' records and their neighbours say, in
+    order of position, with their scans."""
 
 
 @dataclass(slots=True)
@@ -55,9 +57,11 @@ class GroupResult:
     group: str
     replicas: list[Replica]
     rule: str = MAJORITY
-    """What makes an entry committed (docs/format.md §11): a majority, or the members of an in-sync set."""
+    """What makes an entry committed (docs/format.md §11): a majority, or the members of an in-sync
+    set."""
     proven_by: str | None = None
-    """With appointed masters: the replica whose history is the confirmed one up to the compared index."""
+    """With appointed masters: the replica whose history is the confirmed one up to the compared
+    index."""
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
     compared: int | None = None
@@ -66,21 +70,25 @@ class GroupResult:
     missing: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     folds: list[tuple[Finding, Finding]] = field(default_factory=list)
-    """Findings that are not reported, each with the reported failing finding that covers its bytes."""
+    """Findings that are not reported, each with the reported failing finding that covers its
+    bytes."""
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     divergent: dict[str, int] = field(default_factory=dict)
     """Replica → first index at which its entry differs from the majority's."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Replicas with entries that an operator gave up by forcing another master → the record of it."""
+    """Replicas with entries that an operator gave up by forcing another master → the record of
+    it."""
     moved: set[str] = field(default_factory=set)
     """Replicas that were written to during the audit."""
     excused: set[str] = field(default_factory=set)
-    """Replicas that need not reach the compared index: backups, learners, former members, and those that lack only election records."""
+    """Replicas that need not reach the compared index: backups, learners, former members, and those
+    that lack only election records."""
     former: set[str] = field(default_factory=set)
     """Former members: the files of such a replica end where it was removed."""
     returned: set[str] = field(default_factory=set)
-    """Replicas in a new directory that no membership record names yet: they lost their data, and have made no promises since."""
+    """Replicas in a new directory that no membership record names yet: they lost their data, and
+    have made no promises since."""
     lost: dict[str, str] = field(default_factory=dict)
     """Replicas of a running cluster that could not be read → why."""
     stored: list[StoredResult] = field(default_factory=list)
@@ -90,7 +98,8 @@ class GroupResult:
 
     @property
     def proving(self) -> tuple[str, ...]:
-        """The replicas of which a majority proves what is right: the voters, or the one that holds the confirmed history."""
+        """The replicas of which a majority proves what is right: the voters, or the one that holds
+        the confirmed history."""
         return self.voters if self.proven_by is None else (self.proven_by,)
 
     @property

@@ -1,9 +1,12 @@
-"""Comparing the key index with the log (docs/format.md §14): every key of every message has its unit, and there are no other units.
+"""Comparing the key index with the log (docs/format.md §14): every key of every message has its
+unit, and there are no other units.
 
-One look checks the position as a whole; one look per file reads the part of the log that the file covers. Every look reads the position
-first, and then the log as far as the position says: in a running replica both grow meanwhile, and the position may be before the marker or
-behind it. The units of a file are the keys of the log in order, so both are walked side by side. Where the log is damaged, or begins later,
-units are skipped by the position they name, and only their chains can be checked. Bytes behind the recorded position (§14.3) are ignored.
+One look checks the position as a whole; one look per file reads the part of the log that the file
+covers. Every look reads the position first, and then the log as far as the position says: in a
+running replica both grow meanwhile, and the position may be before the marker or behind it. The
+units of a file are the keys of the log in order, so both are walked side by side. Where the log is
+damaged, or begins later, units are skipped by the position they name, and only their chains can be
+checked. Bytes behind the recorded position (§14.3) are ignored.
 """
 
 from __future__ import annotations
@@ -63,7 +66,16 @@ def check_keys(task: LogFile) -> list[Flaw]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        return [Flaw("file.read", _shown(task, task.name), None, 0, notes[0].file_bytes, f"{error.strerror}")]
+        return [
+            Flaw(
+                "file.read",
+                _shown(task, task.name),
+                None,
+                0,
+                notes[0].file_bytes,
+                f"{error.strerror}",
+            )
+        ]
 
 
 def _shown(task: LogFile, name: str) -> str:
@@ -76,7 +88,8 @@ def _is_clean(task: LogFile) -> bool:
 
 
 def _believed(task: LogFile) -> KeyPosition | None:
-    """The position, if it is valid; an index of another log does not count, because the node starts it again."""
+    """The position, if it is valid; an index of another log does not count, because the node starts
+    it again."""
     try:
         position = read_position(task.root)
     except (ValueError, OSError):
@@ -100,7 +113,14 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
     there = key_file_names(task.root)
     if position is None:
         if there and clean:
-            yield Flaw("keyindex.position", shown, None, 0, 0, "the file is missing, and there are files of a key index")
+            yield Flaw(
+                "keyindex.position",
+                shown,
+                None,
+                0,
+                0,
+                "the file is missing, and there are files of a key index",
+            )
         return
     if position.log_id != task.log_id:
         # After a recovery gave the log a new id, the next start creates a new index.
@@ -110,13 +130,18 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
         return
     yield from _check_last(task, position, shown)
     if position.rows and not position.notes:
-        proof = f"it says that {position.rows} keys of entry {position.next_index} are in the files, and names no file"
+        proof = (
+            f"it says that {position.rows} keys of entry {position.next_index} are in the files,"
+            " and names no file"
+        )
         yield Flaw("keyindex.position", shown, position.next_index, 0, size_of(path), proof)
     names = [note.name for note in position.notes]
     firsts = [(note.first_index, note.first_rows) for note in position.notes]
     full = all(note.full for note in position.notes[:-1])
     if sorted(set(names)) != names or sorted(firsts) != firsts or not full:
-        yield Flaw("keyindex.position", shown, None, 0, size_of(path), "its files do not follow each other")
+        yield Flaw(
+            "keyindex.position", shown, None, 0, size_of(path), "its files do not follow each other"
+        )
     lengths = {note.name: stat_of(f"{task.root}/index/{note.name}") for note in position.notes}
     # A node names a file no more before it removes it.
     known = _believed(task) if None in lengths.values() else position
@@ -125,7 +150,14 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
         found = lengths[note.name]
         if found is None:
             if note.name in still:
-                yield Flaw("keyindex.missing", _shown(task, note.name), note.first_index, 0, note.file_bytes, "the file is missing")
+                yield Flaw(
+                    "keyindex.missing",
+                    _shown(task, note.name),
+                    note.first_index,
+                    0,
+                    note.file_bytes,
+                    "the file is missing",
+                )
         elif found.size != note.file_bytes:
             # No byte of such a file counts.
             bounds = 0, max(found.size, note.file_bytes)
@@ -136,17 +168,33 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             for name in names_in(f"{task.root}/{folder}"):
                 if name not in names:
                     proof = "the position of the key index does not name it"
-                    yield Flaw("keyindex.extra", f"{task.group}/{folder}/{name}", None, 0, size_of(f"{task.root}/{folder}/{name}"), proof)
+                    yield Flaw(
+                        "keyindex.extra",
+                        f"{task.group}/{folder}/{name}",
+                        None,
+                        0,
+                        size_of(f"{task.root}/{folder}/{name}"),
+                        proof,
+                    )
 
 
 def _check_last(task: LogFile, position: KeyPosition, shown: str) -> Iterator[Flaw]:
-    """The position has the chain CRC and the store time of the last indexed entry, if the log has that entry."""
+    """The position has the chain CRC and the store time of the last indexed entry, if the log has
+    that entry."""
     last, size = position.next_index - 1, size_of(f"{task.root}/state/keyindex")
-    for file, start in needed(_log_files(task), Span(last, last)) if position.chain is not None and last >= 0 else ():
+    for file, start in (
+        needed(_log_files(task), Span(last, last))
+        if position.chain is not None and last >= 0
+        else ()
+    ):
         try:
             for entries in read_entries(file, start):
                 at = last - int(entries.index[0])
-                if not 0 <= at < len(entries) or int(entries.index[at]) != last or not entries.sound[at]:
+                if (
+                    not 0 <= at < len(entries)
+                    or int(entries.index[at]) != last
+                    or not entries.sound[at]
+                ):
                     continue
                 for name, has, wants in (
                     ("chain CRC", position.chain, int(entries.field("chain_crc")[at])),
@@ -182,14 +230,18 @@ class KeyFileCheck:
 
     def __post_init__(self) -> None:
         self.table = np.zeros(self.note.slots, np.int32)
-        self.bits = np.zeros((-(-12 * self.note.units // 256) if self.note.full else 0, 8), np.uint32)
+        self.bits = np.zeros(
+            (-(-12 * self.note.units // 256) if self.note.full else 0, 8), np.uint32
+        )
 
     def run(self) -> list[Flaw]:
         clean = _is_clean(self.task)
         self._go_through()
         used = int(np.count_nonzero(self.table))
         if self.number >= self.note.count and self.note.used != used:
-            self._misnamed(f"its units take {used} slots, not {self.note.used}", self.note.first_index)
+            self._misnamed(
+                f"its units take {used} slots, not {self.note.used}", self.note.first_index
+            )
         if self.note is self.position.notes[-1] and not self.passed_over:
             self._check_rows()
         if self.note.full or clean:
@@ -203,11 +255,21 @@ class KeyFileCheck:
     def _check_rows(self) -> None:
         """A start skips as many keys of the next entry as the position says are there already."""
         has, note = self.position.rows, self.note
-        wants = self.ahead + (note.first_rows if note.first_index >= self.position.next_index else 0)
+        wants = self.ahead + (
+            note.first_rows if note.first_index >= self.position.next_index else 0
+        )
         if has != wants:
-            proof = f"it says that {has} keys from entry {self.position.next_index} on are in the files, they have {wants}"
-            shown, size = f"{self.task.group}/state/keyindex", size_of(f"{self.task.root}/state/keyindex")
-            self.flaws.append(Flaw("keyindex.position", shown, self.position.next_index, 0, size, proof))
+            proof = (
+                f"it says that {has} keys from entry {self.position.next_index} on are in the"
+                f" files, they have {wants}"
+            )
+            shown, size = (
+                f"{self.task.group}/state/keyindex",
+                size_of(f"{self.task.root}/state/keyindex"),
+            )
+            self.flaws.append(
+                Flaw("keyindex.position", shown, self.position.next_index, 0, size, proof)
+            )
 
     def _flaw(self, rule: str, start: int, end: int, proof: str, index: int | None = None) -> None:
         if len(self.flaws) >= 100 * FLAWS_MAX:
@@ -242,13 +304,19 @@ class KeyFileCheck:
         if fresh and clean:
             # The log continues with unreadable entries.
             return
-        # If a power cut removed the entries of these units from the log, the next start creates a new index.
+        # If a power cut removed the entries of these units from the log, the next start creates a
+        # new index.
         proof = f"the log has no keys for the last {left} units"
-        self.flaws.append(Flaw("keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not clean))
+        self.flaws.append(
+            Flaw(
+                "keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not clean
+            )
+        )
 
     def _beside(self, entries: Entries, passed: int | None, fresh: bool) -> tuple[int | None, bool]:
-        """Check the units of some entries. `passed`: how many keys of the file's first entries are in the previous file; None once some of
-        these are unreadable. `fresh`: nothing is known about the entries before these. Returns both values for the next entries."""
+        """Check the units of some entries. `passed`: how many keys of the file's first entries are
+        in the previous file; None once some of these are unreadable. `fresh`: nothing is known
+        about the entries before these. Returns both values for the next entries."""
         keys = keys_of(entries)
         sound = entries.sound & (entries.index >= self.note.first_index)
         edges = np.flatnonzero(np.diff(sound.astype(np.int8), prepend=0, append=0))
@@ -263,12 +331,17 @@ class KeyFileCheck:
                 held = min(passed, high - low)
                 low, passed = low + held, passed - held
             rows = keys.row[low:high]
-            self._expect(keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows])
+            self._expect(
+                keys.hashes[low:high],
+                entries.pos[rows] + HEADER_BYTES,
+                entries.field("store_ms")[rows],
+                entries.index[rows],
+            )
         return passed, not bool(sound[-1])
 
     def _held_before(self, pos: I64) -> int:
-        """How many of these keys before the first unit are in the previous file: those of messages before this file's first message, and
-        those of that message without a unit here."""
+        """How many of these keys before the first unit are in the previous file: those of messages
+        before this file's first message, and those of that message without a unit here."""
         if self.number > 1:
             return 0
         low, high = map(int, np.searchsorted(pos, [self.note.begin_pos, self.note.begin_pos + 1]))
@@ -280,29 +353,62 @@ class KeyFileCheck:
         """Check that the next units are these keys."""
         note = self.note
         count = min(len(hashes), note.count - self.number)
-        seconds = np.clip((ms - note.begin_ms) // 1000, 0, SECONDS_MAX) if note.begin_ms > 0 else np.zeros(len(ms), np.int64)
-        if count and self.number == 1 and (note.begin_ms, note.begin_pos) != (int(ms[0]), int(pos[0])):
-            self._misnamed(f"its first message has store time {int(ms[0])} and position {int(pos[0])}", int(index[0]))
+        seconds = (
+            np.clip((ms - note.begin_ms) // 1000, 0, SECONDS_MAX)
+            if note.begin_ms > 0
+            else np.zeros(len(ms), np.int64)
+        )
+        if (
+            count
+            and self.number == 1
+            and (note.begin_ms, note.begin_pos) != (int(ms[0]), int(pos[0]))
+        ):
+            self._misnamed(
+                f"its first message has store time {int(ms[0])} and position {int(pos[0])}",
+                int(index[0]),
+            )
         done = 0
         for numbers, units in read_key_units(self.file, note, self.number, self.number + count):
             part = slice(done, done + len(units))
             wanted = np.empty(len(units), KEY_UNIT)
-            wanted["hash"], wanted["pos"], wanted["seconds"] = hashes[part], pos[part], seconds[part]
+            wanted["hash"], wanted["pos"], wanted["seconds"] = (
+                hashes[part],
+                pos[part],
+                seconds[part],
+            )
             wanted["previous"] = self._chain(numbers, hashes[part])
             self._compare(numbers, units, wanted, index[part])
             done += len(units)
         self.number += count
         self.ahead += int((index[:count] >= self.position.next_index).sum())
-        if count and self.number == note.count and (note.end_ms, note.end_pos) != (int(ms[count - 1]), int(pos[count - 1])):
+        if (
+            count
+            and self.number == note.count
+            and (note.end_ms, note.end_pos) != (int(ms[count - 1]), int(pos[count - 1]))
+        ):
             at = count - 1
-            self._misnamed(f"its last message has store time {int(ms[at])} and position {int(pos[at])}", int(index[at]))
+            self._misnamed(
+                f"its last message has store time {int(ms[at])} and position {int(pos[at])}",
+                int(index[at]),
+            )
 
     def _misnamed(self, what: str, index: int) -> None:
         shown = f"{self.task.group}/state/keyindex"
         size = size_of(f"{self.task.root}/state/keyindex")
-        self.flaws.append(Flaw("keyindex.position", shown, index, 0, size, f"of {self.note.name} it says something else: {what}"))
+        self.flaws.append(
+            Flaw(
+                "keyindex.position",
+                shown,
+                index,
+                0,
+                size,
+                f"of {self.note.name} it says something else: {what}",
+            )
+        )
 
-    def _compare(self, numbers: I64, units: NDArray[np.void], wanted: NDArray[np.void], index: I64) -> None:
+    def _compare(
+        self, numbers: I64, units: NDArray[np.void], wanted: NDArray[np.void], index: I64
+    ) -> None:
         different = units.view(f"V{KEY_UNIT.itemsize}") != wanted.view(f"V{KEY_UNIT.itemsize}")
         for at in np.flatnonzero(different).tolist():
             has, wants = units[at].tobytes(), wanted[at].tobytes()
@@ -313,7 +419,8 @@ class KeyFileCheck:
             self._flaw("keyindex.unit", place + start, place + stop, proof, int(index[at]))
 
     def _chain(self, numbers: I64, hashes: I64) -> I64:
-        """For consecutive units, the previous unit of each in its slot; records them in slots and filter."""
+        """For consecutive units, the previous unit of each in its slot; records them in slots and
+        filter."""
         slots = hashes % self.note.slots
         order = np.argsort(slots, kind="stable")
         sorted_slots, sorted_numbers = slots[order], numbers[order]
@@ -330,17 +437,25 @@ class KeyFileCheck:
         return previous
 
     def _pass_over(self, until: int | None) -> None:
-        """Skip units of messages below a position, or all remaining ones: their messages are unreadable, but their chains can be
-        checked."""
+        """Skip units of messages below a position, or all remaining ones: their messages are
+        unreadable, but their chains can be checked."""
         note = self.note
         for numbers, units in read_key_units(self.file, note, self.number):
             pos = units["pos"].astype(np.int64)
-            count = len(units) if until is None else int(np.argmax(pos >= until)) if bool((pos >= until).any()) else len(units)
+            count = (
+                len(units)
+                if until is None
+                else int(np.argmax(pos >= until))
+                if bool((pos >= until).any())
+                else len(units)
+            )
             if not count:
                 return
             self.passed_over = True
             wanted = units[:count].copy()
-            wanted["previous"] = self._chain(numbers[:count], units["hash"][:count].astype(np.int64) & SECONDS_MAX)
+            wanted["previous"] = self._chain(
+                numbers[:count], units["hash"][:count].astype(np.int64) & SECONDS_MAX
+            )
             self._compare(numbers[:count], units[:count], wanted, np.full(count, note.first_index))
             self.number += count
             if count < len(units):
@@ -354,7 +469,12 @@ class KeyFileCheck:
         if has != wants:
             places = [place for place in range(KEY_HEADER.size) if has[place] != wants[place]]
             start, stop = places[0], places[-1] + 1
-            self._flaw("keyindex.header", start, stop, f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}")
+            self._flaw(
+                "keyindex.header",
+                start,
+                stop,
+                f"{has[start:stop].hex()} instead of {wants[start:stop].hex()}",
+            )
 
     def _check_slots(self) -> None:
         for first in range(0, self.note.slots, SLOTS_AT_ONCE):
@@ -363,15 +483,28 @@ class KeyFileCheck:
             stored = np.frombuffer(self.file.pread(len(wanted) * SLOT_BYTES, start), ">i4")
             for at in np.flatnonzero(stored != wanted).tolist():
                 place = start + at * SLOT_BYTES
-                self._flaw("keyindex.slot", place, place + SLOT_BYTES, f"unit {int(stored[at])} instead of {int(wanted[at])}")
+                self._flaw(
+                    "keyindex.slot",
+                    place,
+                    place + SLOT_BYTES,
+                    f"unit {int(stored[at])} instead of {int(wanted[at])}",
+                )
 
     def _check_rest(self) -> None:
         """Check unit 0, which is never used, and everything behind the last unit."""
         note = self.note
-        for start, end in ((note.unit_at(0), note.unit_at(1)), (note.unit_at(note.count), note.file_bytes)):
+        for start, end in (
+            (note.unit_at(0), note.unit_at(1)),
+            (note.unit_at(note.count), note.file_bytes),
+        ):
             stain = find_stain(self.file, start, end)
             if stain is not None:
-                self._flaw("keyindex.tail", stain.first, stain.last + 1, "bytes that no unit takes are not zero")
+                self._flaw(
+                    "keyindex.tail",
+                    stain.first,
+                    stain.last + 1,
+                    "bytes that no unit takes are not zero",
+                )
 
     def _check_filter(self) -> None:
         """Check the filter of a full file; the node rebuilds a missing one."""
@@ -386,20 +519,49 @@ class KeyFileCheck:
         wants = filter_bytes(self.bits, self.note.count)
         if has != wants:
             length = min(len(has), len(wants))
-            places = np.flatnonzero(np.frombuffer(has[:length], np.uint8) != np.frombuffer(wants[:length], np.uint8))
-            start, stop = (int(places[0]), int(places[-1]) + 1) if len(places) else (length, max(len(has), len(wants)))
-            self.flaws.append(Flaw("keyindex.filter", shown, None, start, stop, "it is not the filter of the units of its file"))
+            places = np.flatnonzero(
+                np.frombuffer(has[:length], np.uint8) != np.frombuffer(wants[:length], np.uint8)
+            )
+            start, stop = (
+                (int(places[0]), int(places[-1]) + 1)
+                if len(places)
+                else (length, max(len(has), len(wants)))
+            )
+            self.flaws.append(
+                Flaw(
+                    "keyindex.filter",
+                    shown,
+                    None,
+                    start,
+                    stop,
+                    "it is not the filter of the units of its file",
+                )
+            )
 
 
 def _log_files(task: LogFile) -> list[LogFile]:
     """The log files of the task's replica."""
-    return [file for file in task.log_so_far(task.begin_pos) if file.base % task.data_file_bytes == 0]
+    return [
+        file for file in task.log_so_far(task.begin_pos) if file.base % task.data_file_bytes == 0
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------------- filters
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_SALTS = np.array([0x2545F491, 0x6C8E9CF5, 0x8F1BBCDD, 0xA0761D65, 0xC2B2AE3D, 0xD6E8FEB9, 0xE7037ED1, 0xFF51AFD7], np.uint32)
+_SALTS = np.array(
+    [
+        0x2545F491,
+        0x6C8E9CF5,
+        0x8F1BBCDD,
+        0xA0761D65,
+        0xC2B2AE3D,
+        0xD6E8FEB9,
+        0xE7037ED1,
+        0xFF51AFD7,
+    ],
+    np.uint32,
+)
 
 
 def _add_to_filter(bits: NDArray[np.uint32], hashes: I64) -> None:
@@ -413,5 +575,7 @@ def _add_to_filter(bits: NDArray[np.uint32], hashes: I64) -> None:
 def filter_bytes(bits: NDArray[np.uint32], count: int) -> bytes:
     """The file of a filter over the units below `count`."""
     blocks = bits.astype(">u4").tobytes()
-    head = b"LMKB" + b"".join(value.to_bytes(4, "big") for value in (1, len(bits), count, crc(blocks), 0))
+    head = b"LMKB" + b"".join(
+        value.to_bytes(4, "big") for value in (1, len(bits), count, crc(blocks), 0)
+    )
     return head + bytes(4) + crc(head).to_bytes(4, "big") + blocks

@@ -1,8 +1,10 @@
-"""Order inside the log: the sequence numbers of native producers through one log file, and the queues of message groups.
+"""Order inside the log: the sequence numbers of native producers through one log file, and the
+queues of message groups.
 
-A producer's sequence numbers are dense in a broker group's log, in log order, and its epochs never decrease (docs/format.md §4.5, §11).
-`after_scan` joins the results of the log files. A message group lies in one queue. When a topic gets more queues, the group moves once, and
-nodes that learn of it at different times may cause another move; only a group that moves back and forth is a flaw.
+A producer's sequence numbers are dense in a broker group's log, in log order, and its epochs never
+decrease (docs/format.md §4.5, §11). `after_scan` joins the results of the log files. A message
+group lies in one queue. When a topic gets more queues, the group moves once, and nodes that learn
+of it at different times may cause another move; only a group that moves back and forth is a flaw.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ GROUPS_MAX = 1 << 17
 
 @dataclass(slots=True)
 class ProducerRun:
-    """One native producer within one log file: its first and its last message there, each with the number of intact entries before it in
-    the file."""
+    """One native producer within one log file: its first and its last message there, each with the
+    number of intact entries before it in the file."""
 
     producer: int
     first_sequence: int
@@ -70,10 +72,13 @@ class OrderCheck:
         self._check_groups(piece, columns, parts)
 
     def continues(self, producers: Sequence[Producer]) -> bool:
-        """Whether the messages of a window that was checked elsewhere continue the sequence numbers so far."""
+        """Whether the messages of a window that was checked elsewhere continue the sequence numbers
+        so far."""
         for found in producers:
             run = self._runs.get(found.producer)
-            if run is not None and (run.last_sequence + 1 != found.first_sequence or run.last_epoch > found.first_epoch):
+            if run is not None and (
+                run.last_sequence + 1 != found.first_sequence or run.last_epoch > found.first_epoch
+            ):
                 return False
         return True
 
@@ -83,9 +88,19 @@ class OrderCheck:
             last = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
             run = self._runs.get(found.producer)
             if run is None:
-                first = clean.index + found.first_row, ordinal + found.first_row, start + found.first_at
+                first = (
+                    clean.index + found.first_row,
+                    ordinal + found.first_row,
+                    start + found.first_at,
+                )
                 self._runs[found.producer] = ProducerRun(
-                    found.producer, found.first_sequence, found.first_epoch, *first, found.last_sequence, found.last_epoch, *last
+                    found.producer,
+                    found.first_sequence,
+                    found.first_epoch,
+                    *first,
+                    found.last_sequence,
+                    found.last_epoch,
+                    *last,
                 )
             else:
                 run.last_sequence, run.last_epoch = found.last_sequence, found.last_epoch
@@ -110,20 +125,35 @@ class OrderCheck:
         native &= piece.rows["flag"][rows] > 0
         self.unnumbered += columns.index[rows[~native]].tolist()
         rows = rows[native]
-        producer, epoch, sequence = numbers_of(np.frombuffer(piece.window, np.uint8), starts[native])
+        producer, epoch, sequence = numbers_of(
+            np.frombuffer(piece.window, np.uint8), starts[native]
+        )
         order = np.argsort(producer, kind="stable")
-        edges = [*np.flatnonzero(np.append(True, np.diff(producer[order]) != 0)).tolist(), len(order)] if len(order) else []
+        edges = (
+            [*np.flatnonzero(np.append(True, np.diff(producer[order]) != 0)).tolist(), len(order)]
+            if len(order)
+            else []
+        )
         for begin, end in pairwise(edges):
             mine = order[begin:end]
             self._follow(columns, rows[mine], int(producer[mine[0]]), epoch[mine], sequence[mine])
 
-    def _follow(self, columns: Columns, rows: I64, producer: int, epoch: I64, sequence: I64) -> None:
+    def _follow(
+        self, columns: Columns, rows: I64, producer: int, epoch: I64, sequence: I64
+    ) -> None:
         """Check messages of one producer in log order."""
         run = self._runs.get(producer)
         if run is None:
             first = int(rows[0])
-            numbers = int(sequence[0]), int(epoch[0]), int(columns.index[first]), int(columns.ordinal[first])
-            run = self._runs[producer] = ProducerRun(producer, *numbers, int(columns.offset[first]), *numbers, 0)
+            numbers = (
+                int(sequence[0]),
+                int(epoch[0]),
+                int(columns.index[first]),
+                int(columns.ordinal[first]),
+            )
+            run = self._runs[producer] = ProducerRun(
+                producer, *numbers, int(columns.offset[first]), *numbers, 0
+            )
             before, epochs = sequence[:1] - 1, epoch[:1]
         else:
             before, epochs = np.array([run.last_sequence]), np.array([run.last_epoch])
@@ -133,14 +163,33 @@ class OrderCheck:
             row = int(rows[at])
             last = int(sequence[at - 1]) if at else int(before[0])
             proof = wrong_step(producer, last, int(sequence[at]), bool(falls[at]))
-            place, size, index = int(columns.offset[row]), int(columns.size[row]), int(columns.index[row])
-            previous = columns.place_of(int(rows[at - 1])) if at else (run.last_index, run.last_ordinal, run.last_at)
+            place, size, index = (
+                int(columns.offset[row]),
+                int(columns.size[row]),
+                int(columns.index[row]),
+            )
+            previous = (
+                columns.place_of(int(rows[at - 1]))
+                if at
+                else (run.last_index, run.last_ordinal, run.last_at)
+            )
             lost = index - previous[0] - int(columns.ordinal[row]) + previous[1]
             lost += sum(previous[0] < number < index for number in self.unnumbered)
-            # Unreadable messages in between, or messages with unknown numbers, may have the missing sequence numbers.
+            # Unreadable messages in between, or messages with unknown numbers, may have the missing
+            # sequence numbers.
             explained = 0 < int(steps[at]) - 1 <= lost and not falls[at]
             measures = ((self._task.shown, previous[2], place + HEADER_BYTES),) if explained else ()
-            self.flaws.append(Flaw("order.producer", self._task.shown, index, place, place + size, proof, measures=measures))
+            self.flaws.append(
+                Flaw(
+                    "order.producer",
+                    self._task.shown,
+                    index,
+                    place,
+                    place + size,
+                    proof,
+                    measures=measures,
+                )
+            )
         run.last_sequence, run.last_epoch = int(sequence[-1]), int(epoch[-1])
         run.last_index, run.last_ordinal, run.last_at = columns.place_of(int(rows[-1]))
 
@@ -148,14 +197,21 @@ class OrderCheck:
 
     def _check_groups(self, piece: Piece, columns: Columns, parts: Parts) -> None:
         config = [number for number, topic in enumerate(columns.topics) if topic == CONFIG_TOPIC]
-        changes = np.flatnonzero(columns.sound & np.isin(columns.topic_of, config) & (columns.tags_code == TOPIC_CODE))
+        changes = np.flatnonzero(
+            columns.sound & np.isin(columns.topic_of, config) & (columns.tags_code == TOPIC_CODE)
+        )
         places = _found(piece.window, _GROUP)
         if not len(places):
             self._change(len(changes))
             return
         rows = np.searchsorted(piece.offsets[: len(columns)], places, side="right") - 1
         data: U8 = np.frombuffer(piece.window, np.uint8)
-        kept = (rows >= 0) & columns.sound[rows] & (places >= parts.property_at[rows]) & (places < (piece.offsets + piece.sizes)[rows])
+        kept = (
+            (rows >= 0)
+            & columns.sound[rows]
+            & (places >= parts.property_at[rows])
+            & (places < (piece.offsets + piece.sizes)[rows])
+        )
         kept &= (places == parts.property_at[rows]) | (data[places - 1] == 2)
         rows, starts = rows[kept], places[kept] + len(_GROUP)
         closes = np.append(np.flatnonzero(data == 2), len(data))
@@ -172,7 +228,9 @@ class OrderCheck:
             self._change(int(era[at]) - now)
             now, row = int(era[at]), int(rows[at])
             entry = int(columns.index[row]), int(columns.offset[row]), int(columns.size[row])
-            self._place(entry, columns.topics[int(topic[at])], names[int(which[at])], int(queue[at]))
+            self._place(
+                entry, columns.topics[int(topic[at])], names[int(which[at])], int(queue[at])
+            )
         self._change(len(changes) - now)
 
     def _change(self, records: int) -> None:
@@ -197,7 +255,9 @@ class OrderCheck:
             index, place, size = entry
             names = group.decode("utf-8", "replace"), topic.decode("utf-8", "replace")
             proof = f"message group {names[0]} of {names[1]} changes its queue repeatedly"
-            self.flaws.append(Flaw("order.group", self._task.shown, index, place, place + size, proof))
+            self.flaws.append(
+                Flaw("order.group", self._task.shown, index, place, place + size, proof)
+            )
 
 
 def wrong_step(producer: int, before: int, sequence: int, fallen: bool) -> str:
@@ -208,9 +268,12 @@ def wrong_step(producer: int, before: int, sequence: int, fallen: bool) -> str:
 
 
 def numbers_of(data: U8, starts: I64) -> tuple[I64, I64, I64]:
-    """Producer, epoch and sequence number of native ids, whose property strings begin at `starts`."""
+    """Producer, epoch and sequence number of native ids, whose property strings begin at
+    `starts`."""
     digits = data[starts[:, None] + (_NUMBERS_AT + np.arange(_DIGITS))]
-    values = np.where(digits > ord("9"), digits - (ord("A") - 10), digits - ord("0")).astype(np.uint8)
+    values = np.where(digits > ord("9"), digits - (ord("A") - 10), digits - ord("0")).astype(
+        np.uint8
+    )
     raw = np.zeros((len(starts), 14), np.uint8)
     both = (values[:, 0::2] << 4) | values[:, 1::2]
     raw[:, :6], raw[:, 8:] = both[:, :6], both[:, 6:]

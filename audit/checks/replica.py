@@ -1,7 +1,8 @@
-"""What is known about one replica of a broker group: its small files, the reports of its log files, and the flaws found so far.
+"""What is known about one replica of a broker group: its small files, the reports of its log files,
+and the flaws found so far.
 
-Values and their direct consequences; no file is opened here. `opening` fills it from the directory, `after_scan` and `evidence` check it,
-`group_comparison` judges it.
+Values and their direct consequences; no file is opened here. `opening` fills it from the directory,
+`after_scan` and `evidence` check it, `group_comparison` judges it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The entry up to which a running replica is checked: its node has applied it, and all derived files cover it."""
+    """The entry up to which a running replica is checked: its node has applied it, and all derived
+    files cover it."""
 
     index: int
     end_pos: int
@@ -70,7 +72,8 @@ class Replica:
     snapshot: dict[str, Any] | None = None
     """The newest intact snapshot."""
     upgraded: bool = False
-    """Its two snapshots have different versions: state that only the newer version has starts at the upgrade of this replica."""
+    """Its two snapshots have different versions: state that only the newer version has starts at
+    the upgrade of this replica."""
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The intact snapshots, by file."""
     begin: Begin = WHOLE
@@ -98,7 +101,8 @@ class Replica:
 
     @property
     def ordered_to(self) -> int:
-        """Up to this position store times are known never to fall: no time epoch begins before it."""
+        """Up to this position store times are known never to fall: no time epoch begins before
+        it."""
         told = self.snapshot or {}
         return 0 if "time_epochs" in told else int(told.get("applied_end_pos", 0))
 
@@ -109,7 +113,16 @@ class Replica:
     def shown(self, path: str) -> str:
         return f"{os.path.basename(self.root)}/{path}"
 
-    def flaw(self, rule: str, path: str, proof: str, start: int = 0, end: int = 0, index: int | None = None, torn: bool = False) -> None:
+    def flaw(
+        self,
+        rule: str,
+        path: str,
+        proof: str,
+        start: int = 0,
+        end: int = 0,
+        index: int | None = None,
+        torn: bool = False,
+    ) -> None:
         self.flaws.append(Flaw(rule, self.shown(path), index, start, end, proof, torn))
 
     @property
@@ -120,18 +133,40 @@ class Replica:
         seed = None if self.log_id is None else crc(self.log_id.encode("ascii", "replace"))
         seed, begin = (seed if self.begin.chain is None else self.begin.chain), self.begin.pos
         end = None if self.point is None else self.point.end_pos
-        return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin, end)
+        return LogFile(
+            self.root,
+            self.group,
+            self.name,
+            self.log_id or "",
+            self.log_folder,
+            name,
+            *self.sizes,
+            deep,
+            seed,
+            begin,
+            end,
+        )
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
-        """Its log files, without those that an interrupted trim has yet to remove, and without names that are no position."""
-        names = [name for base, name in self.log_files if base % self.sizes[0] == 0 and self.begin.pos <= base < POSITIONS]
+        """Its log files, without those that an interrupted trim has yet to remove, and without
+        names that are no position."""
+        names = [
+            name
+            for base, name in self.log_files
+            if base % self.sizes[0] == 0 and self.begin.pos <= base < POSITIONS
+        ]
         return [self.task(name, deep) for name in names]
 
     @property
     def log_files(self) -> list[tuple[int, str]]:
-        """Base and name of the files of its log; for a running replica, only files with checked entries."""
+        """Base and name of the files of its log; for a running replica, only files with checked
+        entries."""
         end = None if self.point is None else self.point.end_pos
-        return [(base, name) for base, name in numbered_files(f"{self.log}/data") if end is None or base < end]
+        return [
+            (base, name)
+            for base, name in numbered_files(f"{self.log}/data")
+            if end is None or base < end
+        ]
 
     @property
     def lows(self) -> dict[tuple[str, int], Low]:
@@ -140,7 +175,8 @@ class Replica:
 
     @property
     def lows_are_exact(self) -> bool:
-        """Whether the snapshot has the same begin as the files; otherwise a trim was decided that is not carried out yet."""
+        """Whether the snapshot has the same begin as the files; otherwise a trim was decided that
+        is not carried out yet."""
         retained = self.snapshot.get("retained") if self.snapshot is not None else None
         return isinstance(retained, dict) and retained.get("begin_index") == self.begin.index
 
@@ -156,7 +192,10 @@ class Replica:
 
     @property
     def last_index(self) -> int:
-        return max((report.last_index for report in self.filled if report.last_index is not None), default=-1)
+        return max(
+            (report.last_index for report in self.filled if report.last_index is not None),
+            default=-1,
+        )
 
     @property
     def end_pos(self) -> int:
@@ -167,19 +206,28 @@ class Replica:
     def broken(self) -> list[int]:
         """Known indexes at which the log is damaged."""
         lost = [
-            flaw.index for report in self.reports for flaw in report.flaws if flaw.rule == "entry.unreadable" and flaw.index is not None
+            flaw.index
+            for report in self.reports
+            for flaw in report.flaws
+            if flaw.rule == "entry.unreadable" and flaw.index is not None
         ]
-        lost += [flaw.index for flaw in self.flaws if flaw.rule == "entry.gap" and flaw.index is not None]
+        lost += [
+            flaw.index for flaw in self.flaws if flaw.rule == "entry.gap" and flaw.index is not None
+        ]
         return sorted({*(index for report in self.reports for index in report.damaged), *lost})
 
     @property
     def known_ends(self) -> list[tuple[int, int]]:
-        """Index and end position of the last entry that was on stable storage, and of the last one known to its running node."""
-        return [(known.index, known.end_pos) for known in (self.mark, self.point) if known is not None]
+        """Index and end position of the last entry that was on stable storage, and of the last one
+        known to its running node."""
+        return [
+            (known.index, known.end_pos) for known in (self.mark, self.point) if known is not None
+        ]
 
     @property
     def cut_short(self) -> bool:
-        """The log ends before an entry that was on stable storage, or is known to its running node."""
+        """The log ends before an entry that was on stable storage, or is known to its running
+        node."""
         return self.lost_end is not None
 
     @property
@@ -192,13 +240,23 @@ class Replica:
         base, start = (filled[-1].base, filled[-1].end) if filled else (self.begin.pos, 0)
         if filled and filled[-1].ending == "blank" and known > base + size:
             base, start = base + size, 0
-        return self.shown(f"{self.log_folder}/data/{base:020d}"), start, min(max(known - base, start), size or start)
+        return (
+            self.shown(f"{self.log_folder}/data/{base:020d}"),
+            start,
+            min(max(known - base, start), size or start),
+        )
 
     @property
     def ends_whole(self) -> bool:
-        """Stopped cleanly, and the log reaches its own mark: what its directory says of later entries cannot be true."""
+        """Stopped cleanly, and the log reaches its own mark: what its directory says of later
+        entries cannot be true."""
         stopped = self.clean and self.point is None
-        return stopped and self.mark is not None and self.mark.index == self.last_index and self.last_index not in self.broken
+        return (
+            stopped
+            and self.mark is not None
+            and self.mark.index == self.last_index
+            and self.last_index not in self.broken
+        )
 
     @property
     def lost_entries(self) -> int:
@@ -208,18 +266,33 @@ class Replica:
 
     @property
     def held(self) -> int:
-        """The last index that this replica holds: after an unclean stop, entries from the first damage above its mark on do not count."""
+        """The last index that this replica holds: after an unclean stop, entries from the first
+        damage above its mark on do not count."""
         intact = max((report.last_intact_index for report in self.reports), default=-1)
         if self.stale_from is not None:
             intact = min(intact, self.stale_from - 1)
         if self.clean:
             return intact
-        return min([intact, *(index - 1 for index in self.broken if self.mark is None or index > self.mark.index)])
+        return min(
+            [
+                intact,
+                *(
+                    index - 1
+                    for index in self.broken
+                    if self.mark is None or index > self.mark.index
+                ),
+            ]
+        )
 
     @property
     def known_commit(self) -> int:
         """The highest index that its directory, or its running node, records as committed."""
-        filed = [run.filed_index for report in self.reports for run in report.queues if run.filed_index is not None]
+        filed = [
+            run.filed_index
+            for report in self.reports
+            for run in report.queues
+            if run.filed_index is not None
+        ]
         told = [self.commit, self.applied, None if self.point is None else self.point.index]
         return max([-1, *(index for index in told if index is not None), *filed])
 

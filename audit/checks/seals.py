@@ -1,7 +1,9 @@
-"""Comparing recorded digests of sealed log files with the files: their edges, their bytes (`--deep`), and the node's own notes.
+"""Comparing recorded digests of sealed log files with the files: their edges, their bytes
+(`--deep`), and the node's own notes.
 
-A seal record states, confirmed by a majority, what a complete file held when the next one began. It is the only evidence about bytes that
-is not stored next to them: only a seal detects a history that was rewritten with all its CRCs, equally on every replica.
+A seal record states, confirmed by a majority, what a complete file held when the next one began. It
+is the only evidence about bytes that is not stored next to them: only a seal detects a history that
+was rewritten with all its CRCs, equally on every replica.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ class Seal:
     end: int
     sha256: str
     root: str | None = None
-    """The root of the tree over its entries; none in a seal of version 1, empty in one of version 2 that has no valid tree."""
+    """The root of the tree over its entries; none in a seal of version 1, empty in one of version 2
+    that has no valid tree."""
     entries: int = 0
     """The number of leaves of that tree."""
 
 
 def seals_of(result: GroupResult) -> dict[int, Seal]:
-    """Seals by the position of the file: from the log up to the compared index, or else from a snapshot up to there. The first record
-    counts."""
+    """Seals by the position of the file: from the log up to the compared index, or else from a
+    snapshot up to there. The first record counts."""
     found: dict[int, Seal] = {}
     limit = -1 if result.compared is None else result.compared
     for value in _records(result, limit):
@@ -68,13 +71,16 @@ def _tree(seal: Mapping[str, object]) -> tuple[str | None, int]:
     if "tree" not in seal and seal.get("v") != TREE_VERSION:
         return None, 0
     tree = seal.get("tree")
-    root, entries = (tree.get("root"), tree.get("entries")) if isinstance(tree, dict) else (None, None)
+    root, entries = (
+        (tree.get("root"), tree.get("entries")) if isinstance(tree, dict) else (None, None)
+    )
     return (root, entries) if isinstance(root, str) and isinstance(entries, int) else ("", 0)
 
 
 def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
-    """Seal records: first from the log in order, up to the compared index, then from snapshots, which keep those of trimmed files. Each in
-    the version of most replicas; if two versions are equally frequent, neither counts."""
+    """Seal records: first from the log in order, up to the compared index, then from snapshots,
+    which keep those of trimmed files. Each in the version of most replicas; if two versions are
+    equally frequent, neither counts."""
     # Records of a history other than the majority's do not count.
     ends = [(one, result.divergent.get(one.name, limit + 1) - 1) for one in result.replicas]
     in_log: dict[int, Counter[str]] = {}
@@ -91,10 +97,16 @@ def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
     for one in result.replicas:
         snapshot = one.snapshot or {}
         applied, retained = snapshot.get("applied_index"), snapshot.get("retained")
-        seals = retained.get("seals") if isinstance(retained, dict) and isinstance(applied, int) and applied <= limit else None
+        seals = (
+            retained.get("seals")
+            if isinstance(retained, dict) and isinstance(applied, int) and applied <= limit
+            else None
+        )
         for value in seals if isinstance(seals, list) else ():
             if isinstance(value, dict):
-                by_file.setdefault(str(value.get("base")), Counter())[json.dumps(value, sort_keys=True)] += 1
+                by_file.setdefault(str(value.get("base")), Counter())[
+                    json.dumps(value, sort_keys=True)
+                ] += 1
     yield from (json.loads(text) for text in map(_usual, by_file.values()) if text)
 
 
@@ -121,22 +133,43 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
         if seal is None or report.last_index is None:
             continue
         if report is one.filled[-1] and report.last_index < seal.last:
-            # The log ends before the file was complete: a replica that lags, or a backup. Losses are reported elsewhere.
+            # The log ends before the file was complete: a replica that lags, or a backup. Losses
+            # are reported elsewhere.
             continue
         found = report.first_index, report.last_index, report.base + report.end
         if found != (seal.first, seal.last, seal.end):
             sealed = f"sealed with entries {seal.first} to {seal.last} up to position {seal.end}"
             proof = f"{sealed}; here {found[0]} to {found[1]} up to {found[2]}"
-            # If the file lacks entries, or some are unreadable, another finding names bytes between both ends.
+            # If the file lacks entries, or some are unreadable, another finding names bytes between
+            # both ends.
             ends = sorted((report.end, seal.end - report.base))
-            places = [(report.file, 0, report.first_size)] if report.first_index in report.damaged else []
-            places += [(report.file, report.last_at, ends[1])] if found[2] != seal.end or report.last_index in report.damaged else []
-            flaws.append(Flaw("seal.record", report.file, report.first_index, 0, report.end, proof, measures=tuple(places)))
+            places = (
+                [(report.file, 0, report.first_size)]
+                if report.first_index in report.damaged
+                else []
+            )
+            places += (
+                [(report.file, report.last_at, ends[1])]
+                if found[2] != seal.end or report.last_index in report.damaged
+                else []
+            )
+            flaws.append(
+                Flaw(
+                    "seal.record",
+                    report.file,
+                    report.first_index,
+                    0,
+                    report.end,
+                    proof,
+                    measures=tuple(places),
+                )
+            )
     return flaws
 
 
 def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
-    """Check the digests and roots that the node itself computed of its files: 64 bytes per file, for audits that do not read the bytes."""
+    """Check the digests and roots that the node itself computed of its files: 64 bytes per file,
+    for audits that do not read the bytes."""
     noted = read_sealed_json(f"{one.root}/{DIGESTS}")
     if noted is None or noted.get("log_id") != one.log_id:
         return []
@@ -144,32 +177,60 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     for report in one.filled:
         seal = seals.get(report.base)
         # A seal without a valid root says nothing of it.
-        told = [] if seal is None else [("digests", "", seal.sha256), *([("roots", "the root ", seal.root)] if seal.root else [])]
+        told = (
+            []
+            if seal is None
+            else [
+                ("digests", "", seal.sha256),
+                *([("roots", "the root ", seal.root)] if seal.root else []),
+            ]
+        )
         for kind, what, sealed in told:
             of_files = noted.get(kind)
             own = of_files.get(str(report.base)) if isinstance(of_files, dict) else None
             if own is not None and own != sealed:
-                proof = f"the node computed {what}{str(own)[:16]}…, sealed was {sealed[:16]}…; audit without --agreement to see the bytes"
-                flaws.append(Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof))
+                proof = (
+                    f"the node computed {what}{str(own)[:16]}…, sealed was {sealed[:16]}…; audit"
+                    " without --agreement to see the bytes"
+                )
+                flaws.append(
+                    Flaw("seal.noted", report.file, report.first_index, 0, report.length, proof)
+                )
     return flaws
 
 
 def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
-    """Compare the bytes of complete files (reports with a digest) with the records. Differences that other findings cover are not repeated.
-    If no replica has the sealed bytes, it is unknown which bytes differ."""
+    """Compare the bytes of complete files (reports with a digest) with the records. Differences
+    that other findings cover are not repeated. If no replica has the sealed bytes, it is unknown
+    which bytes differ."""
     for base, seal in sorted(seals.items()):
-        reports = [(one, report) for one in result.replicas for report in one.reports if report.base == base and report.sha256]
+        reports = [
+            (one, report)
+            for one in result.replicas
+            for report in one.reports
+            if report.base == base and report.sha256
+        ]
         wrong = [(one, report) for one, report in reports if report.sha256 != seal.sha256]
         usual = Counter(report.sha256 for _, report in wrong).most_common(1)
         rewritten = bool(usual) and usual[0][1] >= max(2, result.majority)
         peers = [one for one, report in reports if report.sha256 == seal.sha256]
-        _check_tree(result, seal, [(one, report) for one, report in reports if report.sha256 == seal.sha256])
+        _check_tree(
+            result, seal, [(one, report) for one, report in reports if report.sha256 == seal.sha256]
+        )
         for one, report in wrong:
             proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
             flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
-            # If a majority has the same different bytes, it is another history, unless they are known to be damaged.
-            damaged = any(f.fails and f.replica == one.name and f.flaw.file == report.file for f in result.findings)
-            klass = DIVERGENCE if rewritten and report.sha256 == usual[0][0] and not damaged else BIT_ROT
+            # If a majority has the same different bytes, it is another history, unless they are
+            # known to be damaged.
+            damaged = any(
+                f.fails and f.replica == one.name and f.flaw.file == report.file
+                for f in result.findings
+            )
+            klass = (
+                DIVERGENCE
+                if rewritten and report.sha256 == usual[0][0] and not damaged
+                else BIT_ROT
+            )
             finding = Finding(klass, one.name, result.group, flaw)
             if peers:
                 tell_difference(result, finding, one, peers[0], report.length)
@@ -178,10 +239,14 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
 
 
 def _check_tree(result: GroupResult, seal: Seal, reports: list[tuple[Replica, LogReport]]) -> None:
-    """Compare the root in a seal with the entries of the files that have the sealed bytes: only then is the record itself wrong."""
+    """Compare the root in a seal with the entries of the files that have the sealed bytes: only
+    then is the record itself wrong."""
     for one, report in reports if seal.root is not None else ():
         if (seal.root, seal.entries) != (report.root, report.entries):
             sealed = f"{seal.root[:16]}… of {seal.entries}" if seal.root else "no valid root"
-            proof = f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was {sealed}"
+            proof = (
+                f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was"
+                f" {sealed}"
+            )
             flaw = Flaw("seal.tree", report.file, report.first_index, 0, report.end, proof)
             tell(result, Finding(RULES[flaw.rule].klass, one.name, result.group, flaw))

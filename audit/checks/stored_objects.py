@@ -1,8 +1,10 @@
-"""Comparing the objects of tiered storage with their manifests, with what replicas recorded of their files, and with their own files.
+"""Comparing the objects of tiered storage with their manifests, with what replicas recorded of
+their files, and with their own files.
 
-The store decides nothing in a cluster, so it counts for no majority here. The measure is what a majority recorded of a file: its seal in
-the log or in a snapshot, the digests in the trim records, and the leaf in the log tree, which outlives the file on every replica. The
-objects were read and scanned before (`works.STORED`); no object is read here.
+The store decides nothing in a cluster, so it counts for no majority here. The measure is what a
+majority recorded of a file: its seal in the log or in a snapshot, the digests in the trim records,
+and the leaf in the log tree, which outlives the file on every replica. The objects were read and
+scanned before (`works.STORED`); no object is read here.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ Told = TypeVar("Told")
 
 
 def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]:
-    """Replica → the position before which it noted that it had verified everything in this store, whatever address it reaches it by. Read
-    them before the store is listed. Raises NodeLost."""
+    """Replica → the position before which it noted that it had verified everything in this store,
+    whatever address it reaches it by. Read them before the store is listed. Raises NodeLost."""
     found = {}
     for one in replicas:
         try:
@@ -52,10 +54,14 @@ def notes_of(replicas: Iterable[Replica], access: StoreAccess) -> dict[str, int]
 
 
 def check_store(
-    result: GroupResult, logs: Sequence[StoredLog], reports: Mapping[str, LogReport], notes: Mapping[str, int], place: str
+    result: GroupResult,
+    logs: Sequence[StoredLog],
+    reports: Mapping[str, LogReport],
+    notes: Mapping[str, int],
+    place: str,
 ) -> None:
-    """Compare what the store holds of one judged broker group. `logs`: all logs of the store; `reports`: the scan of each object that was
-    read, by its key. `notes` as in `notes_of`."""
+    """Compare what the store holds of one judged broker group. `logs`: all logs of the store;
+    `reports`: the scan of each object that was read, by its key. `notes` as in `notes_of`."""
     ids = {one.log_id for one in result.replicas if one.log_id is not None}
     clusters = {one.identity["cluster_id"] for one in result.replicas if one.identity is not None}
     former = {log_id for one in result.replicas for log_id in former_logs(one.root)}
@@ -67,12 +73,16 @@ def check_store(
             own.append(log)
         elif log.log_id in former:
             result.notes.append(
-                f"group {result.group}: the store also holds the log {log.log_id} from before a recovery; it was not compared"
+                f"group {result.group}: the store also holds the log {log.log_id} from before a"
+                " recovery; it was not compared"
             )
         else:
             size = sum(log.objects.values())
             known = ", ".join(sorted(ids)) or "unknown"
-            proof = f"{log.folder} holds {len(log.objects)} objects of a log that no replica has; their log is {known}"
+            proof = (
+                f"{log.folder} holds {len(log.objects)} objects of a log that no replica has; their"
+                f" log is {known}"
+            )
             _tell(result, "stored.foreign", log.folder, None, 0, size, proof)
     for log in own:
         found = StoredResult(place, log.log_id)
@@ -81,26 +91,57 @@ def check_store(
     if not own:
         lost = max(notes.values(), default=0)
         if lost:
-            proof = f"replicas found their log up to position {lost} at {place}, and nothing of it is there any more"
-            _tell(result, "stored.older", f"{result.group}/{min(ids, default='')}", None, 0, lost, proof)
+            proof = (
+                f"replicas found their log up to position {lost} at {place}, and nothing of it is"
+                " there any more"
+            )
+            _tell(
+                result,
+                "stored.older",
+                f"{result.group}/{min(ids, default='')}",
+                None,
+                0,
+                lost,
+                proof,
+            )
         result.reasons.append(f"group {result.group}: the store holds nothing of its log")
 
 
-def check_parts(result: GroupResult, parts: Iterable[Flaw], definitions: Sequence[Definitions]) -> None:
-    """Tell what is wrong with index parts of the group, and with what nodes stored of their definitions. A group needs intact ones of its
-    cluster. A damaged object names no cluster, so it is told of every group for which it is among `definitions`."""
+def check_parts(
+    result: GroupResult, parts: Iterable[Flaw], definitions: Sequence[Definitions]
+) -> None:
+    """Tell what is wrong with index parts of the group, and with what nodes stored of their
+    definitions. A group needs intact ones of its cluster. A damaged object names no cluster, so it
+    is told of every group for which it is among `definitions`."""
     result.findings += [Finding(RULES[flaw.rule].klass, NAME, result.group, flaw) for flaw in parts]
     for each in definitions:
         if each.cluster_id is None:
-            _tell(result, "stored.definitions", each.key, None, 0, each.size, "it does not have its checksum, or not its fields")
+            _tell(
+                result,
+                "stored.definitions",
+                each.key,
+                None,
+                0,
+                each.size,
+                "it does not have its checksum, or not its fields",
+            )
     clusters = {one.identity["cluster_id"] for one in result.replicas if one.identity is not None}
-    if any(stored.files for stored in result.stored) and not clusters & {each.cluster_id for each in definitions}:
-        proof = "no node of the cluster has definitions of topics, consumer groups and users there: a lost cluster cannot be restored"
+    if any(stored.files for stored in result.stored) and not clusters & {
+        each.cluster_id for each in definitions
+    }:
+        proof = (
+            "no node of the cluster has definitions of topics, consumer groups and users there: a"
+            " lost cluster cannot be restored"
+        )
         _tell(result, "stored.definitions", DEFINITIONS, None, 0, 0, proof)
 
 
-def _tell(result: GroupResult, rule: str, key: str, index: int | None, start: int, end: int, proof: str) -> None:
-    result.findings.append(Finding(RULES[rule].klass, NAME, result.group, Flaw(rule, key, index, start, end, proof)))
+def _tell(
+    result: GroupResult, rule: str, key: str, index: int | None, start: int, end: int, proof: str
+) -> None:
+    result.findings.append(
+        Finding(RULES[rule].klass, NAME, result.group, Flaw(rule, key, index, start, end, proof))
+    )
 
 
 def _check_log(
@@ -112,22 +153,59 @@ def _check_log(
     found: StoredResult,
 ) -> None:
     for key in log.damaged:
-        _tell(result, "stored.manifest", key, None, 0, log.objects[key], "it does not have its checksum, or not its fields")
+        _tell(
+            result,
+            "stored.manifest",
+            key,
+            None,
+            0,
+            log.objects[key],
+            "it does not have its checksum, or not its fields",
+        )
     about = log.about
     if about is None and f"{log.folder}/log.json" not in log.objects:
-        _tell(result, "stored.missing", f"{log.folder}/log.json", None, 0, 0, "the description of the log is not there")
+        _tell(
+            result,
+            "stored.missing",
+            f"{log.folder}/log.json",
+            None,
+            0,
+            0,
+            "the description of the log is not there",
+        )
     # A replica with another cluster than its peers has a finding of its own.
-    if about is not None and ((about["group"], about["log_id"]) != (log.group, log.log_id) or about["cluster_id"] not in clusters):
-        proof = f"it describes log {about['log_id']} of {about['group']} in cluster {about['cluster_id']}"
-        _tell(result, "stored.foreign", f"{log.folder}/log.json", None, 0, log.objects[f"{log.folder}/log.json"], proof)
+    if about is not None and (
+        (about["group"], about["log_id"]) != (log.group, log.log_id)
+        or about["cluster_id"] not in clusters
+    ):
+        proof = (
+            f"it describes log {about['log_id']} of {about['group']} in cluster"
+            f" {about['cluster_id']}"
+        )
+        _tell(
+            result,
+            "stored.foreign",
+            f"{log.folder}/log.json",
+            None,
+            0,
+            log.objects[f"{log.folder}/log.json"],
+            proof,
+        )
     if log.begin and not log.has_snapshot():
-        proof = f"the stored log begins at position {log.begin}, and the snapshot of what was before is not there"
+        proof = (
+            f"the stored log begins at position {log.begin}, and the snapshot of what was before is"
+            " not there"
+        )
         _tell(result, "stored.missing", f"{log.folder}/snapshot", None, 0, 0, proof)
     _check_objects(result, log)
     _check_order(result, log, notes)
     seals, digests = seals_of(result), _trimmed_digests(result)
     leaves = _leaves(result, log, seals)
-    there = {seal[0]: seal[1] for file in reversed(log.files) for seal in _seals_in(reports.get(file.object))}
+    there = {
+        seal[0]: seal[1]
+        for file in reversed(log.files)
+        for seal in _seals_in(reports.get(file.object))
+    }
     found.files = len(log.files)
     for file in log.files:
         report = reports.get(file.object)
@@ -143,51 +221,84 @@ def _check_log(
         leaf = leaves.get(file.base)
         if recorded is not None and recorded != file.sha256:
             older = recorded in log.former(file.base)
-            rule = "stored.older" if older or file.sha256 in log.former(file.base) else "stored.seal"
+            rule = (
+                "stored.older" if older or file.sha256 in log.former(file.base) else "stored.seal"
+            )
             proof = f"the file has SHA-256 {file.sha256[:16]}…, a majority sealed {recorded[:16]}…"
             _tell(result, rule, file.object, file.first, 0, file.size, proof)
-        elif known is not None and (known.first, known.last, known.end) != (file.first, file.last, file.end):
-            proof = f"sealed with entries {known.first} to {known.last} up to position {known.end}; "
+        elif known is not None and (known.first, known.last, known.end) != (
+            file.first,
+            file.last,
+            file.end,
+        ):
+            proof = (
+                f"sealed with entries {known.first} to {known.last} up to position {known.end}; "
+            )
             proof += f"stored {file.first} to {file.last} up to {file.end}"
             _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
         elif leaf is not None and leaf != _leaf(report):
-            entries = f"{report.entries} entries from {file.first} on with the root {report.root[:16]}…"
-            proof = f"in the replicas' log tree another leaf stands there than that of its {entries}"
+            entries = (
+                f"{report.entries} entries from {file.first} on with the root {report.root[:16]}…"
+            )
+            proof = (
+                f"in the replicas' log tree another leaf stands there than that of its {entries}"
+            )
             _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
         if recorded is not None or leaf is not None:
             found.sealed.append((file.base, file.next_base))
         elif file.base in there:
             found.sealed_there.append((file.base, file.next_base))
             if there[file.base].sha256 != file.sha256:
-                proof = f"the file has SHA-256 {file.sha256[:16]}…, a seal behind it in the store says {there[file.base].sha256[:16]}…"
+                proof = (
+                    f"the file has SHA-256 {file.sha256[:16]}…, a seal behind it in the store says"
+                    f" {there[file.base].sha256[:16]}…"
+                )
                 _tell(result, "stored.seal", file.object, file.first, 0, file.size, proof)
         else:
             found.unsealed.append((file.base, file.next_base))
         if not _compare_with_replicas(result, file, report, found):
             found.alone.append((file.base, file.next_base))
-    # What else is wrong with a record was so when a majority sealed it, and is the same on every replica.
-    named = {finding.flaw.file for finding in result.findings if finding.flaw.rule.startswith("stored.")}
-    readable = [file for file in log.files if (file.base, file.next_base) in found.read and not named & {file.key, file.object}]
+    # What else is wrong with a record was so when a majority sealed it, and is the same on every
+    # replica.
+    named = {
+        finding.flaw.file for finding in result.findings if finding.flaw.rule.startswith("stored.")
+    }
+    readable = [
+        file
+        for file in log.files
+        if (file.base, file.next_base) in found.read and not named & {file.key, file.object}
+    ]
     found.sound = [(log.task(file), reports[file.object]) for file in readable]
     found.begins_with = log.begin_index
     found.begin_index = log.files[0].first if log.files else None
     found.last_index = log.files[-1].last if log.files else None
     reach = max(one.end_pos for one in result.replicas)
     low = min(one.begin.pos for one in result.replicas)
-    found.not_stored = list(_missing_spans(low, reach, [(file.base, file.next_base) for file in log.files]))
-    for spans in (found.read, found.sealed, found.sealed_there, found.unread, found.unsealed, found.alone, found.not_stored):
+    found.not_stored = list(
+        _missing_spans(low, reach, [(file.base, file.next_base) for file in log.files])
+    )
+    for spans in (
+        found.read,
+        found.sealed,
+        found.sealed_there,
+        found.unread,
+        found.unsealed,
+        found.alone,
+        found.not_stored,
+    ):
         spans[:] = _joined(spans)
     found.replicas = {name: _joined(spans) for name, spans in sorted(found.replicas.items())}
     if found.unsealed:
         told = spans_text(found.unsealed)
         result.reasons.append(
-            f"group {result.group}: no seal is known of the stored positions {told}; audit the replicas up to their present end"
+            f"group {result.group}: no seal is known of the stored positions {told}; audit the"
+            " replicas up to their present end"
         )
 
 
 def _check_objects(result: GroupResult, log: StoredLog) -> None:
-    """Every manifest has its object in its length, which is that of all files; every log file has its manifest, or waits for it behind the
-    last one."""
+    """Every manifest has its object in its length, which is that of all files; every log file has
+    its manifest, or waits for it behind the last one."""
     for file in log.files:
         size = log.objects.get(file.object)
         if size is None:
@@ -195,30 +306,70 @@ def _check_objects(result: GroupResult, log: StoredLog) -> None:
             _tell(result, "stored.missing", file.object, file.first, 0, file.size, proof)
         elif size != file.size:
             bounds = sorted((size, file.size))
-            _tell(result, "stored.digest", file.object, file.first, bounds[0], bounds[1], f"{size} bytes instead of {file.size}")
+            _tell(
+                result,
+                "stored.digest",
+                file.object,
+                file.first,
+                bounds[0],
+                bounds[1],
+                f"{size} bytes instead of {file.size}",
+            )
         if log.about is not None and file.size != log.about["data_file_bytes"]:
-            proof = f"it describes {file.size} bytes, the files of the log have {log.about['data_file_bytes']}"
+            proof = (
+                f"it describes {file.size} bytes, the files of the log have"
+                f" {log.about['data_file_bytes']}"
+            )
             _tell(result, "stored.entries", file.key, file.first, 0, log.objects[file.key], proof)
         if file.log_id != log.log_id:
-            _tell(result, "stored.foreign", file.key, file.first, 0, log.objects[file.key], f"it describes a file of the log {file.log_id}")
+            _tell(
+                result,
+                "stored.foreign",
+                file.key,
+                file.first,
+                0,
+                log.objects[file.key],
+                f"it describes a file of the log {file.log_id}",
+            )
     known, bases = {file.object for file in log.files}, {file.base for file in log.files}
     for ending, base, sha256 in log.names():
         key = f"{log.folder}/{f'{base:020d}-{sha256}'.removesuffix('-')}.log"
-        if ending == "log" and base in bases and key not in known and sha256 not in log.former(base):
+        if (
+            ending == "log"
+            and base in bases
+            and key not in known
+            and sha256 not in log.former(base)
+        ):
             proof = f"no manifest names it; the one of position {base} names another digest"
             _tell(result, "stored.foreign", key, None, 0, log.objects[key], proof)
 
 
 def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) -> None:
-    """The manifests are one history without a gap, as far as the replicas found it there, or need it."""
+    """The manifests are one history without a gap, as far as the replicas found it there, or need
+    it."""
     if log.files and log.files[0].base > log.begin:
         first = log.files[0]
-        _gap(result, log, log.begin, first.base, f"the stored log begins there, and the first manifest is that of entry {first.first}")
+        _gap(
+            result,
+            log,
+            log.begin,
+            first.base,
+            f"the stored log begins there, and the first manifest is that of entry {first.first}",
+        )
     elif log.files and log.moved is not None:
         first, moved = log.files[0], log.moved
-        if (first.first, first.term, first.chain) != (moved["index"], moved["term"], moved["chain"]):
-            proof = f"it begins with entry {first.first}; by total retention the log begins with entry {moved['index']} of another history"
-            _tell(result, "stored.entries", first.key, first.first, 0, log.objects[first.key], proof)
+        if (first.first, first.term, first.chain) != (
+            moved["index"],
+            moved["term"],
+            moved["chain"],
+        ):
+            proof = (
+                f"it begins with entry {first.first}; by total retention the log begins with entry"
+                f" {moved['index']} of another history"
+            )
+            _tell(
+                result, "stored.entries", first.key, first.first, 0, log.objects[first.key], proof
+            )
     for before, after in pairwise(log.files):
         if after.base != before.next_base:
             _gap(
@@ -226,31 +377,58 @@ def _check_order(result: GroupResult, log: StoredLog, notes: Mapping[str, int]) 
                 log,
                 before.next_base,
                 after.base,
-                f"the manifests on both sides end with entry {before.last} and begin with {after.first}",
+                f"the manifests on both sides end with entry {before.last} and begin with"
+                f" {after.first}",
             )
-        elif (after.first, after.term, after.chain) != (before.last + 1, before.last_term, before.last_chain):
+        elif (after.first, after.term, after.chain) != (
+            before.last + 1,
+            before.last_term,
+            before.last_chain,
+        ):
             proof = (
-                f"it continues entry {after.first - 1} of term {after.term} and chain {after.chain:08x}; the file before ends with entry "
+                f"it continues entry {after.first - 1} of term {after.term} and chain"
+                f" {after.chain:08x}; the file before ends with entry "
             )
             proof += f"{before.last} of term {before.last_term} and chain {before.last_chain:08x}"
-            _tell(result, "stored.entries", after.key, after.first, 0, log.objects[after.key], proof)
+            _tell(
+                result, "stored.entries", after.key, after.first, 0, log.objects[after.key], proof
+            )
     noted = max(notes.values(), default=0)
     if noted > log.end:
         names = ", ".join(name for name, pos in sorted(notes.items()) if pos == noted)
-        proof = f"{names} found the log up to position {noted} in the store; now it ends at {log.end}"
-        _tell(result, "stored.older", f"{log.folder}/{log.end:020d}.json", None, log.end, noted, proof)
+        proof = (
+            f"{names} found the log up to position {noted} in the store; now it ends at {log.end}"
+        )
+        _tell(
+            result, "stored.older", f"{log.folder}/{log.end:020d}.json", None, log.end, noted, proof
+        )
     begin = min(one.begin.pos for one in result.replicas)
     if begin > max(log.end, noted):
-        _gap(result, log, log.end, begin, f"no replica has it any more: their logs begin at position {begin}")
+        _gap(
+            result,
+            log,
+            log.end,
+            begin,
+            f"no replica has it any more: their logs begin at position {begin}",
+        )
 
 
 def _gap(result: GroupResult, log: StoredLog, start: int, end: int, proof: str) -> None:
     if f"{log.folder}/{start:020d}.json" not in log.damaged:
-        _tell(result, "stored.gap", f"{log.folder}/{start:020d}.json", None, start, end, f"positions {start} to {end} are missing; {proof}")
+        _tell(
+            result,
+            "stored.gap",
+            f"{log.folder}/{start:020d}.json",
+            None,
+            start,
+            end,
+            f"positions {start} to {end} are missing; {proof}",
+        )
 
 
 def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
-    """Compare one object with its manifest. Returns whether its bytes are those that the manifest names."""
+    """Compare one object with its manifest. Returns whether its bytes are those that the manifest
+    names."""
     known = {(f.flaw.rule, f.flaw.file) for f in result.findings}
     if report.sha256 != file.sha256:
         # The entries say where, if the change is in one of them.
@@ -267,19 +445,38 @@ def _check_file(result: GroupResult, file: Manifest, report: LogReport) -> bool:
         if flaw.rule in ("chain.seed", "entry.chain") and flaw.index == file.first:
             # The bytes are the sealed ones, so the manifest names a wrong chain CRC before them.
             if ("stored.entries", file.key) not in known:
-                _tell(result, "stored.entries", file.key, file.first, 0, 0, f"its first entry does not continue chain CRC {file.chain:08x}")
+                _tell(
+                    result,
+                    "stored.entries",
+                    file.key,
+                    file.first,
+                    0,
+                    0,
+                    f"its first entry does not continue chain CRC {file.chain:08x}",
+                )
         else:
             result.findings.append(Finding(RULES[flaw.rule].klass, NAME, result.group, flaw))
-    has = report.first_index, report.last_index, report.base + report.end, report.last_term, report.last_chain, report.last_store_ms
+    has = (
+        report.first_index,
+        report.last_index,
+        report.base + report.end,
+        report.last_term,
+        report.last_chain,
+        report.last_store_ms,
+    )
     wants = file.first, file.last, file.end, file.last_term, file.last_chain, file.last_store_ms
     if has != wants:
-        proof = f"first and last entry, end, last term, chain CRC and store time are {has}; the manifest says {wants}"
+        proof = (
+            f"first and last entry, end, last term, chain CRC and store time are {has}; the"
+            f" manifest says {wants}"
+        )
         _tell(result, "stored.entries", file.key, file.first, 0, 0, proof)
     return True
 
 
 def _seals_in(report: LogReport | None) -> Iterator[tuple[int, Seal]]:
-    """Base and seal of the seal records in a stored file, the last first: the first record of a file counts."""
+    """Base and seal of the seal records in a stored file, the last first: the first record of a
+    file counts."""
     for _, body in reversed(report.seals if report is not None else []):
         try:
             value = json.loads(body)
@@ -291,8 +488,8 @@ def _seals_in(report: LogReport | None) -> Iterator[tuple[int, Seal]]:
 
 
 def _trimmed_digests(result: GroupResult) -> dict[int, str]:
-    """The digests in the trim records of the replicas' logs up to the compared index, and in their snapshots: those that most replicas
-    have."""
+    """The digests in the trim records of the replicas' logs up to the compared index, and in their
+    snapshots: those that most replicas have."""
     limit = -1 if result.compared is None else result.compared
     votes: dict[int, Counter[str]] = {}
     for one in result.replicas:
@@ -308,7 +505,11 @@ def _trims(one: Replica, limit: int) -> Iterator[object]:
             yield json.loads(body) if index <= limit else None
     retained = (one.snapshot or {}).get("retained")
     trims = retained.get("trims") if isinstance(retained, dict) else None
-    yield from (trim[2] for trim in trims if isinstance(trim, list) and len(trim) == 3) if isinstance(trims, list) else ()
+    yield from (
+        (trim[2] for trim in trims if isinstance(trim, list) and len(trim) == 3)
+        if isinstance(trims, list)
+        else ()
+    )
 
 
 def _digests_in(records: Iterable[object]) -> dict[int, str]:
@@ -317,7 +518,12 @@ def _digests_in(records: Iterable[object]) -> dict[int, str]:
     for record in records:
         files = record.get("files") if isinstance(record, dict) else None
         for pair in files if isinstance(files, list) else ():
-            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], str):
+            if (
+                isinstance(pair, list)
+                and len(pair) == 2
+                and isinstance(pair[0], int)
+                and isinstance(pair[1], str)
+            ):
                 found.setdefault(pair[0], pair[1])
     return found
 
@@ -325,12 +531,17 @@ def _digests_in(records: Iterable[object]) -> dict[int, str]:
 def _usual(votes: Mapping[int, Counter[Told]]) -> dict[int, Told]:
     """What most said of each file; nothing of one where two values are equally frequent."""
     ranked = {base: told.most_common() for base, told in votes.items()}
-    return {base: told[0][0] for base, told in ranked.items() if len(told) == 1 or told[0][1] > told[1][1]}
+    return {
+        base: told[0][0]
+        for base, told in ranked.items()
+        if len(told) == 1 or told[0][1] > told[1][1]
+    }
 
 
 def _leaves(result: GroupResult, log: StoredLog, seals: Mapping[int, Seal]) -> dict[int, bytes]:
-    """The leaf that most replicas' log trees have for each stored file, by its base. A tree has one leaf for each file from where it began
-    to its end. With a gap in the store, or behind it in the known seals, the files cannot be counted, and nothing is told."""
+    """The leaf that most replicas' log trees have for each stored file, by its base. A tree has one
+    leaf for each file from where it began to its end. With a gap in the store, or behind it in the
+    known seals, the files cannot be counted, and nothing is told."""
     votes: dict[int, Counter[bytes]] = {}
     if not log.files or log.gap(log.end) is not None:
         return {}
@@ -347,7 +558,8 @@ def _leaves(result: GroupResult, log: StoredLog, seals: Mapping[int, Seal]) -> d
 
 
 def _sealed_between(start: int, end: int, seals: Mapping[int, Seal]) -> int | None:
-    """The number of files with the entries from `start` to before `end`; None if the seal of one of them is not known."""
+    """The number of files with the entries from `start` to before `end`; None if the seal of one of
+    them is not known."""
     following = {seal.first: seal.last + 1 for seal in seals.values() if seal.first <= seal.last}
     count = 0
     while start < end:
@@ -360,17 +572,26 @@ def _sealed_between(start: int, end: int, seals: Mapping[int, Seal]) -> int | No
 def _leaf(report: LogReport) -> bytes:
     """The leaf of a stored file's entries (docs/format.md §11)."""
     root, first = bytes.fromhex(report.root), report.first_index or 0
-    body = LEAF.pack(b"LMQTREE1", report.base, first, report.entries, report.base + report.end, root)
+    body = LEAF.pack(
+        b"LMQTREE1", report.base, first, report.entries, report.base + report.end, root
+    )
     return hashlib.sha256(b"\0" + body).digest()
 
 
-def _compare_with_replicas(result: GroupResult, file: Manifest, report: LogReport, found: StoredResult) -> bool:
-    """Compare with the same file of every replica that has it whole. Returns whether there is one."""
+def _compare_with_replicas(
+    result: GroupResult, file: Manifest, report: LogReport, found: StoredResult
+) -> bool:
+    """Compare with the same file of every replica that has it whole. Returns whether there is
+    one."""
     compared = False
     edges = report.first_index, report.last_index, report.last_chain, report.end
     for one in result.replicas:
-        own = next((own for own in one.filled if own.base == file.base and own.ending == "blank"), None)
-        if own is None or any(f.replica == one.name and f.flaw.file == own.file for f in result.findings):
+        own = next(
+            (own for own in one.filled if own.base == file.base and own.ending == "blank"), None
+        )
+        if own is None or any(
+            f.replica == one.name and f.flaw.file == own.file for f in result.findings
+        ):
             continue
         # What a deposed leader has, or another history, is not the log that was stored.
         if own.last_intact_index >= result.divergent.get(one.name, one.held + 1):
@@ -379,10 +600,19 @@ def _compare_with_replicas(result: GroupResult, file: Manifest, report: LogRepor
         found.replicas.setdefault(one.name, []).append((file.base, file.next_base))
         theirs = own.first_index, own.last_index, own.last_chain, own.end
         if theirs != edges or (own.sha256 and own.sha256 != report.sha256):
-            proof = f"it ends with chain CRC {report.last_chain:08x} and SHA-256 {report.sha256[:16]}…, "
+            proof = (
+                f"it ends with chain CRC {report.last_chain:08x} and SHA-256"
+                f" {report.sha256[:16]}…, "
+            )
             proof += f"that of {one.name} with {own.last_chain:08x}"
             _tell(
-                result, "stored.replica", file.object, file.first, 0, file.size, proof + (f" and {own.sha256[:16]}…" if own.sha256 else "")
+                result,
+                "stored.replica",
+                file.object,
+                file.first,
+                0,
+                file.size,
+                proof + (f" and {own.sha256[:16]}…" if own.sha256 else ""),
             )
     return compared
 
@@ -415,10 +645,17 @@ def spans_text(spans: Spans) -> str:
 
 def lines_of(stored: StoredResult) -> list[str]:
     """What was compared and what was not, for people."""
-    entries = "no entry" if stored.begin_index is None else f"entries {stored.begin_index:,} to {stored.last_index:,}"
+    entries = (
+        "no entry"
+        if stored.begin_index is None
+        else f"entries {stored.begin_index:,} to {stored.last_index:,}"
+    )
     told = [f"{stored.files:,} file{'s' * (stored.files != 1)}, {entries}"]
     if stored.read:
-        told.append(f"read to the last byte, compared with the manifests, every entry verified: positions {spans_text(stored.read)}")
+        told.append(
+            "read to the last byte, compared with the manifests, every entry verified: positions"
+            f" {spans_text(stored.read)}"
+        )
     parts = [
         ("compared with what the replicas recorded of the files", stored.sealed),
         ("compared only with seals in the stored log itself", stored.sealed_there),
@@ -447,6 +684,10 @@ def as_object(group: str, stored: StoredResult) -> dict[str, object]:
             "seals_in_store": stored.sealed_there,
             "replicas": stored.replicas,
         },
-        "never_compared": {"unread": stored.unread, "without_seal": stored.unsealed, "without_replica": stored.alone},
+        "never_compared": {
+            "unread": stored.unread,
+            "without_seal": stored.unsealed,
+            "without_replica": stored.alone,
+        },
         "not_stored": stored.not_stored,
     }

@@ -1,8 +1,10 @@
-"""Comparing what witnesses kept with the logs: the checkpoints that they accepted against the trees of the audited replicas.
+"""Comparing what witnesses kept with the logs: the checkpoints that they accepted against the trees
+of the audited replicas.
 
-A witness saw the log at a time when nobody knew what would be changed later. Its checkpoints are evidence that no node can alter, so they
-find what all replicas have in common: a rewritten history, and a tail that is gone. The trees are computed here, from docs/format.md,
-without the code of nodes and clients.
+A witness saw the log at a time when nobody knew what would be changed later. Its checkpoints are
+evidence that no node can alter, so they find what all replicas have in common: a rewritten history,
+and a tail that is gone. The trees are computed here, from docs/format.md, without the code of nodes
+and clients.
 """
 
 from __future__ import annotations
@@ -45,14 +47,19 @@ class Witnessed:
 
 
 def read_witness(directory: str) -> Witnessed:
-    """The checkpoints that a witness cosigned. Raises BadWitness if a file is damaged, or a cosignature is false."""
+    """The checkpoints that a witness cosigned. Raises BadWitness if a file is damaged, or a
+    cosignature is false."""
     place = Path(directory)
     try:
         key = public_key(place)
         groups: dict[str, dict[int, Checkpoint]] = {}
         for group in groups_in(place):
             notes = accepted_of(place, group)
-            groups[group] = {size: Checkpoint.parse(note.text) for size, note in notes.items() if verify(note, [key], ed25519.verified)}
+            groups[group] = {
+                size: Checkpoint.parse(note.text)
+                for size, note in notes.items()
+                if verify(note, [key], ed25519.verified)
+            }
     except (ClusterError, ValueError) as error:
         raise BadWitness(f"the witness {directory} cannot be used: {error}") from None
     return Witnessed(key.name, directory, groups)
@@ -69,13 +76,20 @@ def check_witnesses(result: GroupResult, witnesses: Sequence[Witnessed]) -> None
     _check_each_other(result, witnesses)
 
 
-def _check_replica(result: GroupResult, one: Replica, leaves: Sequence[bytes], witness: Witnessed, cosigned: dict[int, Checkpoint]) -> None:
+def _check_replica(
+    result: GroupResult,
+    one: Replica,
+    leaves: Sequence[bytes],
+    witness: Witnessed,
+    cosigned: dict[int, Checkpoint],
+) -> None:
     """The smallest cosigned tree that is not the replica's."""
     same = 0
     for size, checkpoint in sorted(cosigned.items()):
         if checkpoint.log.log_id != one.log_id:
             proof = (
-                f"{witness.name} cosigned a tree of {size} files of the log {checkpoint.log.log_id}; the replica has the log {one.log_id}"
+                f"{witness.name} cosigned a tree of {size} files of the log"
+                f" {checkpoint.log.log_id}; the replica has the log {one.log_id}"
             )
             _tell(result, "witness.log", one, proof)
             return
@@ -84,25 +98,35 @@ def _check_replica(result: GroupResult, one: Replica, leaves: Sequence[bytes], w
         root = root_of(leaves[:size])
         if root != checkpoint.root:
             proof = (
-                f"of the first {size} sealed files the root is {root.hex()[:16]}…, {witness.name} cosigned {checkpoint.root.hex()[:16]}…"
+                f"of the first {size} sealed files the root is {root.hex()[:16]}…, {witness.name}"
+                f" cosigned {checkpoint.root.hex()[:16]}…"
             )
             _tell(result, "witness.fork", one, f"{proof}; up to {same} files they are the same")
             return
         same = size
 
 
-def _check_length(result: GroupResult, trees: dict[str, list[bytes]], witness: Witnessed, cosigned: dict[int, Checkpoint]) -> None:
+def _check_length(
+    result: GroupResult,
+    trees: dict[str, list[bytes]],
+    witness: Witnessed,
+    cosigned: dict[int, Checkpoint],
+) -> None:
     """Whether some replica has as many sealed files as the witness cosigned."""
     most = max(map(len, trees.values()), default=0)
     last = max(cosigned, default=0)
     if last <= most:
         return
-    proof = f"{witness.name} cosigned {last} sealed files, and no audited replica has more than {most}"
+    proof = (
+        f"{witness.name} cosigned {last} sealed files, and no audited replica has more than {most}"
+    )
     present = [one for one in result.replicas if one.name in result.proving]
     if len(present) < (result.majority if result.proven_by is None else 1):
         result.reasons.append(f"group {result.group}: {proof}; audit all replicas")
         return
-    _tell(result, "witness.missing", max(result.replicas, key=lambda one: len(trees[one.name])), proof)
+    _tell(
+        result, "witness.missing", max(result.replicas, key=lambda one: len(trees[one.name])), proof
+    )
 
 
 def _check_each_other(result: GroupResult, witnesses: Sequence[Witnessed]) -> None:
@@ -119,27 +143,41 @@ def _check_each_other(result: GroupResult, witnesses: Sequence[Witnessed]) -> No
 
 def _tell(result: GroupResult, rule: str, one: Replica, proof: str) -> None:
     file = f"{os.path.basename(one.root)}/{one.log_folder}"
-    result.findings.append(Finding(RULES[rule].klass, one.name, result.group, Flaw(rule, file, None, 0, 0, proof)))
+    result.findings.append(
+        Finding(RULES[rule].klass, one.name, result.group, Flaw(rule, file, None, 0, 0, proof))
+    )
 
 
 def leaves_of(one: Replica) -> list[bytes]:
-    """The leaf hashes of a replica's log tree: those in its newest snapshot, and behind them the files that its log sealed since."""
+    """The leaf hashes of a replica's log tree: those in its newest snapshot, and behind them the
+    files that its log sealed since."""
     return tree_of(one)[0]
 
 
 def tree_of(one: Replica) -> tuple[list[bytes], int]:
     """The leaf hashes as `leaves_of`, and the index of the first entry behind the last leaf."""
-    records = [seal for _, body in sorted(record for report in one.reports for record in report.seals) if (seal := _seal(body)) is not None]
+    records = [
+        seal
+        for _, body in sorted(record for report in one.reports for record in report.seals)
+        if (seal := _seal(body)) is not None
+    ]
     retained = (one.snapshot or {}).get("retained")
     stored = retained.get("tree") if isinstance(retained, dict) else None
     leaves: list[bytes] = []
     following = max((seal["last"] + 1 for seal in records if "tree" not in seal), default=0)
-    if isinstance(stored, dict) and isinstance(stored.get("leaves"), str) and isinstance(stored.get("next"), int):
+    if (
+        isinstance(stored, dict)
+        and isinstance(stored.get("leaves"), str)
+        and isinstance(stored.get("next"), int)
+    ):
         try:
             whole = base64.b64decode(stored["leaves"], validate=True)
         except ValueError:
             return [], 0
-        leaves, following = [whole[at : at + _HASH] for at in range(0, len(whole), _HASH)], stored["next"]
+        leaves, following = (
+            [whole[at : at + _HASH] for at in range(0, len(whole), _HASH)],
+            stored["next"],
+        )
     waiting = {seal["first"]: seal for seal in reversed(records) if "tree" in seal}
     while (seal := waiting.pop(following, None)) is not None:
         root = bytes.fromhex(seal["tree"]["root"])
@@ -159,7 +197,12 @@ def _seal(body: str) -> dict[str, Any] | None:
         numbers.append(numbers[2] - numbers[1])
     except (*NOT_JSON, KeyError, TypeError):
         return None
-    return value if len(root) == _HASH and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) else None
+    return (
+        value
+        if len(root) == _HASH
+        and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+        else None
+    )
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:

@@ -1,1 +1,2 @@
-"""The command `ledgermq audit`: arguments, and the verdict as text, JSON, data set and page. Nothing is judged here."""
+"""The command `ledgermq audit`: arguments, and the verdict as text, JSON, data set and page.
+Nothing is judged here."""

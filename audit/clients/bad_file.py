@@ -1,4 +1,5 @@
-"""The user error of the client side of the audit. In a module of its own, because it must be importable without pyarrow."""
+"""The user error of the client side of the audit. In a module of its own, because it must be
+importable without pyarrow."""
 
 
 class BadFile(ValueError):

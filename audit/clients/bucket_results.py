@@ -1,4 +1,5 @@
-"""The results of judging one bucket: findings with their proofs, and counts of messages by window; and the bucket's stored messages.
+"""The results of judging one bucket: findings with their proofs, and counts of messages by window;
+and the bucket's stored messages.
 
 Shared by the judges of receipts and of deliveries. Nothing is judged here.
 """
@@ -28,12 +29,15 @@ RESULTS = pa.schema(
         ("proof", pa.string()),
     ]
 )
-"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`, break rule `what`. A count has no proof.
-An empty proof stands for `n` further findings of the rule."""
+"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`,
+break rule `what`. A count has no proof. An empty proof stands for `n` further findings of the
+rule."""
 CLOCKS_MS = 2_000
-"""Clock difference between clients and nodes that is tolerated before it counts as a fault of the cluster."""
+"""Clock difference between clients and nodes that is tolerated before it counts as a fault of the
+cluster."""
 LISTED = 4_000
-"""At most this many findings of one rule are returned individually from a bucket, or from a cluster; the counts include all messages."""
+"""At most this many findings of one rule are returned individually from a bucket, or from a
+cluster; the counts include all messages."""
 
 
 @dataclass(slots=True)
@@ -44,25 +48,64 @@ class Results:
     rows: list[dict[str, object]] = field(default_factory=list)
     _told: dict[str, int] = field(default_factory=dict)
 
-    def count(self, what: str, groups: pa.Array, topics: pa.Array, store_ms: I64, chosen: Flags | None = None) -> None:
+    def count(
+        self,
+        what: str,
+        groups: pa.Array,
+        topics: pa.Array,
+        store_ms: I64,
+        chosen: Flags | None = None,
+    ) -> None:
         """Count messages, one per row, by broker group, topic and window."""
         window = store_ms - store_ms % self.window_ms
-        table = pa.table({"broker_group": groups, "topic": topics, "window_ms": window, "n": np.ones(len(window), np.int64)})
+        table = pa.table(
+            {
+                "broker_group": groups,
+                "topic": topics,
+                "window_ms": window,
+                "n": np.ones(len(window), np.int64),
+            }
+        )
         if chosen is not None:
             table = table.filter(pa.array(chosen))
         if table.num_rows:
-            for row in table.group_by(["broker_group", "topic", "window_ms"]).aggregate([("n", "sum")]).to_pylist():
+            for row in (
+                table.group_by(["broker_group", "topic", "window_ms"])
+                .aggregate([("n", "sum")])
+                .to_pylist()
+            ):
                 row["n"] = row.pop("n_sum")
                 self.rows.append({"what": what, **row})
 
-    def finding(self, rule: str, group: str | None, topic: str | None, file: int, row: int, index: int | None, n: int, proof: str) -> None:
+    def finding(
+        self,
+        rule: str,
+        group: str | None,
+        topic: str | None,
+        file: int,
+        row: int,
+        index: int | None,
+        n: int,
+        proof: str,
+    ) -> None:
         self._told[rule] = self._told.get(rule, 0) + 1
         if self._told[rule] <= LISTED:
-            told = {"broker_group": group, "topic": topic, "file": file, "row": row, "index": index, "n": n}
+            told = {
+                "broker_group": group,
+                "topic": topic,
+                "file": file,
+                "row": row,
+                "index": index,
+                "n": n,
+            }
             self.rows.append({"what": rule, **told, "proof": proof})
 
     def table(self) -> pa.Table:
-        more = [{"what": rule, "n": count - LISTED, "proof": ""} for rule, count in self._told.items() if count > LISTED]
+        more = [
+            {"what": rule, "n": count - LISTED, "proof": ""}
+            for rule, count in self._told.items()
+            if count > LISTED
+        ]
         return pa.Table.from_pylist([*self.rows, *more], schema=RESULTS)
 
 
@@ -72,7 +115,12 @@ class Bucket:
     def __init__(self, stored: pa.Table, ids: Sequence[pa.Array]) -> None:
         """`ids`: of the claims, column by column; their codes are in `codes`."""
         own = one(stored.column("message_id"))
-        coded = pa.concat_arrays([own, *ids]).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        coded = (
+            pa.concat_arrays([own, *ids])
+            .dictionary_encode()
+            .indices.to_numpy(zero_copy_only=False)
+            .astype(np.int64)
+        )
         edges = np.cumsum([len(own), *(len(column) for column in ids)])
         self.codes = [coded[begin:end] for begin, end in pairwise(edges.tolist())]
         self.order = np.argsort(coded[: len(own)], kind="stable")

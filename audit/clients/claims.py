@@ -1,7 +1,9 @@
-"""The claims of clients, one per row, in the same buckets as the log's messages: pieces of receipts, and deliveries.
+"""The claims of clients, one per row, in the same buckets as the log's messages: pieces of
+receipts, and deliveries.
 
-A receipt is about a frame, whose messages have consecutive sequence numbers; it is split at the bounds of buckets. Rows that cannot be
-valid claims become claims with a `wrong` text, so that they are reported like all others. Nothing is judged here.
+A receipt is about a frame, whose messages have consecutive sequence numbers; it is split at the
+bounds of buckets. Rows that cannot be valid claims become claims with a `wrong` text, so that they
+are reported like all others. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -13,11 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ledgermq.audit.clients.client_files import RECEIPTS, ClientFile, read_part
-from ledgermq.audit.clients.logged_messages import FRAME_BITS, buckets_of, native_ids_of, text_buckets
+from ledgermq.audit.clients.logged_messages import (
+    FRAME_BITS,
+    buckets_of,
+    native_ids_of,
+    text_buckets,
+)
 from ledgermq.audit.reading.decode import I64, crc
 
 RECEIPT, DELIVERY = 0, 1
-_RANGES = pa.list_(pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.int64())]))
+_RANGES = pa.list_(
+    pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.int64())])
+)
 SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -27,7 +36,8 @@ SCHEMA = pa.schema(
         ("wrong", pa.string()),
         ("broker_group", pa.string()),
         ("topic", pa.string()),
-        # Columns of a piece of a receipt: `length` messages from sequence number `sequence` on, `skip` messages of the receipt before it.
+        # Columns of a piece of a receipt: `length` messages from sequence number `sequence` on,
+        # `skip` messages of the receipt before it.
         ("log_id", pa.string()),
         ("producer_id", pa.int64()),
         ("epoch", pa.int64()),
@@ -79,22 +89,33 @@ def read_claims(part: ClientFile, buckets: int) -> Iterator[pa.RecordBatch]:
 
 
 def read_ordered(part: ClientFile, buckets: int) -> Iterator[pa.RecordBatch]:
-    """The deliveries of messages of message groups, in buckets of consumer group, topic and message group. Raises BadFile."""
+    """The deliveries of messages of message groups, in buckets of consumer group, topic and message
+    group. Raises BadFile."""
     for row, batch in read_part(part):
         rows = pa.array(np.arange(row, row + batch.num_rows))
         mask = pc.invert(pc.fill_null(batch.column("sought"), False))
         for name in ("consumer_group", "topic", "message_group", "queue", "offset", "delivered_ms"):
             mask = pc.and_(mask, pc.is_valid(batch.column(name)))
-        chosen = pa.RecordBatch.from_arrays([*batch.columns, rows], names=[*batch.schema.names, "row"]).filter(mask)
-        keys = [chosen.column(name).cast(pa.binary()) for name in ("consumer_group", "topic", "message_group")]
-        values = {name: chosen.column(name) for name in ORDERED.names if name in chosen.schema.names}
+        chosen = pa.RecordBatch.from_arrays(
+            [*batch.columns, rows], names=[*batch.schema.names, "row"]
+        ).filter(mask)
+        keys = [
+            chosen.column(name).cast(pa.binary())
+            for name in ("consumer_group", "topic", "message_group")
+        ]
+        values = {
+            name: chosen.column(name) for name in ORDERED.names if name in chosen.schema.names
+        }
         values["bucket"] = pa.array(text_buckets(keys, buckets))
         values["file"] = pa.repeat(pa.scalar(part.number, pa.int32()), chosen.num_rows)
         yield pa.RecordBatch.from_arrays([values[name] for name in ORDERED.names], schema=ORDERED)
 
 
 def _batch(count: int, values: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    columns = [values[field.name].cast(field.type) if field.name in values else pa.nulls(count, field.type) for field in SCHEMA]
+    columns = [
+        values[field.name].cast(field.type) if field.name in values else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -104,7 +125,15 @@ def _of_deliveries(number: int, row: int, batch: pa.RecordBatch, buckets: int) -
     wrong = pa.nulls(count, pa.string())
     for name in ("topic", "message_id", "delivered_ms"):
         wrong = pc.if_else(pc.is_null(batch.column(name)), f"the row has no {name}", wrong)
-    names = ("topic", "broker_group", "consumer_group", "queue", "offset", "delivered_ms", "acknowledged_ms")
+    names = (
+        "topic",
+        "broker_group",
+        "consumer_group",
+        "queue",
+        "offset",
+        "delivered_ms",
+        "acknowledged_ms",
+    )
     values = {name: batch.column(name) for name in names}
     values |= {
         "bucket": pa.array(buckets_of(ids, buckets)),
@@ -119,7 +148,10 @@ def _of_deliveries(number: int, row: int, batch: pa.RecordBatch, buckets: int) -
 
 
 def _of_receipts(number: int, row: int, batch: pa.RecordBatch, buckets: int) -> pa.RecordBatch:
-    numbers = {name: _numbers(batch.column(name)) for name in ("producer_id", "epoch", "first_sequence", "count", "term", "first_index")}
+    numbers = {
+        name: _numbers(batch.column(name))
+        for name in ("producer_id", "epoch", "first_sequence", "count", "term", "first_index")
+    }
     wrong = _contradictions(batch, numbers)
     bad = ~_flags(pc.is_null(wrong))
     first = np.where(bad, 0, numbers["first_sequence"])
@@ -131,7 +163,19 @@ def _of_receipts(number: int, row: int, batch: pa.RecordBatch, buckets: int) -> 
     begin = np.maximum((first[of] // step + nth) * step, first[of])
     end = np.minimum((first[of] // step + nth + 1) * step, first[of] + counts[of])
     take = pa.array(of)
-    names = ("broker_group", "topic", "log_id", "producer_id", "epoch", "count", "term", "first_index", "chain_crc", "store_ms", "ranges")
+    names = (
+        "broker_group",
+        "topic",
+        "log_id",
+        "producer_id",
+        "epoch",
+        "count",
+        "term",
+        "first_index",
+        "chain_crc",
+        "store_ms",
+        "ranges",
+    )
     values = {name: batch.column(name).take(take) for name in names}
     tags = _tags(batch.column("log_id"))[of]
     safe = {name: np.where(bad, 0, numbers[name])[of] for name in ("producer_id", "epoch")}
@@ -163,12 +207,21 @@ def _contradictions(batch: pa.RecordBatch, numbers: Mapping[str, I64]) -> pa.Arr
     odd = np.zeros(batch.num_rows, np.bool_)
     odd[each[(lengths <= 0) | (lengths > MESSAGES_MAX)]] = True
     n = numbers
-    impossible = (n["producer_id"] < 1) | (n["producer_id"] >= 1 << 32) | (n["epoch"] < 0) | (n["epoch"] >= 1 << 16)
+    impossible = (
+        (n["producer_id"] < 1)
+        | (n["producer_id"] >= 1 << 32)
+        | (n["epoch"] < 0)
+        | (n["epoch"] >= 1 << 16)
+    )
     impossible |= (n["count"] < 1) | (n["count"] > MESSAGES_MAX)
     impossible |= (n["first_sequence"] < 0) | (n["first_sequence"] > SEQUENCES - MESSAGES_MAX)
     impossible |= (n["first_index"] < 0) | (n["term"] < 0)
     class_ = pc.is_in(batch.column("durability"), pa.array(["durable", "memory", "master"]))
-    wrong = pc.if_else(pa.array(odd | (sums != n["count"])), "its queue ranges do not hold as many messages as it says", wrong)
+    wrong = pc.if_else(
+        pa.array(odd | (sums != n["count"])),
+        "its queue ranges do not hold as many messages as it says",
+        wrong,
+    )
     wrong = pc.if_else(pa.array(impossible), "its numbers are impossible for a frame", wrong)
     wrong = pc.if_else(pc.invert(class_), "its durability is not durable, memory or master", wrong)
     for name in batch.schema.names:
@@ -183,7 +236,9 @@ def _numbers(column: pa.Array) -> I64:
 
 
 def _flags(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.to_numpy(zero_copy_only=False).astype(np.bool_)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = column.to_numpy(
+        zero_copy_only=False
+    ).astype(np.bool_)
     return found
 
 

@@ -1,7 +1,9 @@
-"""Reading the clients' files as columns: receipts of producers and deliveries of consumers, Parquet or JSON lines, in bounded pieces.
+"""Reading the clients' files as columns: receipts of producers and deliveries of consumers, Parquet
+or JSON lines, in bounded pieces.
 
-The files come from users: an invalid file raises `BadFile` with a sentence for the user; an invalid row becomes a claim that cannot be
-true, and is reported where claims are judged. Nothing is compared with a log here.
+The files come from users: an invalid file raises `BadFile` with a sentence for the user; an invalid
+row becomes a claim that cannot be true, and is reported where claims are judged. Nothing is
+compared with a log here.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ledgermq.audit.clients.bad_file import BadFile
 
 RECEIPTS, DELIVERIES = "receipts", "deliveries"
 BATCH_ROWS = 1 << 16
-_RANGES = pa.list_(pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.int64())]))
+_RANGES = pa.list_(
+    pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.int64())])
+)
 KINDS: dict[str, dict[str, pa.DataType]] = {
     RECEIPTS: {
         "cluster_id": pa.string(),
@@ -57,8 +61,8 @@ NEEDED = {RECEIPTS: tuple(KINDS[RECEIPTS]), DELIVERIES: ("topic", "message_id", 
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """A part of a file: some row groups of a Parquet file, or a whole JSON lines file. `number`: of the file among those of the audit.
-    `first_row` counts from 1."""
+    """A part of a file: some row groups of a Parquet file, or a whole JSON lines file. `number`: of
+    the file among those of the audit. `first_row` counts from 1."""
 
     kind: str
     path: str
@@ -78,13 +82,20 @@ class ClientFile:
 
 
 def find_files(kind: str, paths: Sequence[str]) -> list[str]:
-    """The files that the user named: files, and directories of .parquet, .jsonl and .json. Raises BadFile."""
+    """The files that the user named: files, and directories of .parquet, .jsonl and .json. Raises
+    BadFile."""
     found: list[str] = []
     for path in paths:
         if os.path.isdir(path):
-            inside = [f"{path}/{name}" for name in sorted(os.listdir(path)) if name.endswith((".parquet", ".jsonl", ".json"))]
+            inside = [
+                f"{path}/{name}"
+                for name in sorted(os.listdir(path))
+                if name.endswith((".parquet", ".jsonl", ".json"))
+            ]
             if not inside:
-                raise BadFile(f"{path} holds no file of {kind}; give files that end in .parquet or .jsonl")
+                raise BadFile(
+                    f"{path} holds no file of {kind}; give files that end in .parquet or .jsonl"
+                )
             found += inside
         else:
             found.append(path)
@@ -92,7 +103,8 @@ def find_files(kind: str, paths: Sequence[str]) -> list[str]:
 
 
 def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[ClientFile]:
-    """Split a file into parts of about `rows_at_once` rows, and check its columns. Raises BadFile."""
+    """Split a file into parts of about `rows_at_once` rows, and check its columns. Raises
+    BadFile."""
     if not path.endswith(".parquet"):
         part = ClientFile(kind, path, number, None, None)
         with _told(kind, path):
@@ -100,7 +112,9 @@ def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[Clien
         return [part]
     with _told(kind, path), pq.ParquetFile(path) as file:
         _check_columns(kind, path, file.schema_arrow.names)
-        counts = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
+        counts = [
+            file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)
+        ]
     parts: list[ClientFile] = []
     begin = row = held = 0
     for at, count in enumerate(counts):
@@ -112,7 +126,8 @@ def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[Clien
 
 
 def read_part(part: ClientFile) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(number of its first row, rows with the columns of the kind), batch by batch. Raises BadFile."""
+    """(number of its first row, rows with the columns of the kind), batch by batch. Raises
+    BadFile."""
     row = part.first_row
     with _told(part.kind, part.path):
         for batch in _parquet(part) if part.row_groups is not None else _lines(part):
@@ -123,7 +138,9 @@ def read_part(part: ClientFile) -> Iterator[tuple[int, pa.RecordBatch]]:
 def _parquet(part: ClientFile) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(part.path) as file:
         names = [name for name in file.schema_arrow.names if name in KINDS[part.kind]]
-        yield from file.iter_batches(BATCH_ROWS, row_groups=list(part.row_groups or ()), columns=names)
+        yield from file.iter_batches(
+            BATCH_ROWS, row_groups=list(part.row_groups or ()), columns=names
+        )
 
 
 def _lines(part: ClientFile, rows_at_once: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
@@ -137,7 +154,10 @@ def _lines(part: ClientFile, rows_at_once: int = BATCH_ROWS) -> Iterator[pa.Reco
             except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
-                raise BadFile(f"{part.path}, line {number}, is not a JSON object; give a file of {part.kind}, .parquet or JSON lines")
+                raise BadFile(
+                    f"{part.path}, line {number}, is not a JSON object; give a file of {part.kind},"
+                    " .parquet or JSON lines"
+                )
             if not rows:
                 _check_columns(part.kind, part.path, value)
             rows.append({name: value.get(name) for name in KINDS[part.kind]})
@@ -168,7 +188,10 @@ def _typed(part: ClientFile, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             columns.append(column if column.type == wanted else pc.cast(column, wanted))
         except pa.ArrowException as error:
-            raise BadFile(f"{part.path} is not a file of {part.kind}: column {name} is {column.type}, not {wanted}") from error
+            raise BadFile(
+                f"{part.path} is not a file of {part.kind}: column {name} is {column.type}, not"
+                f" {wanted}"
+            ) from error
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(KINDS[part.kind].items()))
 
 
@@ -187,8 +210,19 @@ class _told:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BadFile) or not isinstance(error, OSError | pa.ArrowException | UnicodeDecodeError):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, BadFile) or not isinstance(
+            error, OSError | pa.ArrowException | UnicodeDecodeError
+        ):
             return
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise BadFile(f"{self._path} cannot be read as {self._kind} ({why}); a file is complete after its writer was closed") from error
+        why = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else str(error).splitlines()[0]
+        )
+        raise BadFile(
+            f"{self._path} cannot be read as {self._kind} ({why}); a file is complete after its"
+            " writer was closed"
+        ) from error

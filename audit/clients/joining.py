@@ -1,7 +1,9 @@
-"""Joining two sides by bucket in this process: each side is read once, split into scratch files, and judged bucket by bucket.
+"""Joining two sides by bucket in this process: each side is read once, split into scratch files,
+and judged bucket by bucket.
 
-Memory holds one bucket of both sides. A side is a list of sources, which are texts that can cross process boundaries, and a function that
-reads one of them into batches with a column `bucket`. `spark.clients` does the same on a Spark cluster.
+Memory holds one bucket of both sides. A side is a list of sources, which are texts that can cross
+process boundaries, and a function that reads one of them into batches with a column `bucket`.
+`spark.clients` does the same on a Spark cluster.
 """
 
 from __future__ import annotations
@@ -21,18 +23,24 @@ Judge = Callable[[pa.Table, pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two tables of a join. `read(source, buckets)` yields batches of `schema`, which has a column `bucket`."""
+    """One of the two tables of a join. `read(source, buckets)` yields batches of `schema`, which
+    has a column `bucket`."""
 
     sources: tuple[str, ...]
     read: Read
     schema: pa.Schema
 
 
-def join_here(left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
+def join_here(
+    left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int
+) -> Iterator[pa.Table]:
     """The join in this process. Raises the errors of the sides."""
     scratch = tempfile.mkdtemp(prefix="ledgermq-audit-")
     try:
-        spread = [_Spread(f"{scratch}/{name}", side, buckets) for name, side in (("left", left), ("right", right))]
+        spread = [
+            _Spread(f"{scratch}/{name}", side, buckets)
+            for name, side in (("left", left), ("right", right))
+        ]
         for bucket in range(buckets):
             tables = [side.bucket(bucket) for side in spread]
             if any(table.num_rows for table in tables):

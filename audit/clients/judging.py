@@ -1,7 +1,9 @@
-"""Comparing claims of clients with the log, within one bucket: both are tables, and all rows about one message are in the same bucket.
+"""Comparing claims of clients with the log, within one bucket: both are tables, and all rows about
+one message are in the same bucket.
 
-A message is identified by its id; a native message's id contains producer, epoch and sequence number. The log tells where it is stored.
-This module calls the judge of each kind of claim, and reports claims that cannot be true. Pure: tables in, rows of `RESULTS` out.
+A message is identified by its id; a native message's id contains producer, epoch and sequence
+number. The log tells where it is stored. This module calls the judge of each kind of claim, and
+reports claims that cannot be true. Pure: tables in, rows of `RESULTS` out.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from ledgermq.audit.clients.receipts import Receipts, judge_receipts
 from ledgermq.audit.clients.scope import Scope
 
 
-def judge(stored: pa.Table, claims: pa.Table, scopes: Mapping[str, Scope], window_ms: int) -> pa.Table:
+def judge(
+    stored: pa.Table, claims: pa.Table, scopes: Mapping[str, Scope], window_ms: int
+) -> pa.Table:
     """Judge one bucket: compare its claims with the stored messages."""
     results = Results(window_ms)
     wrong = pc.is_valid(claims.column("wrong"))
     for row in claims.filter(wrong).to_pylist():
         rule = "client.receipt" if row["kind"] == RECEIPT else "client.delivery"
-        results.finding(rule, row["broker_group"], row["topic"], row["file"], row["row"], None, 1, row["wrong"])
+        results.finding(
+            rule, row["broker_group"], row["topic"], row["file"], row["row"], None, 1, row["wrong"]
+        )
     claims = claims.filter(pc.invert(wrong))
     receipts = Receipts(claims.filter(pc.equal(claims.column("kind"), RECEIPT)))
     deliveries = claims.filter(pc.equal(claims.column("kind"), DELIVERY))

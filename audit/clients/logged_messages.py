@@ -1,7 +1,9 @@
-"""The messages in the log, as the client side of the audit needs them: one row per message with its id and its place, in Arrow.
+"""The messages in the log, as the client side of the audit needs them: one row per message with its
+id and its place, in Arrow.
 
-Decodes only entries that were found intact; system topics are left out, because clients never receive them. The caller says in a `Slice`
-which entries count, and from which replica they are read. All rows about the same message are in one bucket.
+Decodes only entries that were found intact; system topics are left out, because clients never
+receive them. The caller says in a `Slice` which entries count, and from which replica they are
+read. All rows about the same message are in one bucket.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ SCHEMA = pa.schema(
 _ID = b"UNIQ_KEY\x01"
 NATIVE_CHARACTERS = 34
 FRAME_BITS = 12
-"""Sequence numbers that differ only in this many low bits share a bucket, so that a frame is in few buckets."""
+"""Sequence numbers that differ only in this many low bits share a bucket, so that a frame is in few
+buckets."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The entries of one log file that count: those up to `last_index` that are in none of `without`."""
+    """The entries of one log file that count: those up to `last_index` that are in none of
+    `without`."""
 
     task: LogFile
     last_index: int
@@ -73,7 +77,12 @@ def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None
     index = rows["index"].astype(np.int64)
     parts = take_apart(found.window, offsets, sizes, rows)
     system = np.array([is_system(topic) for topic in parts.topics], np.bool_)
-    keep = parts.fits & ~system[parts.topic_of] & (index <= piece.last_index) & ~np.isin(index, piece.without)
+    keep = (
+        parts.fits
+        & ~system[parts.topic_of]
+        & (index <= piece.last_index)
+        & ~np.isin(index, piece.without)
+    )
     chosen = np.flatnonzero(keep)
     if not len(chosen):
         return None
@@ -99,8 +108,9 @@ def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None
 
 
 def _ids(window: bytes, starts: I64, ends: I64) -> tuple[I64, I64]:
-    """The offset and length of the message id in each property string; length 0 if there is none. It is the first property, by the order of
-    docs/format.md §4.1; a string that starts otherwise is searched."""
+    """The offset and length of the message id in each property string; length 0 if there is none.
+    It is the first property, by the order of docs/format.md §4.1; a string that starts otherwise is
+    searched."""
     data = np.frombuffer(window, np.uint8)
     closes = np.append(np.flatnonzero(data == 2), len(data))
     at = starts + len(_ID)
@@ -120,14 +130,17 @@ def texts(window: bytes, starts: I64, lengths: I64) -> pa.Array:
     np.cumsum(lengths, out=edges[1:])
     places = np.repeat(starts - edges[:-1], lengths) + np.arange(edges[-1])
     data = np.frombuffer(window, np.uint8)[places]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary(), len(lengths), [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(data)]
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- message ids
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The bucket of each message id, the same in every process: native ids by producer and sequence number, others by their bytes."""
+    """The bucket of each message id, the same in every process: native ids by producer and sequence
+    number, others by their bytes."""
     data, edges = bytes_of(ids)
     lengths = np.diff(edges)
     hashes = np.zeros(len(lengths), np.uint64)
@@ -140,13 +153,18 @@ def buckets_of(ids: pa.Array, buckets: int) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def bytes_of(ids: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], I64]:
-    """The bytes of a binary column without nulls, and the start of each value plus the end of the last."""
-    edges = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
+    """The bytes of a binary column without nulls, and the start of each value plus the end of the
+    last."""
+    edges = np.frombuffer(ids.buffers()[1], np.int32)[
+        ids.offset : ids.offset + len(ids) + 1
+    ].astype(np.int64)
     buffer = ids.buffers()[2]
     return (np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)), edges
 
 
-def _hash_of(letters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def _hash_of(
+    letters: np.ndarray[tuple[int, int], np.dtype[np.uint8]],
+) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     native = np.zeros(len(letters), np.bool_)
     if letters.shape[1] == NATIVE_CHARACTERS:
         native = (letters[:, 0] == ord("4")) & (letters[:, 1] == ord("C"))
@@ -162,7 +180,9 @@ def _hash_of(letters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> np.nda
     return hashes ^ (hashes >> np.uint64(29))
 
 
-def native_ids_of(log_tag: I64, producer: I64, epoch: I64, sequence: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> pa.Array:
+def native_ids_of(
+    log_tag: I64, producer: I64, epoch: I64, sequence: np.ndarray[tuple[int], np.dtype[np.uint64]]
+) -> pa.Array:
     """Message ids (docs/format.md §4.5) of these numbers."""
     count = len(producer)
     raw = np.zeros((count, 17), np.uint8)
@@ -175,15 +195,22 @@ def native_ids_of(log_tag: I64, producer: I64, epoch: I64, sequence: np.ndarray[
     letters = np.empty((count, NATIVE_CHARACTERS), np.uint8)
     letters[:, 0::2], letters[:, 1::2] = digits[raw >> 4], digits[raw & 15]
     edges = np.arange(count + 1, dtype=np.int32) * NATIVE_CHARACTERS
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(letters.tobytes())])
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(letters.tobytes())]
+    )
 
 
-def text_buckets(keys: Sequence[pa.Array], buckets: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The bucket of rows that several binary columns identify together, the same in every process."""
+def text_buckets(
+    keys: Sequence[pa.Array], buckets: int
+) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The bucket of rows that several binary columns identify together, the same in every
+    process."""
     hashes = np.zeros(len(keys[0]), np.uint64)
     for column in keys:
         coded = column.dictionary_encode()
-        own = np.array([zlib.crc32(text) for text in coded.dictionary.to_pylist()] or [0], np.uint64)
+        own = np.array(
+            [zlib.crc32(text) for text in coded.dictionary.to_pylist()] or [0], np.uint64
+        )
         hashes = hashes * _MIX + own[coded.indices.to_numpy(zero_copy_only=False)]
     hashes ^= hashes >> np.uint64(29)
     return (hashes % np.uint64(buckets)).astype(np.int32)

@@ -1,7 +1,7 @@
 """The client side of an audit as a whole: files, scopes, both joins, and the sum of their results.
 
-Returns findings, the reasons for which the verdict cannot be PASS, and a table of counts per window. The joiner brings buckets together;
-`judging` decides what is wrong.
+Returns findings, the reasons for which the verdict cannot be PASS, and a table of counts per
+window. The joiner brings buckets together; `judging` decides what is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ import pyarrow.parquet as parquet
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.clients import claims, logged_messages
 from ledgermq.audit.clients.bucket_results import LISTED, RESULTS
-from ledgermq.audit.clients.client_files import DELIVERIES, RECEIPTS, ClientFile, find_files, parts_of
+from ledgermq.audit.clients.client_files import (
+    DELIVERIES,
+    RECEIPTS,
+    ClientFile,
+    find_files,
+    parts_of,
+)
 from ledgermq.audit.clients.deliveries import judge_order
 from ledgermq.audit.clients.joining import Side, nothing
 from ledgermq.audit.clients.judging import judge
@@ -63,14 +69,17 @@ OPEN = {
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """The clients' files to compare with the log, opened only as far as needed to recognise them. `window_ms`: the width of a count."""
+    """The clients' files to compare with the log, opened only as far as needed to recognise them.
+    `window_ms`: the width of a count."""
 
     names: tuple[str, ...]
     parts: tuple[ClientFile, ...]
     window_ms: int
 
     @classmethod
-    def find(cls, receipts: Sequence[str], deliveries: Sequence[str], window_ms: int = 60_000) -> ClientFiles:
+    def find(
+        cls, receipts: Sequence[str], deliveries: Sequence[str], window_ms: int = 60_000
+    ) -> ClientFiles:
         """The files that the user named. Raises BadFile."""
         parts: list[ClientFile] = []
         names: list[str] = []
@@ -109,8 +118,17 @@ class ClientResult:
     def lines(self) -> list[str]:
         """The sums as text lines."""
         told = ", ".join(f"{self.total(what)} {what}" for what in COUNTS if self.total(what))
-        more = [f"clients: {count} more findings of rule {rule} are not listed" for rule, count in sorted(self.more.items())]
-        return [f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages: {told or 'none'}", *more]
+        more = [
+            f"clients: {count} more findings of rule {rule} are not listed"
+            for rule, count in sorted(self.more.items())
+        ]
+        return [
+            (
+                f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages:"
+                f" {told or 'none'}"
+            ),
+            *more,
+        ]
 
     def window_files(self) -> dict[str, WriteTo]:
         """The counts per window as `clients.jsonl` and `clients.parquet`: name → what writes it."""
@@ -118,18 +136,23 @@ class ClientResult:
         schema = pa.schema([*texts, *((name, pa.int64()) for name in ("window_ms", *COUNTS))])
         table = pa.Table.from_pylist(self.windows, schema=schema)
         return {
-            "clients.jsonl": text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.windows)),
+            "clients.jsonl": text(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.windows)
+            ),
             "clients.parquet": lambda path: parquet.write_table(table, path),
         }
 
 
 def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
-    """Compare the clients' files with the logs of these broker groups. If a log that was readable before cannot be read now, that is a
-    reason, not a finding. Raises BadFile."""
+    """Compare the clients' files with the logs of these broker groups. If a log that was readable
+    before cannot be read now, that is a reason, not a finding. Raises BadFile."""
     try:
         return _held(groups, given, join)
     except (NodeLost, StoreLost, OSError) as error:
-        why = f"clients' files were not compared with the log, which could not be read again ({error}); audit again"
+        why = (
+            "clients' files were not compared with the log, which could not be read again"
+            f" ({error}); audit again"
+        )
         return ClientResult(list(given.names), reasons=[why])
 
 
@@ -149,11 +172,19 @@ def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> Cl
     right = Side(tuple(part.to_json() for part in parts), read_claims, claims.SCHEMA)
     result = ClientResult(list(given.names))
     gathered = _Gathered(result)
-    for table in join(left, right, partial(judge_bucket, told=told, window_ms=given.window_ms), RESULTS, buckets):
+    for table in join(
+        left, right, partial(judge_bucket, told=told, window_ms=given.window_ms), RESULTS, buckets
+    ):
         gathered.add(table)
     if deliveries and any(scope.fifo for scope in scopes):
         ordered = Side(tuple(part.to_json() for part in deliveries), read_ordered, claims.ORDERED)
-        for table in join(nothing(logged_messages.SCHEMA), ordered, partial(judge_orders, told=told), RESULTS, buckets):
+        for table in join(
+            nothing(logged_messages.SCHEMA),
+            ordered,
+            partial(judge_orders, told=told),
+            RESULTS,
+            buckets,
+        ):
             gathered.add(table)
     gathered.finish(scopes)
     return result
@@ -214,7 +245,9 @@ class _Gathered:
 
     def _cut(self, rule: str) -> None:
         rows = self._told[rule]
-        rows.sort(key=lambda row: (row["file"], row["row"], -1 if row["index"] is None else row["index"]))
+        rows.sort(
+            key=lambda row: (row["file"], row["row"], -1 if row["index"] is None else row["index"])
+        )
         self._result.more[rule] = self._result.more.get(rule, 0) + len(rows[FINDINGS_MAX:])
         del rows[FINDINGS_MAX:]
 
@@ -227,7 +260,9 @@ class _Gathered:
         result.more = {rule: count for rule, count in result.more.items() if count}
         for key in sorted(self._windows):
             group, topic, window = key
-            result.windows.append({"broker_group": group, "topic": topic, "window_ms": window, **self._windows[key]})
+            result.windows.append(
+                {"broker_group": group, "topic": topic, "window_ms": window, **self._windows[key]}
+            )
         for what, why in OPEN.items():
             count = result.total(what)
             if count:
@@ -250,6 +285,8 @@ def _joined(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     told = []
     for row in found.values():
         more = int(str(row["n"])) - 1
-        proof = f"{row['proof']}; and {more} more messages of this receipt" if more else row["proof"]
+        proof = (
+            f"{row['proof']}; and {more} more messages of this receipt" if more else row["proof"]
+        )
         told.append({**row, "proof": proof})
     return told

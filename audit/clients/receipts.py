@@ -1,7 +1,9 @@
-"""Comparing receipts of producers with the stored messages of one bucket: lost, stored twice, out of order, or different from the receipt.
+"""Comparing receipts of producers with the stored messages of one bucket: lost, stored twice, out
+of order, or different from the receipt.
 
-A receipt is split into its messages, whose ids follow from producer, epoch and sequence number. A message is judged only where the log can
-be read: trimmed and unreadable messages are counted. A message acknowledged from memory may be lost without a fault of the cluster.
+A receipt is split into its messages, whose ids follow from producer, epoch and sequence number. A
+message is judged only where the log can be read: trimmed and unreadable messages are counted. A
+message acknowledged from memory may be lost without a fault of the cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ NUMBERS = (
 
 
 class Receipts:
-    """Pieces of receipts, one row per message. `of`: the piece of each message, `nth`: its index in its receipt."""
+    """Pieces of receipts, one row per message. `of`: the piece of each message, `nth`: its index in
+    its receipt."""
 
     def __init__(self, pieces: pa.Table) -> None:
         self.pieces = pieces
@@ -49,12 +52,21 @@ class Receipts:
         self.index = self.number("first_index") + self.nth
         logs = one(pieces.column("log_id")).dictionary_encode()
         tags = np.array([crc(text.encode()) for text in logs.dictionary.to_pylist()], np.int64)
-        own = tags[logs.indices.to_numpy(zero_copy_only=False)][self.of] if len(self.of) else np.zeros(0, np.int64)
-        self.ids = native_ids_of(own, self.number("producer_id"), self.number("epoch"), self.sequence.astype(np.uint64))
+        own = (
+            tags[logs.indices.to_numpy(zero_copy_only=False)][self.of]
+            if len(self.of)
+            else np.zeros(0, np.int64)
+        )
+        self.ids = native_ids_of(
+            own, self.number("producer_id"), self.number("epoch"), self.sequence.astype(np.uint64)
+        )
         take = pa.array(self.of)
-        self.groups, self.topics = (one(pieces.column(name)).take(take) for name in ("broker_group", "topic"))
+        self.groups, self.topics = (
+            one(pieces.column(name)).take(take) for name in ("broker_group", "topic")
+        )
         self.durable, self.master = (
-            one(pieces.column(name)).take(take).to_numpy(zero_copy_only=False).astype(np.bool_) for name in ("durable", "master")
+            one(pieces.column(name)).take(take).to_numpy(zero_copy_only=False).astype(np.bool_)
+            for name in ("durable", "master")
         )
 
     def __len__(self) -> int:
@@ -66,9 +78,15 @@ class Receipts:
         return found
 
 
-def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scope], results: Results) -> None:
+def judge_receipts(
+    bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scope], results: Results
+) -> None:
     begin, number = bucket.find(bucket.codes[0])
-    at = bucket.order[np.minimum(begin, max(len(bucket.order) - 1, 0))] if len(bucket.order) else np.zeros(len(begin), np.int64)
+    at = (
+        bucket.order[np.minimum(begin, max(len(bucket.order) - 1, 0))]
+        if len(bucket.order)
+        else np.zeros(len(begin), np.int64)
+    )
     for row in np.flatnonzero(number > 1).tolist():
         # If several messages have the id, take the acknowledged one if it is among them.
         places = bucket.order[begin[row] : begin[row] + number[row]]
@@ -80,7 +98,9 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     def tell(what: str, chosen: Flags, proof: str) -> None:
         """Make a finding for each receipt with such messages, and count the messages."""
         if chosen.any():
-            results.count(what.removeprefix("client."), receipts.groups, receipts.topics, claimed_ms, chosen)
+            results.count(
+                what.removeprefix("client."), receipts.groups, receipts.topics, claimed_ms, chosen
+            )
             _tell_receipts(receipts, results, what, chosen, proof)
 
     open_ = np.ones(len(receipts), np.bool_)
@@ -90,7 +110,11 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     gone = open_ & ~found & ~receipts.durable
     results.count("memory", receipts.groups, receipts.topics, claimed_ms, gone & ~receipts.master)
     results.count("master", receipts.groups, receipts.topics, claimed_ms, gone & receipts.master)
-    tell("client.lost", open_ & ~found & receipts.durable, "acknowledged as durable, but not stored up to the compared index")
+    tell(
+        "client.lost",
+        open_ & ~found & receipts.durable,
+        "acknowledged as durable, but not stored up to the compared index",
+    )
     results.count("acknowledged", receipts.groups, receipts.topics, claimed_ms, open_ & found)
     tell("client.twice", open_ & (number > 1), "stored more than once")
     sure = open_ & found & receipts.durable
@@ -98,7 +122,9 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     _tell_order(bucket, receipts, at, sure, tell)
 
 
-def _out_of_reach(receipts: Receipts, scopes: Mapping[str, Scope], found: Flags) -> list[tuple[str, Flags]]:
+def _out_of_reach(
+    receipts: Receipts, scopes: Mapping[str, Scope], found: Flags
+) -> list[tuple[str, Flags]]:
     """Messages of receipts about entries that cannot be read, but do not count as missing."""
     groups = receipts.groups.dictionary_encode()
     code = groups.indices.to_numpy(zero_copy_only=False)
@@ -114,32 +140,51 @@ def _out_of_reach(receipts: Receipts, scopes: Mapping[str, Scope], found: Flags)
         trimmed |= here & (receipts.index < scope.begin)
         unreadable |= here & _within(receipts.index, scope.unreadable)
         beyond |= here & (receipts.index > scope.last) & (not scope.whole)
-    return [("foreign", foreign), ("trimmed", trimmed), ("unreadable", unreadable), ("beyond", beyond & ~found)]
+    return [
+        ("foreign", foreign),
+        ("trimmed", trimmed),
+        ("unreadable", unreadable),
+        ("beyond", beyond & ~found),
+    ]
 
 
 def _within(index: I64, ranges: Sequence[tuple[int, int]]) -> Flags:
     """Whether each entry lies in one of the ranges, which are sorted."""
     firsts, lasts = (np.array([bounds[side] for bounds in ranges], np.int64) for side in (0, 1))
     before = np.searchsorted(firsts, index, side="right")
-    inside: Flags = (before > 0) & (index <= np.append(np.maximum.accumulate(lasts), -1)[before - 1])
+    inside: Flags = (before > 0) & (
+        index <= np.append(np.maximum.accumulate(lasts), -1)[before - 1]
+    )
     return inside
 
 
 def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: Tell) -> None:
-    """Stored, but not as in the receipt: another place in the log, or another term, time, topic, queue offset or chain CRC."""
+    """Stored, but not as in the receipt: another place in the log, or another term, time, topic,
+    queue offset or chain CRC."""
     if not sure.any():
         return
-    same_topic = pc.equal(bucket.topics.take(pa.array(at)), receipts.topics).to_numpy(zero_copy_only=False)
+    same_topic = pc.equal(bucket.topics.take(pa.array(at)), receipts.topics).to_numpy(
+        zero_copy_only=False
+    )
     low, high = _ranges(receipts, bucket.queue[at])
     offset = bucket.offset[at]
     last = receipts.nth == receipts.number("count") - 1
     checks = (
         ("its entry has another index than the receipt says", bucket.index[at] != receipts.index),
-        ("its entry has another term than the receipt says", bucket.term[at] != receipts.number("term")),
-        ("its entry has another store time than the receipt says", bucket.store_ms[at] != receipts.number("store_ms")),
+        (
+            "its entry has another term than the receipt says",
+            bucket.term[at] != receipts.number("term"),
+        ),
+        (
+            "its entry has another store time than the receipt says",
+            bucket.store_ms[at] != receipts.number("store_ms"),
+        ),
         ("it is stored in another topic than the receipt says", ~same_topic),
         ("its queue offset is not in the ranges of the receipt", (offset < low) | (offset >= high)),
-        ("the chain CRC of its entry is not the receipt's", last & (bucket.chain[at] != receipts.number("chain_crc"))),
+        (
+            "the chain CRC of its entry is not the receipt's",
+            last & (bucket.chain[at] != receipts.number("chain_crc")),
+        ),
     )
     told = np.zeros(len(receipts), np.bool_)
     for proof, differs in checks:
@@ -149,14 +194,17 @@ def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, 
 
 
 def _ranges(receipts: Receipts, queues: I64) -> tuple[I64, I64]:
-    """The queue offsets [low, high) that each message's receipt gives for a queue; an empty range for a queue that it does not name."""
+    """The queue offsets [low, high) that each message's receipt gives for a queue; an empty range
+    for a queue that it does not name."""
     ranges = one(receipts.pieces.column("ranges"))
     owner = pc.list_parent_indices(ranges).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = ranges.flatten()
     if not len(flat):
         return np.zeros(len(queues), np.int64), np.zeros(len(queues), np.int64)
     fields = [pc.struct_field(flat, name) for name in ("queue", "first_offset", "count")]
-    queue, first, count = (field.to_numpy(zero_copy_only=False).astype(np.int64) for field in fields)
+    queue, first, count = (
+        field.to_numpy(zero_copy_only=False).astype(np.int64) for field in fields
+    )
     keys = owner << 32 | queue
     order = np.argsort(keys, kind="stable")
     wanted = receipts.of << 32 | queues
@@ -167,24 +215,40 @@ def _ranges(receipts: Receipts, queues: I64) -> tuple[I64, I64]:
 
 
 def _tell_order(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: Tell) -> None:
-    """For one producer, an acknowledged message with a higher sequence number is stored later in the log."""
+    """For one producer, an acknowledged message with a higher sequence number is stored later in
+    the log."""
     rows = np.flatnonzero(sure)
     if len(rows) < 2:
         return
     log = receipts.groups.dictionary_encode().indices.to_numpy(zero_copy_only=False)[rows]
     producer, sequence = receipts.number("producer_id")[rows], receipts.sequence[rows]
     order = np.lexsort((sequence, producer, log))
-    same = (np.diff(log[order]) == 0) & (np.diff(producer[order]) == 0) & (np.diff(sequence[order]) > 0)
+    same = (
+        (np.diff(log[order]) == 0)
+        & (np.diff(producer[order]) == 0)
+        & (np.diff(sequence[order]) > 0)
+    )
     late = np.zeros(len(receipts), np.bool_)
     late[rows[order[1:][same & (np.diff(bucket.index[at[rows]][order]) <= 0)]]] = True
     tell("client.order", late, "a message that its producer sent earlier is behind it in the log")
 
 
-def _tell_receipts(receipts: Receipts, results: Results, rule: str, chosen: Flags, proof: str) -> None:
+def _tell_receipts(
+    receipts: Receipts, results: Results, rule: str, chosen: Flags, proof: str
+) -> None:
     rows = np.flatnonzero(chosen)
     pieces, first, count = np.unique(receipts.of[rows], return_index=True, return_counts=True)
     for piece, at, n in zip(pieces.tolist(), rows[first].tolist(), count.tolist(), strict=True):
         numbers = {name: int(column[piece]) for name, column in receipts.numbers.items()}
         who = f"producer {numbers['producer_id']}, sequence number {int(receipts.sequence[at])}"
         group, topic = receipts.groups[at].as_py(), receipts.topics[at].as_py()
-        results.finding(rule, group, topic, numbers["file"], numbers["row"], int(receipts.index[at]), n, f"{who}: {proof}")
+        results.finding(
+            rule,
+            group,
+            topic,
+            numbers["file"],
+            numbers["row"],
+            int(receipts.index[at]),
+            n,
+            f"{who}: {proof}",
+        )

@@ -1,8 +1,10 @@
-"""The part of each broker group's log that is compared with clients: its range, the replica to read it from, and what is unknown.
+"""The part of each broker group's log that is compared with clients: its range, the replica to read
+it from, and what is unknown.
 
-The entries are those up to the compared index, on which a majority agrees. Each log file is read from one place: the replica with the least
-damage in it, or the object store if no replica has it as good. Entries that are intact nowhere are listed, so that their absence never
-counts as a loss. Only reports are read here.
+The entries are those up to the compared index, on which a majority agrees. Each log file is read
+from one place: the replica with the least damage in it, or the object store if no replica has it as
+good. Entries that are intact nowhere are listed, so that their absence never counts as a loss. Only
+reports are read here.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Scope:
     """The last entry that counts; −1: none."""
     last_store_ms: int
     whole: bool
-    """Whether every voter's log was read to its end: an acknowledged message that is not in them is not stored anywhere."""
+    """Whether every voter's log was read to its end: an acknowledged message that is not in them is
+    not stored anywhere."""
     unreadable: tuple[tuple[int, int], ...] = ()
     """Ranges of entries that are intact nowhere, first and last."""
     lows: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -72,18 +75,25 @@ class _Place:
 
     @property
     def worth(self) -> tuple[int, int, bool]:
-        return min(self.report.last_index or -1, self.last), -len(self.report.damaged) - len(self.report.flaws), self.owner is not None
+        return (
+            min(self.report.last_index or -1, self.last),
+            -len(self.report.damaged) - len(self.report.flaws),
+            self.owner is not None,
+        )
 
 
 def scope_of(result: GroupResult) -> tuple[Scope, list[Slice], int]:
-    """The scope of a compared broker group, the slices to read, and the number of entries in their files."""
+    """The scope of a compared broker group, the slices to read, and the number of entries in their
+    files."""
     last = -1 if result.compared is None else result.compared
     chosen = _chosen(result, last)
     unreadable: set[tuple[int, int]] = set()
     slices = []
     for place in chosen:
         report = place.report
-        hurt = set(report.damaged) | {f.index for f in report.flaws if f.rule == "entry.unreadable" and f.index is not None}
+        hurt = set(report.damaged) | {
+            f.index for f in report.flaws if f.rule == "entry.unreadable" and f.index is not None
+        }
         unreadable |= {(index, index) for index in hurt if index <= last}
         slices.append(Slice(place.task, last, tuple(sorted(report.damaged))))
     begin, holes = _stored_part(result, chosen)
@@ -98,36 +108,74 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice], int]:
         log_ids=tuple(_log_ids(result.replicas)),
         begin=begin,
         last=last,
-        last_store_ms=next((ms for place in reversed(chosen) if (ms := place.report.last_store_ms)), 0),
-        whole=ended and bool(result.voters) and not result.missing and not result.moved and result.compared is not None,
+        last_store_ms=next(
+            (ms for place in reversed(chosen) if (ms := place.report.last_store_ms)), 0
+        ),
+        whole=ended
+        and bool(result.voters)
+        and not result.missing
+        and not result.moved
+        and result.compared is not None,
         unreadable=tuple(sorted({*unreadable, *holes})),
         lows=_lows(result, chosen),
-        fifo=tuple(name for name, value in groups.items() if isinstance(value, dict) and value.get("fifo")),
-        broadcast=tuple(name for name, value in groups.items() if isinstance(value, dict) and value.get("broadcast")),
+        fifo=tuple(
+            name for name, value in groups.items() if isinstance(value, dict) and value.get("fifo")
+        ),
+        broadcast=tuple(
+            name
+            for name, value in groups.items()
+            if isinstance(value, dict) and value.get("broadcast")
+        ),
         resets=tuple(sorted({pair for place in chosen for pair in _resets(place.report)})),
     )
     return scope, slices, sum(place.report.entries for place in chosen)
 
 
 def _chosen(result: GroupResult, last: int) -> list[_Place]:
-    """Where to read each log file, in order of position: on one of the replicas that agree with the majority, or in the store."""
-    members = [one for one in result.replicas if one.name not in result.divergent and one.name in (*result.voters, *result.learners)]
+    """Where to read each log file, in order of position: on one of the replicas that agree with the
+    majority, or in the store."""
+    members = [
+        one
+        for one in result.replicas
+        if one.name not in result.divergent and one.name in (*result.voters, *result.learners)
+    ]
     ids = {one.log_id for one in members}
-    places = [_Place(one.task(f"{report.base:020d}"), report, one, min(last, one.held)) for one in members for report in one.filled]
-    places += [_Place(task, report, None, last) for stored in result.stored if stored.log_id in ids for task, report in stored.sound]
+    places = [
+        _Place(one.task(f"{report.base:020d}"), report, one, min(last, one.held))
+        for one in members
+        for report in one.filled
+    ]
+    places += [
+        _Place(task, report, None, last)
+        for stored in result.stored
+        if stored.log_id in ids
+        for task, report in stored.sound
+    ]
     found: dict[int, _Place] = {}
     for place in places:
         other = found.get(place.task.base)
-        if (place.report.first_index or 0) <= place.last and (other is None or place.worth > other.worth):
+        if (place.report.first_index or 0) <= place.last and (
+            other is None or place.worth > other.worth
+        ):
             found[place.task.base] = place
     return [found[base] for base in sorted(found)]
 
 
-def _stored_part(result: GroupResult, chosen: Sequence[_Place]) -> tuple[int, list[tuple[int, int]]]:
-    """The first kept entry, and the ranges of entries before the replicas' logs that should be in the store and are not read from there."""
+def _stored_part(
+    result: GroupResult, chosen: Sequence[_Place]
+) -> tuple[int, list[tuple[int, int]]]:
+    """The first kept entry, and the ranges of entries before the replicas' logs that should be in
+    the store and are not read from there."""
     firsts = [place.report.first_index or 0 for place in chosen]
-    local = min((first for first, place in zip(firsts, chosen, strict=True) if place.owner is not None), default=0)
-    begin = 0 if result.store_lost else min([local, *firsts, *(stored.begins_with for stored in result.stored)])
+    local = min(
+        (first for first, place in zip(firsts, chosen, strict=True) if place.owner is not None),
+        default=0,
+    )
+    begin = (
+        0
+        if result.store_lost
+        else min([local, *firsts, *(stored.begins_with for stored in result.stored)])
+    )
     at, holes = begin, []
     for first, place in zip(firsts, chosen, strict=True):
         if at < first <= local:
@@ -137,7 +185,8 @@ def _stored_part(result: GroupResult, chosen: Sequence[_Place]) -> tuple[int, li
 
 
 def _lows(result: GroupResult, chosen: Sequence[_Place]) -> dict[str, dict[str, int]]:
-    """The first kept offset of each queue: that of its first message in the chosen files, or, if none is left, the one in a snapshot."""
+    """The first kept offset of each queue: that of its first message in the chosen files, or, if
+    none is left, the one in a snapshot."""
     owners = [place.owner for place in chosen if place.owner is not None] or result.replicas
     found = {key: low.offset for one in owners[:1] for key, low in one.lows.items()}
     for run in (run for place in chosen for run in place.report.queues):

@@ -1,7 +1,9 @@
-"""Logs that do not begin at entry 0: where they begin, on what evidence, and what the snapshots say about the queues at that point.
+"""Logs that do not begin at entry 0: where they begin, on what evidence, and what the snapshots say
+about the queues at that point.
 
-This module distinguishes "trimmed" from "missing". A log may lack its first files only if its begin file says so, and only if the trim was
-decided: by a trim record that some replica of the group holds, or by a snapshot that contains one. Both files are decoded independently.
+This module distinguishes "trimmed" from "missing". A log may lack its first files only if its begin
+file says so, and only if the trim was decided: by a trim record that some replica of the group
+holds, or by a snapshot that contains one. Both files are decoded independently.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ LITE_STEP = 300_000
 
 
 def may_begin(topic: str, offset: int, expected: int) -> bool:
-    """Whether a queue offset need not follow the previous one, because a lite topic may have vanished in between."""
+    """Whether a queue offset need not follow the previous one, because a lite topic may have
+    vanished in between."""
     return LITE in topic and offset > expected and offset % LITE_STEP == 0
 
 
@@ -34,7 +37,8 @@ class Begin:
     pos: int = 0
     term: int = -1
     chain: int | None = None
-    """None: an untrimmed log, whose seed is its log id. An untrimmed log with a value continues another log, named in `recovery.json`."""
+    """None: an untrimmed log, whose seed is its log id. An untrimmed log with a value continues
+    another log, named in `recovery.json`."""
 
 
 WHOLE = Begin()
@@ -50,14 +54,16 @@ def read_begin(value: Mapping[str, Any]) -> Begin | None:
 
 
 def former_logs(root: str) -> list[str]:
-    """The log ids that a replica had before recoveries gave it new ones, the latest first. Raises OSError."""
+    """The log ids that a replica had before recoveries gave it new ones, the latest first. Raises
+    OSError."""
     record = read_sealed_json(f"{root}/recovery.json")
     former = None if record is None else record.get("former")
     return [str(log_id) for log_id in former] if isinstance(former, list) else []
 
 
 def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> int:
-    """The begin up to which trims were decided, according to the snapshots and trim records of a whole group."""
+    """The begin up to which trims were decided, according to the snapshots and trim records of a
+    whole group."""
     begins = [record.get("begin") for record in records]
     for snapshot in snapshots:
         retained = snapshot.get("retained")
@@ -71,7 +77,8 @@ UNIT = struct.Struct(">qiq")
 
 @dataclass(frozen=True, slots=True)
 class Low:
-    """The snapshot's data about one trimmed queue: its first kept offset, and the unit before it, if that is kept."""
+    """The snapshot's data about one trimmed queue: its first kept offset, and the unit before it,
+    if that is kept."""
 
     offset: int
     last: bytes | None
@@ -89,8 +96,15 @@ def lows(snapshot: Mapping[str, Any] | None) -> dict[tuple[str, int], Low]:
     found = {}
     for topic, queues in table.items() if isinstance(table, dict) else ():
         for queue, value in queues.items() if isinstance(queues, dict) else ():
-            if queue.isdecimal() and isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):
-                found[topic, int(queue)] = Low(value[0], None if value[1] is None else _unit(value[1]))
+            if (
+                queue.isdecimal()
+                and isinstance(value, list)
+                and len(value) == 2
+                and isinstance(value[0], int)
+            ):
+                found[topic, int(queue)] = Low(
+                    value[0], None if value[1] is None else _unit(value[1])
+                )
     return found
 
 

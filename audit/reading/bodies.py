@@ -1,4 +1,5 @@
-"""The original bodies of messages: reverses the compressions named by SYSFLAG and the property `__LMQ.ENC` (docs/format.md §4.1, §4.5).
+"""The original bodies of messages: reverses the compressions named by SYSFLAG and the property
+`__LMQ.ENC` (docs/format.md §4.1, §4.5).
 
 A stored body is not trusted: the size of the result is bounded, whatever it claims.
 """
@@ -20,15 +21,20 @@ _RATIO_MAX = {"lz4": 255, "zlib": 1032, "gzip": 1032}
 
 
 def unpack(body: bytes, packing: str) -> bytes | None:
-    """Decompress a body of `lz4`, `zstd`, `zlib` or `gzip`; None if it is not exactly one frame of that, or becomes too large."""
+    """Decompress a body of `lz4`, `zstd`, `zlib` or `gzip`; None if it is not exactly one frame of
+    that, or becomes too large."""
     try:
         if packing == "zstd":
             # The library reserves the length that the frame states, whatever the limit.
             if zstandard.frame_content_size(body) > BODY_BYTES_MAX:
                 return None
-            return zstandard.ZstdDecompressor().decompress(body, max_output_size=BODY_BYTES_MAX, allow_extra_data=False)
+            return zstandard.ZstdDecompressor().decompress(
+                body, max_output_size=BODY_BYTES_MAX, allow_extra_data=False
+            )
         if packing in ("gzip", "zlib"):
-            return _stream(zlib.decompressobj(_GZIP_WINDOW if packing == "gzip" else zlib.MAX_WBITS), body)
+            return _stream(
+                zlib.decompressobj(_GZIP_WINDOW if packing == "gzip" else zlib.MAX_WBITS), body
+            )
         frame = lz4.frame.LZ4FrameDecompressor()
         out: bytes = frame.decompress(body, max_length=BODY_BYTES_MAX + 1)
         return out if frame.eof and not frame.unused_data and len(out) <= BODY_BYTES_MAX else None
@@ -37,7 +43,8 @@ def unpack(body: bytes, packing: str) -> bytes | None:
 
 
 def unpacked_max(body: bytes, packing: str) -> int:
-    """The length that `unpack` at most returns, without unpacking: what the frame states, or else what its format allows."""
+    """The length that `unpack` at most returns, without unpacking: what the frame states, or else
+    what its format allows."""
     try:
         stated = zstandard.frame_content_size(body) if packing == "zstd" else 0
         if packing == "lz4":
@@ -46,7 +53,11 @@ def unpacked_max(body: bytes, packing: str) -> int:
         return 0
     if stated > BODY_BYTES_MAX:
         return 0
-    return stated if stated > 0 else min(BODY_BYTES_MAX, _RATIO_MAX.get(packing, BODY_BYTES_MAX) * len(body))
+    return (
+        stated
+        if stated > 0
+        else min(BODY_BYTES_MAX, _RATIO_MAX.get(packing, BODY_BYTES_MAX) * len(body))
+    )
 
 
 def _stream(unpacker: zlib._Decompress, body: bytes) -> bytes | None:

@@ -1,4 +1,5 @@
-"""Comparing bytes of two replicas: where a damaged place differs from an intact one, and how two histories are related.
+"""Comparing bytes of two replicas: where a damaged place differs from an intact one, and how two
+histories are related.
 
 Reads only small ranges; decides nothing.
 """
@@ -29,7 +30,8 @@ def read(path: str, start: int, end: int) -> bytes | None:
 
 
 def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
-    """The first and the last (exclusive) place where two byte strings of equal length differ; None if they are equal."""
+    """The first and the last (exclusive) place where two byte strings of equal length differ; None
+    if they are equal."""
     if own == theirs:
         return None
     places = np.flatnonzero(np.frombuffer(own, np.uint8) != np.frombuffer(theirs, np.uint8))
@@ -37,19 +39,25 @@ def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
 
 
 def cut_by_sector(has: bytes, wants: bytes, place: int) -> bool:
-    """Whether the bytes at `place` of a file equal the expected ones except for unwritten sectors: they are right up to a sector boundary,
-    or from one on, and zero on the other side."""
+    """Whether the bytes at `place` of a file equal the expected ones except for unwritten sectors:
+    they are right up to a sector boundary, or from one on, and zero on the other side."""
     edge = SECTOR - place % SECTOR
     return edge < len(has) and (
-        (has[:edge] == wants[:edge] and not any(has[edge:])) or (has[edge:] == wants[edge:] and not any(has[:edge]))
+        (has[:edge] == wants[:edge] and not any(has[edge:]))
+        or (has[edge:] == wants[edge:] and not any(has[:edge]))
     )
 
 
 def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
-    """The content of entries, independent of their positions: CRCs of body, topic and properties of some entries from row `first` on."""
+    """The content of entries, independent of their positions: CRCs of body, topic and properties of
+    some entries from row `first` on."""
     start = HEADER_BYTES + RECORD_FIXED_BYTES
     found = []
-    for offset, size in zip(offsets[first : first + LOOK_AHEAD].tolist(), sizes[first : first + LOOK_AHEAD].tolist(), strict=True):
+    for offset, size in zip(
+        offsets[first : first + LOOK_AHEAD].tolist(),
+        sizes[first : first + LOOK_AHEAD].tolist(),
+        strict=True,
+    ):
         data = read(path, offset + start, offset + size) if offset >= 0 else None
         found.append(crc(data) if data else -1)
     return found
@@ -78,8 +86,8 @@ def digest(path: str, limit: int) -> str:
 
 
 def entries_root(path: str, end: int) -> str:
-    """The root over the entries in the first `end` bytes of a file, in hexadecimal; empty if these bytes are not exactly entries. Raises
-    OSError."""
+    """The root over the entries in the first `end` bytes of a file, in hexadecimal; empty if these
+    bytes are not exactly entries. Raises OSError."""
     tree = EntriesTree(KERNEL)
     with open_file(path) as file:
         for offset in range(0, end, 4 * CHUNK):
@@ -88,7 +96,8 @@ def entries_root(path: str, end: int) -> str:
 
 
 class Digests:
-    """Digest and tree of a log file that passes through from front to back, in pieces of whole chunks but for the last."""
+    """Digest and tree of a log file that passes through from front to back, in pieces of whole
+    chunks but for the last."""
 
     def __init__(self, kernel: Kernel | None) -> None:
         self._whole = hashlib.sha256()

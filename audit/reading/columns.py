@@ -1,4 +1,5 @@
-"""The records in a window as columns: the positions of body, topic and properties, and the values that derived files need.
+"""The records in a window as columns: the positions of body, topic and properties, and the values
+that derived files need.
 
 Decoding only; `scan` and `derived` decide which value is right.
 """
@@ -11,7 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.audit.reading.decode import HEADER_BYTES, I64, RECORD_FIXED_BYTES, RECORD_V1, RECORD_V2, U8, Flags, tags_code
+from ledgermq.audit.reading.decode import (
+    HEADER_BYTES,
+    I64,
+    RECORD_FIXED_BYTES,
+    RECORD_V1,
+    RECORD_V2,
+    U8,
+    Flags,
+    tags_code,
+)
 
 RAFT_TOPIC = b"rmq_sys_ledgermq_raft"
 TIMER_TOPIC = b"rmq_sys_ledgermq_timer"
@@ -25,12 +35,13 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The entries of one piece, one row each. `intact`: both CRCs of the entry match; `proven`: they match after the header fields that are
-    known to be wrong are corrected.
+    """The entries of one piece, one row each. `intact`: both CRCs of the entry match; `proven`:
+    they match after the header fields that are known to be wrong are corrected.
 
-    `offset` is the place in the file; `index` is the index the entry must have, whatever its field says; `body_crc` is recomputed; `sound`
-    marks proven entries whose record could be parsed. Only there `topics[topic_of]`, `tag_code` and the queue columns are valid. `ordinal`
-    counts the sound entries of the file before each.
+    `offset` is the place in the file; `index` is the index the entry must have, whatever its field
+    says; `body_crc` is recomputed; `sound` marks proven entries whose record could be parsed. Only
+    there `topics[topic_of]`, `tag_code` and the queue columns are valid. `ordinal` counts the sound
+    entries of the file before each.
     """
 
     index: I64
@@ -62,7 +73,8 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The variable parts of records. `fits`: they fill the record exactly; for other records the columns hold filler values."""
+    """The variable parts of records. `fits`: they fill the record exactly; for other records the
+    columns hold filler values."""
 
     fits: Flags
     right_magic: Flags
@@ -77,7 +89,8 @@ class Parts:
 
 
 def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) -> Parts:
-    """Find body, topic and properties of every record with vector operations; only the CRC of the body is computed per message."""
+    """Find body, topic and properties of every record with vector operations; only the CRC of the
+    body is computed per message."""
     data: U8 = np.frombuffer(window, np.uint8)
     limit = len(data) - 1
     ends = offsets + sizes
@@ -93,7 +106,12 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
     length_at = np.minimum(topic_at + topic_bytes, limit - 1)
     property_bytes = (data[length_at].astype(np.int64) << 8) | data[length_at + 1]
     property_at = length_at + 2
-    fits = fits & (property_at + property_bytes == ends) & (topic_at + topic_bytes == length_at) & (property_bytes < 1 << 15)
+    fits = (
+        fits
+        & (property_at + property_bytes == ends)
+        & (topic_at + topic_bytes == length_at)
+        & (property_bytes < 1 << 15)
+    )
     right_magic = known & (second == (topic_bytes > 127)) | ~fits & known
     closed = (property_bytes == 0) | (data[np.minimum(ends, limit + 1) - 1] == 2)
     topic_of, topics = intern(data, topic_at, np.where(fits, topic_bytes, 0))
@@ -121,17 +139,25 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
 
 
 def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
-    """Whether property strings start with a native message id: `UNIQ_KEY`, 01, 34 upper-case hexadecimal digits, the first two 4C, 02."""
+    """Whether property strings start with a native message id: `UNIQ_KEY`, 01, 34 upper-case
+    hexadecimal digits, the first two 4C, 02."""
     data: U8 = np.frombuffer(window, np.uint8)
     found = data[np.minimum(property_at[:, None] + np.arange(NATIVE_BYTES), len(data) - 1)]
     begin, digits = found[:, : len(NATIVE_BEGIN)], found[:, len(NATIVE_BEGIN) : -1]
-    hexadecimal = ((digits >= ord("0")) & (digits <= ord("9"))) | ((digits >= ord("A")) & (digits <= ord("F")))
-    native: Flags = (begin == np.frombuffer(NATIVE_BEGIN, np.uint8)).all(axis=1) & hexadecimal.all(axis=1) & (found[:, -1] == 2)
+    hexadecimal = ((digits >= ord("0")) & (digits <= ord("9"))) | (
+        (digits >= ord("A")) & (digits <= ord("F"))
+    )
+    native: Flags = (
+        (begin == np.frombuffer(NATIVE_BEGIN, np.uint8)).all(axis=1)
+        & hexadecimal.all(axis=1)
+        & (found[:, -1] == 2)
+    )
     return native & (property_at + NATIVE_BYTES <= ends)
 
 
 def is_system(topic: bytes) -> bool:
-    """Whether a stored name is that of a topic created by nodes; topics in a namespace belong to clients, whatever their name."""
+    """Whether a stored name is that of a topic created by nodes; topics in a namespace belong to
+    clients, whatever their name."""
     return topic.startswith(SYSTEM_PREFIX) and b"@" not in topic
 
 
@@ -145,7 +171,9 @@ def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:
             numbers[rows] = len(distinct)
             distinct.append(b"")
             continue
-        strided = np.lib.stride_tricks.as_strided(data, (len(data) - length + 1, length), (1, 1), writeable=False)
+        strided = np.lib.stride_tricks.as_strided(
+            data, (len(data) - length + 1, length), (1, 1), writeable=False
+        )
         texts = strided[starts[rows]]
         first, number = _group(texts)
         numbers[rows] = number + len(distinct)
@@ -154,7 +182,8 @@ def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:
 
 
 def _group(texts: U8) -> tuple[I64, I64]:
-    """(row of the first of each kind, kind of each row) for strings of equal length. Hashes only preselect; equality decides."""
+    """(row of the first of each kind, kind of each row) for strings of equal length. Hashes only
+    preselect; equality decides."""
     if (texts == texts[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(texts), np.int64)
     hashes = np.zeros(len(texts), np.uint64)
@@ -167,10 +196,11 @@ def _group(texts: U8) -> tuple[I64, I64]:
 
 
 def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64]:
-    """The position and length of the value of TAGS in each property string; length 0 if there is none.
+    """The position and length of the value of TAGS in each property string; length 0 if there is
+    none.
 
-    TAGS is the first property, or the second behind UNIQ_KEY: these are found with vector operations. Other strings are searched one by
-    one.
+    TAGS is the first property, or the second behind UNIQ_KEY: these are found with vector
+    operations. Other strings are searched one by one.
     """
     closes = np.flatnonzero(data == 2)
     padded = np.append(closes, len(data))
@@ -189,12 +219,16 @@ def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64
 
 
 def fire_time(properties: bytes) -> int:
-    """The delivery time of a message on the timer topic, which its consume queue unit holds instead of a tags code: its last property, a
-    number;
-    -1 if it has none, which does not occur in an intact unit."""
+    """The delivery time of a message on the timer topic, which its consume queue unit holds instead
+    of a tags code: its last property, a number; -1 if it has none, which does not occur in an
+    intact unit."""
     _, found, value = properties.rpartition(FIRE_TIME)
     digits = value[:-1]
-    return int(digits) if found and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19 else -1
+    return (
+        int(digits)
+        if found and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19
+        else -1
+    )
 
 
 def _search_tag(window: bytes, start: int, end: int) -> int:
@@ -206,7 +240,9 @@ def _search_tag(window: bytes, start: int, end: int) -> int:
 
 def _record_crcs(window: bytes, starts: I64, ends: I64) -> I64:
     view, checksum = memoryview(window), zlib.crc32
-    found = [checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    found = [
+        checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
     return np.array(found, np.int64) & 0x7FFFFFFF
 
 

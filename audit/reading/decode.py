@@ -29,7 +29,9 @@ ENTRY_BYTES_MIN = HEADER_BYTES + 91
 INDEX_UNIT_BYTES = 32
 QUEUE_UNIT_BYTES = 20
 PAGE = 4096
-LOG_CHECKPOINT = re.compile(rb"endIndex=(0|-?[1-9][0-9]{0,18})\ncommittedIndex=(0|-?[1-9][0-9]{0,18})\n")
+LOG_CHECKPOINT = re.compile(
+    rb"endIndex=(0|-?[1-9][0-9]{0,18})\ncommittedIndex=(0|-?[1-9][0-9]{0,18})\n"
+)
 BLANK_MAGIC = -1
 ENTRY_MAGIC = 1
 RECORD_V1, RECORD_V2 = 0xDAA320A7, 0xDAA320AB
@@ -65,14 +67,21 @@ _RECORD_FIELDS = [
     ("body_bytes", ">i4"),
 ]
 PREFIX = np.dtype(_HEADER_FIELDS + _RECORD_FIELDS)
-INDEX_UNIT = np.dtype({"names": ["magic", "pos", "size", "index", "term"], "formats": [">i4", ">i8", ">i4", ">i8", ">i8"], "itemsize": 32})
+INDEX_UNIT = np.dtype(
+    {
+        "names": ["magic", "pos", "size", "index", "term"],
+        "formats": [">i4", ">i8", ">i4", ">i8", ">i8"],
+        "itemsize": 32,
+    }
+)
 QUEUE_UNIT = np.dtype([("pos", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 HEADER = struct.Struct(">iiqqqiIIi")
 assert PREFIX.itemsize == HEADER_BYTES + RECORD_FIXED_BYTES and HEADER.size == HEADER_BYTES
 
 
 crc32c: Callable[..., int] = _crc32c.crc32c
-"""CRC-32C as the package computes it, for loops in which another function call would be noticeable."""
+"""CRC-32C as the package computes it, for loops in which another function call would be
+noticeable."""
 
 
 def crc(data: bytes | memoryview, start: int = 0) -> int:
@@ -85,7 +94,8 @@ def crc(data: bytes | memoryview, start: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stain:
-    """Nonzero bytes where zeros are expected: first … last, and whether they look like a stray change rather than a torn write."""
+    """Nonzero bytes where zeros are expected: first … last, and whether they look like a stray
+    change rather than a torn write."""
 
     first: int
     last: int
@@ -99,8 +109,8 @@ _STRAY_MAX = 16
 def find_stain(file: AnyFile, start: int, end: int, step: int = 8 << 20) -> Stain | None:
     """The nonzero bytes in start … end − 1; None if there are none.
 
-    A disk writes whole sectors: a torn write leaves a record at `start` or at a sector boundary, or fills a large part of a sector.
-    Anything sparser is called stray.
+    A disk writes whole sectors: a torn write leaves a record at `start` or at a sector boundary, or
+    fills a large part of a sector. Anything sparser is called stray.
     """
     first = last = -1
     stray = False
@@ -118,7 +128,9 @@ def find_stain(file: AnyFile, start: int, end: int, step: int = 8 << 20) -> Stai
             sectors, counts = np.unique(places // SECTOR, return_counts=True)
             lowest = places[np.searchsorted(places, sectors * SECTOR)]
             own = sectors == start // SECTOR
-            plausible = np.where(own, head in (ENTRY_MAGIC, BLANK_MAGIC), lowest == sectors * SECTOR)
+            plausible = np.where(
+                own, head in (ENTRY_MAGIC, BLANK_MAGIC), lowest == sectors * SECTOR
+            )
             stray = stray or bool(((counts < _STRAY_MAX) & ~plausible).any())
     return None if first < 0 else Stain(first, last, stray)
 
@@ -137,7 +149,8 @@ def last_nonzero(file: AnyFile, length: int, step: int = 1 << 20) -> int:
 
 
 def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
-    """Bytes start … end − 1 of a sequence of equally long files named by offset; shorter if a file is missing or short."""
+    """Bytes start … end − 1 of a sequence of equally long files named by offset; shorter if a file
+    is missing or short."""
     parts: list[bytes] = []
     while start < end:
         base = start - start % file_bytes
@@ -155,22 +168,30 @@ def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
 
 def numbered_files(directory: str) -> list[tuple[int, str]]:
     """The files of a directory whose name is an offset of 20 digits, in order."""
-    return sorted((int(name), name) for name in names_in(directory) if len(name) == 20 and name.isascii() and name.isdigit())
+    return sorted(
+        (int(name), name)
+        for name in names_in(directory)
+        if len(name) == 20 and name.isascii() and name.isdigit()
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
 def gather(window: bytes, offsets: I64) -> NDArray[np.void]:
-    """Header and fixed record part of the entries at `offsets`, all of which must lie inside the window."""
+    """Header and fixed record part of the entries at `offsets`, all of which must lie inside the
+    window."""
     data = np.frombuffer(window, np.uint8)
-    strided = np.lib.stride_tricks.as_strided(data, (len(data) - PREFIX.itemsize + 1, PREFIX.itemsize), (1, 1), writeable=False)
+    strided = np.lib.stride_tricks.as_strided(
+        data, (len(data) - PREFIX.itemsize + 1, PREFIX.itemsize), (1, 1), writeable=False
+    )
     rows: NDArray[np.void] = strided[offsets].view(PREFIX)[:, 0]
     return rows
 
 
 def chain_inputs(rows: NDArray[np.void], body_crcs: NDArray[np.uint32]) -> bytes:
-    """For each entry the 40 bytes that its chain CRC covers: header[0:36] and the actual CRC of its body."""
+    """For each entry the 40 bytes that its chain CRC covers: header[0:36] and the actual CRC of its
+    body."""
     inputs = np.empty((len(rows), 40), np.uint8)
     inputs[:, :36] = rows.view(np.uint8).reshape(len(rows), PREFIX.itemsize)[:, :36]
     inputs[:, 36:] = body_crcs.astype(">u4").view(np.uint8).reshape(len(rows), 4)
@@ -185,9 +206,12 @@ def body_crcs(window: bytes, offsets: I64, sizes: I64) -> NDArray[np.uint32]:
 
 
 def chain_crcs(inputs: bytes, before: Sequence[int]) -> I64:
-    """The recomputed chain CRCs of entries with these `chain_inputs`, each from the value before it."""
+    """The recomputed chain CRCs of entries with these `chain_inputs`, each from the value before
+    it."""
     view = memoryview(inputs)
-    return np.array([crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64)
+    return np.array(
+        [crc32c(view[40 * at : 40 * at + 40], start) for at, start in enumerate(before)], np.int64
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -202,7 +226,10 @@ def tags_code(tag: bytes) -> int:
 
 def properties_are_whole(text: bytes) -> bool:
     """Whether a property string is a sequence of name 01 value 02; the empty string is."""
-    return not text or (text[-1] == 2 and all(part.count(b"\x01") == 1 and part[0] != 1 for part in text[:-1].split(b"\x02")))
+    return not text or (
+        text[-1] == 2
+        and all(part.count(b"\x01") == 1 and part[0] != 1 for part in text[:-1].split(b"\x02"))
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- small files
@@ -237,17 +264,25 @@ def read_slots(data: bytes, kind: tuple[bytes, struct.Struct]) -> list[Slot]:
     for number in (0, 1):
         raw = data[number * PAGE : number * PAGE + slot_bytes(kind)]
         if len(raw) < slot_bytes(kind) or not any(raw):
-            slots.append(Slot(number, "empty" if len(raw) == slot_bytes(kind) else "damaged", 0, ()))
+            slots.append(
+                Slot(number, "empty" if len(raw) == slot_bytes(kind) else "damaged", 0, ())
+            )
             continue
         found, version, sequence = _SLOT_HEAD.unpack_from(raw)
         fields = body.unpack_from(raw, _SLOT_HEAD.size)
-        intact = found == magic and version == 1 and int.from_bytes(raw[-4:], "big") == crc(raw[:-4]) and _can_be(kind, fields)
+        intact = (
+            found == magic
+            and version == 1
+            and int.from_bytes(raw[-4:], "big") == crc(raw[:-4])
+            and _can_be(kind, fields)
+        )
         slots.append(Slot(number, "intact" if intact else "damaged", sequence, fields))
     return slots
 
 
 def _can_be(kind: tuple[bytes, struct.Struct], fields: tuple[Any, ...]) -> bool:
-    """Whether the content of a slot is valid: a vote is text with zeros behind its length, the word behind the mark's log id is zero."""
+    """Whether the content of a slot is valid: a vote is text with zeros behind its length, the word
+    behind the mark's log id is zero."""
     if kind == MARK:
         return bool(fields[0].isascii()) and fields[1] == 0
     length, vote = fields[1:]
@@ -260,17 +295,23 @@ def _can_be(kind: tuple[bytes, struct.Struct], fields: tuple[Any, ...]) -> bool:
 
 def current(slots: Sequence[Slot]) -> Slot | None:
     """The current slot: the intact one with the highest sequence number."""
-    return max((slot for slot in slots if slot.state == "intact"), key=lambda slot: slot.sequence, default=None)
+    return max(
+        (slot for slot in slots if slot.state == "intact"),
+        key=lambda slot: slot.sequence,
+        default=None,
+    )
 
 
 def read_sealed_json(path: str) -> dict[str, Any] | None:
-    """A JSON file with a checksum, decoded as `sealed_json`; None also if the file does not exist. Raises OSError."""
+    """A JSON file with a checksum, decoded as `sealed_json`; None also if the file does not exist.
+    Raises OSError."""
     raw = read_if_there(path)
     return None if raw is None else sealed_json(raw)
 
 
 def sealed_json(raw: bytes) -> dict[str, Any] | None:
-    """A JSON object with a checksum, without the checksum; None if the checksum or the exact form is wrong."""
+    """A JSON object with a checksum, without the checksum; None if the checksum or the exact form
+    is wrong."""
     try:
         value = json.loads(raw)
     except NOT_JSON:
@@ -287,8 +328,8 @@ def _compact(value: Mapping[str, Any]) -> bytes:
 
 SNAPSHOT, OLDER_SNAPSHOT = "state/snapshot", "state/snapshot.previous"
 SNAPSHOTS_AS_READ = OLDER_SNAPSHOT, SNAPSHOT
-"""The order in which the two generations are read. A node may replace both meanwhile: read so, the older one is never ahead of the
-other."""
+"""The order in which the two generations are read. A node may replace both meanwhile: read so, the
+older one is never ahead of the other."""
 
 
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:

@@ -1,6 +1,8 @@
-"""The entries of a log file, or of its part from some entry on, in columns, with or without recomputing their CRCs.
+"""The entries of a log file, or of its part from some entry on, in columns, with or without
+recomputing their CRCs.
 
-For code that reads entries without judging them: a damaged entry is marked without a reason (`checks/scan` gives reasons).
+For code that reads entries without judging them: a damaged entry is marked without a reason
+(`checks/scan` gives reasons).
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Walk
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries, one row each. `window` holds their bytes, from byte `start` of the file on; `at` are their offsets in it.
+    """Consecutive entries, one row each. `window` holds their bytes, from byte `start` of the file
+    on; `at` are their offsets in it.
 
-    `index`: the entry's own, or if it is not intact, derived from its neighbours. `intact`: the recomputed body and chain CRCs equal the
-    stored ones; None if nothing was recomputed. `sound`: the record could be parsed, and is intact as far as that was checked; only there
-    `parts` is valid.
+    `index`: the entry's own, or if it is not intact, derived from its neighbours. `intact`: the
+    recomputed body and chain CRCs equal the stored ones; None if nothing was recomputed. `sound`:
+    the record could be parsed, and is intact as far as that was checked; only there `parts` is
+    valid.
     """
 
     task: LogFile
@@ -52,8 +56,11 @@ class Entries:
         return self.task.base + self.start + self.at
 
 
-def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_bytes: int = WINDOW_BYTES) -> Iterator[Entries]:
-    """The entries of a log file from byte `start` on, where an entry must start. Stop iterating at any time. Raises OSError."""
+def read_entries(
+    task: LogFile, start: int = 0, verify: bool = True, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Entries]:
+    """The entries of a log file from byte `start` on, where an entry must start. Stop iterating at
+    any time. Raises OSError."""
     with open_file(task.path) as file:
         chain: int | None = None
         for piece in Walk(task, file, task.limit(file.size)).pieces(window_bytes, start):
@@ -64,7 +71,18 @@ def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_byte
             at, sizes, fields = piece.offsets[:count], piece.sizes[:count], piece.rows[:count]
             parts = take_apart(piece.window, at, sizes, fields)
             sound = parts.fits if intact is None else parts.fits & intact
-            yield Entries(task, piece.window, piece.start, at, sizes, fields, _indexes(fields, intact), intact, sound, parts)
+            yield Entries(
+                task,
+                piece.window,
+                piece.start,
+                at,
+                sizes,
+                fields,
+                _indexes(fields, intact),
+                intact,
+                sound,
+                parts,
+            )
 
 
 def _chain_before(task: LogFile, piece: Piece) -> int | None:
@@ -76,8 +94,9 @@ def _chain_before(task: LogFile, piece: Piece) -> int | None:
 
 
 def _intact(piece: Piece, previous: int | None) -> Flags:
-    """Which entries are unchanged, by the chain: the stored value before each entry, its header and its actual body must give its stored
-    value. A damaged chain word invalidates two of these checks, but not the one over both entries."""
+    """Which entries are unchanged, by the chain: the stored value before each entry, its header and
+    its actual body must give its stored value. A damaged chain word invalidates two of these
+    checks, but not the one over both entries."""
     bodies = body_crcs(piece.window, piece.offsets, piece.sizes)
     inputs = chain_inputs(piece.rows, bodies)
     stored = piece.rows["chain_crc"].astype(np.int64)
@@ -87,7 +106,10 @@ def _intact(piece: Piece, previous: int | None) -> Flags:
         # The value before this entry is unknown: only its body can be checked.
         good[0] = piece.rows["body_crc"][0] == bodies[0]
     for at in np.flatnonzero(~good[:-1] & ~good[1:]).tolist():
-        if not good[at] and crc(inputs[40 * at + 40 : 40 * at + 80], int(sums[at])) == stored[at + 1]:
+        if (
+            not good[at]
+            and crc(inputs[40 * at + 40 : 40 * at + 80], int(sums[at])) == stored[at + 1]
+        ):
             good[at] = good[at + 1] = True
     return good[: piece.count]
 

@@ -1,9 +1,10 @@
 """The only access to bytes: files and directories by path, local or remote.
 
-Files are read with `pread`, never mapped, so that a shrinking file or a failing device gives an `OSError` instead of a signal. A path that
-starts with `node://` is on a running node: it works with the same functions, which raise `NodeLost` if the node does not answer
-(`remote.py`, loaded with the first such path). A path that starts with `store://` is an object of tiered storage (`objects.py`): it can be
-opened. This module does not know what the bytes mean, and writes nothing.
+Files are read with `pread`, never mapped, so that a shrinking file or a failing device gives an
+`OSError` instead of a signal. A path that starts with `node://` is on a running node: it works with
+the same functions, which raise `NodeLost` if the node does not answer (`remote.py`, loaded with the
+first such path). A path that starts with `store://` is an object of tiered storage (`objects.py`):
+it can be opened. This module does not know what the bytes mean, and writes nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ class File:
     def __enter__(self) -> File:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -117,7 +123,8 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def read_at(path: str, offset: int, size: int | None) -> bytes:
-    """Bytes of a file that is not read any further; size None: to its end. Fewer only at its end. Raises OSError."""
+    """Bytes of a file that is not read any further; size None: to its end. Fewer only at its end.
+    Raises OSError."""
     if is_remote(path):
         from ledgermq.audit.reading.remote import read_at as read_remote
 
@@ -134,7 +141,13 @@ def absolute(directory: str) -> str:
 def stat_of(path: str) -> Stat | None:
     """None if the file does not exist."""
     if is_remote(path):
-        return next((Stat(entry.size, entry.mtime_ns, entry.inode) for entry in _entries(path, itself=True)), None)
+        return next(
+            (
+                Stat(entry.size, entry.mtime_ns, entry.inode)
+                for entry in _entries(path, itself=True)
+            ),
+            None,
+        )
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

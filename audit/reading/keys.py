@@ -1,4 +1,5 @@
-"""The keys of messages as in the key index (docs/format.md §14): which keys, in which order, with which hashes. Vectorised.
+"""The keys of messages as in the key index (docs/format.md §14): which keys, in which order, with
+which hashes. Vectorised.
 
 The audit's own derivation from entries; this module does not read a key index.
 """
@@ -36,11 +37,16 @@ class Keys:
 
 def keys_of(entries: Entries) -> Keys:
     """The keys of the sound entries among these."""
-    control = np.array([topic.decode("utf-8", "replace") in CONTROL_TOPICS for topic in entries.parts.topics], np.bool_)
+    control = np.array(
+        [topic.decode("utf-8", "replace") in CONTROL_TOPICS for topic in entries.parts.topics],
+        np.bool_,
+    )
     rows = np.flatnonzero(entries.sound & ~control[entries.parts.topic_of])
     if not len(rows):
         return Keys(rows, rows)
-    found = find_properties(entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows])
+    found = find_properties(
+        entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows]
+    )
     data, id_owner, id_at, id_bytes = _ids(entries, rows, found)
     lists = found.take(found.named(b"KEYS"))
     number, piece_at, piece_bytes = split_at_spaces(data, lists.value_at, lists.value_bytes)
@@ -49,14 +55,21 @@ def keys_of(entries: Entries) -> Keys:
     # Stable: a message's id comes first, then its words in order.
     order = np.argsort(owner, kind="stable")
     owner, at, lengths = owner[order], at[order], lengths[order]
-    return Keys(rows[owner], _hashes(data, at, lengths, entries.parts.topic_of[rows[owner]], entries.parts.topics))
+    return Keys(
+        rows[owner],
+        _hashes(data, at, lengths, entries.parts.topic_of[rows[owner]], entries.parts.topics),
+    )
 
 
 def _ids(entries: Entries, rows: I64, found: Properties) -> tuple[U8, I64, I64, I64]:
-    """The bytes that contain the ids that are keys; then owner, offset and length of each. A native message has the id of its stretch."""
+    """The bytes that contain the ids that are keys; then owner, offset and length of each. A native
+    message has the id of its stretch."""
     ids = found.take(found.named(b"UNIQ_KEY"))
     flags = entries.field("flag")[rows][ids.owner]
-    begins, ends = entries.parts.property_at[rows][ids.owner], (entries.at + entries.sizes)[rows][ids.owner]
+    begins, ends = (
+        entries.parts.property_at[rows][ids.owner],
+        (entries.at + entries.sizes)[rows][ids.owner],
+    )
     native: Flags = flags != 0
     native[native] = native_ids(entries.window, begins[native], ends[native])
     kept = ids.value_bytes > 0
@@ -64,7 +77,11 @@ def _ids(entries: Entries, rows: I64, found: Properties) -> tuple[U8, I64, I64, 
         return ids.data, ids.owner[kept], ids.value_at[kept], ids.value_bytes[kept]
     data = ids.data.copy()
     last = ids.value_at + ids.value_bytes - 1
-    low = (_digit(data[last[native] - 2]) << 8) | (_digit(data[last[native] - 1]) << 4) | _digit(data[last[native]])
+    low = (
+        (_digit(data[last[native] - 2]) << 8)
+        | (_digit(data[last[native] - 1]) << 4)
+        | _digit(data[last[native]])
+    )
     kept[native] = (flags[native] == 1) | (low & STRETCH_BITS == 0)
     data[last[native]] = data[last[native] - 1] = _HEX[0]
     data[last[native] - 2] = _HEX[(low & ~STRETCH_BITS) >> 8]
@@ -77,17 +94,21 @@ def _digit(letters: U8) -> I64:
 
 
 def _hashes(data: U8, at: I64, lengths: I64, topic_of: I64, topics: list[bytes]) -> I64:
-    """Java's hash of `topic#key` as stored in the index: without its sign, and 0 for the one number whose absolute value overflows.
+    """Java's hash of `topic#key` as stored in the index: without its sign, and 0 for the one number
+    whose absolute value overflows.
 
-    Java's hash of a text is the sum of its letters times powers of 31, where the last letter has power 0. So it is the difference of two
-    prefix sums times a power, and the hash of the topic is multiplied by as many powers as the key has letters.
+    Java's hash of a text is the sum of its letters times powers of 31, where the last letter has
+    power 0. So it is the difference of two prefix sums times a power, and the hash of the topic is
+    multiplied by as many powers as the key has letters.
     """
     text, offsets = cut(data, at, lengths)
     up, down = _powers(31, len(text) + 1), _powers(_INVERSE, len(text) + 1)
     sums = np.zeros(len(text) + 1, np.uint32)
     np.cumsum(text * down[:-1], dtype=np.uint32, out=sums[1:])
     first, last = offsets[:-1], offsets[1:]
-    prefix = np.array([tags_code(topic + b"#") & 0xFFFFFFFF for topic in topics], np.uint32)[topic_of]
+    prefix = np.array([tags_code(topic + b"#") & 0xFFFFFFFF for topic in topics], np.uint32)[
+        topic_of
+    ]
     found = (sums[last] - sums[first]) * up[np.maximum(last - 1, 0)] + prefix * up[lengths]
     wide = np.zeros(len(text) + 1, np.int64)
     np.cumsum(text >= 0x80, out=wide[1:])

@@ -1,7 +1,9 @@
-"""Whether the audit reads log files with `ledgermq-native`, the optional compiled package; decided once, at import.
+"""Whether the audit reads log files with `ledgermq-native`, the optional compiled package; decided
+once, at import.
 
-The compiled scan is a decoder of its own: this module imports nothing but its part of the package. The Python scan explains every window
-that the compiled one does not find in order, and does all the work where the package is missing, does not fit or is switched off.
+The compiled scan is a decoder of its own: this module imports nothing but its part of the package.
+The Python scan explains every window that the compiled one does not find in order, and does all the
+work where the package is missing, does not fit or is switched off.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Wanted = Sequence[tuple[bytes, int | None]]
 
 @runtime_checkable
 class Kernel(Protocol):
-    """The functions of `ledgermq_native.audit_scan`. A package that was built from older sources of the same version lacks some."""
+    """The functions of `ledgermq_native.audit_scan`. A package that was built from older sources of
+    the same version lacks some."""
 
     def scan(
         self,
@@ -38,9 +41,13 @@ class Kernel(Protocol):
         wanted: Wanted,
     ) -> Clean | None: ...
 
-    def find(self, window: bytes, *, pos: int, room: int) -> tuple[bytes, bytes, int, bool, int] | None: ...
+    def find(
+        self, window: bytes, *, pos: int, room: int
+    ) -> tuple[bytes, bytes, int, bool, int] | None: ...
 
-    def grow_tree(self, towers: Sequence[tuple[int, bytes]], data: bytes) -> tuple[list[tuple[int, bytes]], int, bool]: ...
+    def grow_tree(
+        self, towers: Sequence[tuple[int, bytes]], data: bytes
+    ) -> tuple[list[tuple[int, bytes]], int, bool]: ...
 
 
 def _find() -> tuple[Kernel | None, str]:
@@ -61,5 +68,6 @@ KERNEL, SCAN = _find()
 
 
 def may_ask(pos: int, index: int, chain: int = 0) -> bool:
-    """Whether these fit the kernel's numbers. A damaged header, file name or begin file can make others."""
+    """Whether these fit the kernel's numbers. A damaged header, file name or begin file can make
+    others."""
     return 0 <= pos < 1 << 62 and 0 <= index < 1 << 62 and 0 <= chain < 1 << 32

@@ -1,9 +1,11 @@
-"""Objects of tiered storage by path: `store://KEY`, where KEY is below the place that this process was told to use (docs/format.md §21).
+"""Objects of tiered storage by path: `store://KEY`, where KEY is below the place that this process
+was told to use (docs/format.md §21).
 
-The object half of `files.py`, with the auditor's own client of the S3 API. Access is set once per process (`use`); processes that Spark
-starts take it from the environment, or from the task. A store that does not answer, or refuses the keys, raises `StoreLost`: that is no
-statement about the bytes, and must never become a finding. An object that does not exist is a FileNotFoundError. This module does not know
-what the bytes mean.
+The object half of `files.py`, with the auditor's own client of the S3 API. Access is set once per
+process (`use`); processes that Spark starts take it from the environment, or from the task. A store
+that does not answer, or refuses the keys, raises `StoreLost`: that is no statement about the bytes,
+and must never become a finding. An object that does not exist is a FileNotFoundError. This module
+does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -29,17 +31,26 @@ KEPT_PARTS = 2
 TIMEOUT = timedelta(seconds=30)
 RETRIES = 3
 TEXT_MAX = 300
-ENVIRONMENT = {name: f"LEDGERMQ_STORE_{name.upper()}" for name in ("url", "endpoint", "region", "credentials", "ca")}
-KEYS = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key", "aws_session_token": "session_token"}
+ENVIRONMENT = {
+    name: f"LEDGERMQ_STORE_{name.upper()}"
+    for name in ("url", "endpoint", "region", "credentials", "ca")
+}
+KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
 NAMES_BEGIN = "0"
-"""No name that LedgerMQ gives sorts before it; an empty name (which ends with a slash), `.` and `..` do."""
+"""No name that LedgerMQ gives sorts before it; an empty name (which ends with a slash), `.` and
+`..` do."""
 STATUS = re.compile(r"status code: (\d{3})")
 SAID = [re.compile(f"<{name}>([^<]*)</{name}>") for name in ("Code", "Message")]
 T = TypeVar("T")
 
 
 class StoreLost(Exception):
-    """The store could not be reached, or refused: one sentence says what was asked and why it failed."""
+    """The store could not be reached, or refused: one sentence says what was asked and why it
+    failed."""
 
 
 class BadStore(ValueError):
@@ -48,7 +59,8 @@ class BadStore(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The place in a store, and how to reach it. Can cross process boundaries; its text form hides the secret."""
+    """The place in a store, and how to reach it. Can cross process boundaries; its text form hides
+    the secret."""
 
     url: str
     """`s3://bucket/prefix`, as `tiered.url` of the nodes."""
@@ -59,7 +71,8 @@ class StoreAccess:
     keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What that file says, for machines that do not have it."""
     ca: str = ""
-    """Certificates in PEM of the authorities that signed the server's, besides those that the machine trusts."""
+    """Certificates in PEM of the authorities that signed the server's, besides those that the
+    machine trusts."""
 
     @property
     def place(self) -> str:
@@ -69,7 +82,11 @@ class StoreAccess:
 
     def with_keys(self) -> StoreAccess:
         """The same with the content of the credentials file. Raises BadStore."""
-        return replace(self, keys=tuple(sorted(read_keys(self.credentials).items()))) if self.credentials and not self.keys else self
+        return (
+            replace(self, keys=tuple(sorted(read_keys(self.credentials).items())))
+            if self.credentials and not self.keys
+            else self
+        )
 
     def announce(self) -> None:
         """Tell processes that this one starts. The secret stays in its file."""
@@ -82,50 +99,88 @@ class StoreAccess:
 
         parts = urlsplit(self.url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
-            raise BadStore(f"{self.url!r} is not a place in an object store; give s3://bucket/prefix")
+            raise BadStore(
+                f"{self.url!r} is not a place in an object store; give s3://bucket/prefix"
+            )
         prefix = parts.path.strip("/")
         if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
-            raise BadStore(f"the prefix of {self.url!r} has an empty name, . or .. between its slashes; give s3://bucket/prefix")
+            raise BadStore(
+                f"the prefix of {self.url!r} has an empty name, . or .. between its slashes; give"
+                " s3://bucket/prefix"
+            )
         config: S3Config = {"region": self.region}
         if self.endpoint:
             config["endpoint"] = self.endpoint
-        keys = read_keys(self.credentials) if self.credentials and os.path.exists(self.credentials) else dict(self.keys)
+        keys = (
+            read_keys(self.credentials)
+            if self.credentials and os.path.exists(self.credentials)
+            else dict(self.keys)
+        )
         if self.credentials and not keys:
             raise BadStore(f"the credentials file {self.credentials} does not exist")
         for name, value in keys.items():
             config[name] = value  # type: ignore[literal-required]
-        client: ClientConfig = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "allow_http": self.endpoint.startswith("http://")}
+        client: ClientConfig = {
+            "timeout": TIMEOUT,
+            "connect_timeout": TIMEOUT,
+            "allow_http": self.endpoint.startswith("http://"),
+        }
         retry: RetryConfig = {"max_retries": RETRIES, "retry_timeout": TIMEOUT}
         if self.ca:
             if "-----BEGIN CERTIFICATE-----" not in self.ca:
-                raise BadStore("what was given as the store's authority holds no certificate in PEM; give a file of such certificates")
+                raise BadStore(
+                    "what was given as the store's authority holds no certificate in PEM; give a"
+                    " file of such certificates"
+                )
             client["root_certificate"] = self.ca
-        return S3Store(parts.netloc, prefix=prefix or None, config=config, client_options=client, retry_config=retry)
+        return S3Store(
+            parts.netloc,
+            prefix=prefix or None,
+            config=config,
+            client_options=client,
+            retry_config=retry,
+        )
 
 
 def read_keys(path: str) -> dict[str, str]:
-    """The keys in the section `default` of a file in the format of AWS's shared credentials. Raises BadStore."""
+    """The keys in the section `default` of a file in the format of AWS's shared credentials. Raises
+    BadStore."""
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
         with open(path, encoding="utf-8") as file:
             parser.read_file(file)
-        found = {name: parser["default"][key] for key, name in KEYS.items() if key in parser["default"]}
+        found = {
+            name: parser["default"][key] for key, name in KEYS.items() if key in parser["default"]
+        }
     except OSError as error:
         raise BadStore(f"the credentials file {path} cannot be read ({error.strerror})") from error
     except (configparser.Error, KeyError, UnicodeDecodeError) as error:
-        raise BadStore(f"the credentials file {path} has no section [default] in the format of AWS's shared credentials") from error
+        raise BadStore(
+            f"the credentials file {path} has no section [default] in the format of AWS's shared"
+            " credentials"
+        ) from error
     if not {"access_key_id", "secret_access_key"} <= found.keys():
-        raise BadStore(f"the credentials file {path} lacks aws_access_key_id or aws_secret_access_key")
+        raise BadStore(
+            f"the credentials file {path} lacks aws_access_key_id or aws_secret_access_key"
+        )
     return found
 
 
 def access_of(environment: Mapping[str, str]) -> StoreAccess | None:
     """The access that a parent process announced."""
-    found = {name: environment[variable] for name, variable in ENVIRONMENT.items() if environment.get(variable)}
+    found = {
+        name: environment[variable]
+        for name, variable in ENVIRONMENT.items()
+        if environment.get(variable)
+    }
     if "url" not in found:
         return None
     return StoreAccess(
-        found["url"], found.get("endpoint", ""), found.get("region", "us-east-1"), found.get("credentials", ""), ca=found.get("ca", "")
+        found["url"],
+        found.get("endpoint", ""),
+        found.get("region", "us-east-1"),
+        found.get("credentials", ""),
+        ca=found.get("ca", ""),
     )
 
 
@@ -175,11 +230,15 @@ def _asked(key: str, request: Callable[[Any], T]) -> T:
     except BadStore as error:
         raise StoreLost(str(error)) from error
     except BaseError as error:
-        raise StoreLost(f"{where} could not be read ({_said(error)}); check address, credentials and server, and audit again") from error
+        raise StoreLost(
+            f"{where} could not be read ({_said(error)}); check address, credentials and server,"
+            " and audit again"
+        ) from error
 
 
 def _said(error: Exception) -> str:
-    """What the server answered: status, code and sentence; otherwise the first line of the library's error, without its inner state."""
+    """What the server answered: status, code and sentence; otherwise the first line of the
+    library's error, without its inner state."""
     told = str(error).split("Debug source:")[0]
     said = [found[1].strip() for pattern in SAID if (found := pattern.search(told))]
     status = [found[1]] if (found := STATUS.search(told)) else []
@@ -188,12 +247,15 @@ def _said(error: Exception) -> str:
 
 def listing(folder: str = "") -> dict[str, int]:
     """Key and size of every object of the place, or of a folder in it. Raises StoreLost."""
-    return _asked(folder, lambda store: {meta["path"]: int(meta["size"]) for meta in _below(store, folder)})
+    return _asked(
+        folder, lambda store: {meta["path"]: int(meta["size"]) for meta in _below(store, folder)}
+    )
 
 
 def _below(store: Any, folder: str) -> list[Any]:
-    """The objects below a folder. One foreign key that is no path (with an empty name, `.` or `..`) makes the library fail a whole listing:
-    then its folders are listed one by one, and a folder that has such a key itself from where names of LedgerMQ begin."""
+    """The objects below a folder. One foreign key that is no path (with an empty name, `.` or `..`)
+    makes the library fail a whole listing: then its folders are listed one by one, and a folder
+    that has such a key itself from where names of LedgerMQ begin."""
     import obstore
     from obstore.exceptions import InvalidPathError
 
@@ -207,7 +269,10 @@ def _below(store: Any, folder: str) -> list[Any]:
             level = obstore.list_with_delimiter(store, folder or None)
         except InvalidPathError:
             return listed(f"{folder}/{NAMES_BEGIN}" if folder else NAMES_BEGIN)
-        return [*level["objects"], *(meta for sub in level["common_prefixes"] for meta in _below(store, sub))]
+        return [
+            *level["objects"],
+            *(meta for sub in level["common_prefixes"] for meta in _below(store, sub)),
+        ]
 
 
 def read_object(key: str) -> bytes:
@@ -218,8 +283,8 @@ def read_object(key: str) -> bytes:
 
 
 class StoredObject:
-    """An open object, with the interface of `files.File`. Every byte is fetched once if it is read from front to back. Raises
-    FileNotFoundError, StoreLost."""
+    """An open object, with the interface of `files.File`. Every byte is fetched once if it is read
+    from front to back. Raises FileNotFoundError, StoreLost."""
 
     def __init__(self, path: str) -> None:
         import obstore
@@ -243,7 +308,8 @@ class StoredObject:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def watch(self, part: Callable[[bytes], None]) -> None:
-        """Have every part told from front to back as it is fetched. Call it before the first read."""
+        """Have every part told from front to back as it is fetched. Call it before the first
+        read."""
         self._told = part
 
     def _part(self, number: int) -> bytes:
@@ -254,7 +320,12 @@ class StoredObject:
             return known
         start = number * PART_BYTES
         length = min(PART_BYTES, self.size - start)
-        data = _asked(self._key, lambda store: obstore.get_range(store, self._key, start=start, length=length).to_bytes())
+        data = _asked(
+            self._key,
+            lambda store: obstore.get_range(
+                store, self._key, start=start, length=length
+            ).to_bytes(),
+        )
         if len(data) != length:
             raise StoreLost(f"{access().place}/{self._key} changed while it was read; audit again")
         if number == self._watched:

@@ -1,6 +1,8 @@
-"""The property strings of many records at once (docs/format.md §4.1): the position of every name and value, and their texts.
+"""The property strings of many records at once (docs/format.md §4.1): the position of every name
+and value, and their texts.
 
-Decoding only, with vector operations and without an object per message. The caller knows what a property means.
+Decoding only, with vector operations and without an object per message. The caller knows what a
+property means.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ NAME_END, VALUE_END, SPACE = 1, 2, 0x20
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Properties in stored order. Number p belongs to record `owner[p]` of the requested ones; name and value are in `data` at `name_at[p]`
-    and `value_at[p]`. A piece without a name is left out."""
+    """Properties in stored order. Number p belongs to record `owner[p]` of the requested ones; name
+    and value are in `data` at `name_at[p]` and `value_at[p]`. A piece without a name is left
+    out."""
 
     data: U8
     owner: I64
@@ -46,7 +49,8 @@ class Properties:
 
 
 def find_properties(window: bytes, starts: I64, ends: I64) -> Properties:
-    """The properties of records whose property strings are at `starts` … `ends`, ascending and not overlapping."""
+    """The properties of records whose property strings are at `starts` … `ends`, ascending and not
+    overlapping."""
     data: U8 = np.frombuffer(window, np.uint8)
     owner, mark = _inside(data, VALUE_END, starts, ends)
     first = np.ones(len(mark), np.bool_)
@@ -72,7 +76,8 @@ def _inside(data: U8, letter: int, starts: I64, ends: I64) -> tuple[I64, I64]:
 
 
 def split_at_spaces(data: U8, at: I64, lengths: I64) -> tuple[I64, I64, I64]:
-    """The words of values between spaces, without empty ones: (number of the value, place, length). Values ascend and do not overlap."""
+    """The words of values between spaces, without empty ones: (number of the value, place, length).
+    Values ascend and do not overlap."""
     if not len(at):
         empty = np.zeros(0, np.int64)
         return empty, empty, empty

@@ -1,7 +1,9 @@
-"""The log files that contain a range of indexes, store times or positions, and where to start in the first of them.
+"""The log files that contain a range of indexes, store times or positions, and where to start in
+the first of them.
 
-Files are named by position. For an index or a time the files are searched by bisection: the first entry of a file has its lowest index and
-time, and both only increase along the log. A file whose first entry cannot be read is included rather than left out.
+Files are named by position. For an index or a time the files are searched by bisection: the first
+entry of a file has its lowest index and time, and both only increase along the log. A file whose
+first entry cannot be read is included rather than left out.
 """
 
 from __future__ import annotations
@@ -71,13 +73,20 @@ def first_of(task: LogFile) -> First | None:
     if len(data) < PREFIX.itemsize:
         return None
     row = np.frombuffer(data, PREFIX)[0]
-    if row["magic"] != ENTRY_MAGIC or row["pos"] != task.base or row["size"] != row["body_size"] + HEADER_BYTES:
+    if (
+        row["magic"] != ENTRY_MAGIC
+        or row["pos"] != task.base
+        or row["size"] != row["body_size"] + HEADER_BYTES
+    ):
         return None
     return First(int(row["index"]), int(row["store_ms"]))
 
 
-def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: Span = ALL) -> list[tuple[LogFile, int]]:
-    """The files that may hold entries of these indexes, store times and positions, in order, each with the byte to start from."""
+def needed(
+    tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: Span = ALL
+) -> list[tuple[LogFile, int]]:
+    """The files that may hold entries of these indexes, store times and positions, in order, each
+    with the byte to start from."""
     files = [task for task in tasks if place.meets(task.base, task.base + task.data_file_bytes - 1)]
     known: dict[int, First | None] = {}
 
@@ -96,12 +105,17 @@ def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: S
         high = min(high, 1 + _last(look, len(files), First(index.high, MS_MAX), True))
     if ms.high is not None:
         high = min(high, 1 + _last(look, len(files), First(INDEX_MAX, ms.high), True))
-    return [(task, _begin(task, index.low) if number == low else 0) for number, task in enumerate(files) if low <= number < high]
+    return [
+        (task, _begin(task, index.low) if number == low else 0)
+        for number, task in enumerate(files)
+        if low <= number < high
+    ]
 
 
 def _last(look: Callable[[int], First | None], count: int, bound: First, unknown: bool) -> int:
-    """The last file that does not begin behind the bound; 0 if all do. First entries ascend, so what holds for one file holds for all
-    before it. For a file that cannot be read, without a readable one behind it, `unknown` is assumed."""
+    """The last file that does not begin behind the bound; 0 if all do. First entries ascend, so
+    what holds for one file holds for all before it. For a file that cannot be read, without a
+    readable one behind it, `unknown` is assumed."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,9 +1,12 @@
-"""Files of running nodes, by path: `node://HOST:PORT/GROUP/…`, as `ledgermq.v1.Replicas` serves them (proto/audit.proto).
+"""Files of running nodes, by path: `node://HOST:PORT/GROUP/…`, as `ledgermq.v1.Replicas` serves
+them (proto/audit.proto).
 
-The remote half of `files.py`, with the same meanings. Every process has its own connections, opened when first needed. Credentials are set
-once per process (`use`); by default they come from the environment, as for every other command. A node that cannot be reached, or refuses
-the caller, raises `NodeLost`: that is no statement about the bytes, and must never become a finding. An error of the node's disk is an
-OSError, as it would be on this machine. This module does not know what the bytes mean.
+The remote half of `files.py`, with the same meanings. Every process has its own connections, opened
+when first needed. Credentials are set once per process (`use`); by default they come from the
+environment, as for every other command. A node that cannot be reached, or refuses the caller,
+raises `NodeLost`: that is no statement about the bytes, and must never become a finding. An error
+of the node's disk is an OSError, as it would be on this machine. This module does not know what the
+bytes mean.
 """
 
 from __future__ import annotations
@@ -31,25 +34,34 @@ REFUSALS = frozenset({40100, 40300})
 """Codes for a caller without permission."""
 CALL_S = 30.0
 STREAM_S = 60.0
-"""A stream that takes longer is requested again from its current offset, so that a paused node is noticed."""
+"""A stream that takes longer is requested again from its current offset, so that a paused node is
+noticed."""
 TRIES = 3
 """How often a broken connection is retried before its node counts as lost."""
 PAUSE_S = 0.3
 STREAM_BYTES = 1 << 20
-"""A caller that reads this much at once probably continues, so the rest of the file is requested ahead."""
+"""A caller that reads this much at once probably continues, so the rest of the file is requested
+ahead."""
 BEHIND_BYTES = 256 << 10
-"""How much of the last bytes read is kept: a window begins with the last entry of the previous one."""
+"""How much of the last bytes read is kept: a window begins with the last entry of the previous
+one."""
 AHEAD_BYTES = 8 << 20
-"""For a place further ahead in the file a new request is made; nearer ones are reached by reading on."""
+"""For a place further ahead in the file a new request is made; nearer ones are reached by reading
+on."""
 BLOCK_BYTES = 64 << 10
 """The smallest request: derived files are read unit by unit."""
-ENVIRONMENT = {"ca": "LEDGERMQ_TLS_CA", "certificate": "LEDGERMQ_TLS_CERTIFICATE", "certificate_key": "LEDGERMQ_TLS_CERTIFICATE_KEY"}
+ENVIRONMENT = {
+    "ca": "LEDGERMQ_TLS_CA",
+    "certificate": "LEDGERMQ_TLS_CERTIFICATE",
+    "certificate_key": "LEDGERMQ_TLS_CERTIFICATE_KEY",
+}
 M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The credentials for the nodes of a cluster. Can cross process boundaries; its text form hides the secret."""
+    """The credentials for the nodes of a cluster. Can cross process boundaries; its text form hides
+    the secret."""
 
     credentials: Credentials | None = None
     tls: bool = False
@@ -59,7 +71,12 @@ class Access:
 
     def connect(self, endpoints: str, timeout_s: float = CALL_S) -> Connection:
         """A connection to these nodes. Raises BadArgument if a secret would be sent unencrypted."""
-        wire: dict[str, Any] = {"credentials": self.credentials, "tls": self.tls, "ca": self.ca, "certificate": self.certificate}
+        wire: dict[str, Any] = {
+            "credentials": self.credentials,
+            "tls": self.tls,
+            "ca": self.ca,
+            "certificate": self.certificate,
+        }
         connection = Connection(endpoints, timeout_s=timeout_s, **wire)
         if self.credentials is not None:
             connection.guard_secret()
@@ -67,14 +84,23 @@ class Access:
 
 
 def access_of(environment: Mapping[str, str]) -> Access:
-    """The credentials in the environment: LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY; LEDGERMQ_TLS, and the names of `ENVIRONMENT` for PEM
-    files. Raises OSError for a file that cannot be read."""
-    access_key, secret_key = (environment.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
+    """The credentials in the environment: LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY;
+    LEDGERMQ_TLS, and the names of `ENVIRONMENT` for PEM files. Raises OSError for a file that
+    cannot be read."""
+    access_key, secret_key = (
+        environment.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET")
+    )
     found = {name: environment.get(variable, "") for name, variable in ENVIRONMENT.items()}
     pems = {name: Path(path).read_bytes() for name, path in found.items() if path}
-    own = (pems["certificate_key"], pems["certificate"]) if {"certificate", "certificate_key"} <= pems.keys() else None
+    own = (
+        (pems["certificate_key"], pems["certificate"])
+        if {"certificate", "certificate_key"} <= pems.keys()
+        else None
+    )
     credentials = Credentials(access_key, secret_key) if access_key and secret_key else None
-    return Access(credentials, environment.get("LEDGERMQ_TLS", "") not in ("", "0"), pems.get("ca"), own)
+    return Access(
+        credentials, environment.get("LEDGERMQ_TLS", "") not in ("", "0"), pems.get("ca"), own
+    )
 
 
 class _Process:
@@ -127,12 +153,16 @@ def connection_to(authority: str) -> Connection:
 # --------------------------------------------------------------------------------------------------------------- calls
 
 
-def call(authority: str, path: str, request: Message, response: type[M], timeout_s: float = CALL_S) -> M:
+def call(
+    authority: str, path: str, request: Message, response: type[M], timeout_s: float = CALL_S
+) -> M:
     """One answer of one node, whatever its status. Raises NodeLost."""
     for left in reversed(range(TRIES)):
         connection = connection_to(authority)
         try:
-            ask: Any = connection.channel().unary_unary(path, type(request).SerializeToString, response.FromString)
+            ask: Any = connection.channel().unary_unary(
+                path, type(request).SerializeToString, response.FromString
+            )
             answer: M = ask(request, metadata=connection.metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             if not left or not _worth_another(error):
@@ -144,7 +174,10 @@ def call(authority: str, path: str, request: Message, response: type[M], timeout
 
 
 def _worth_another(error: grpc.RpcError) -> bool:
-    return isinstance(error, grpc.Call) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    return isinstance(error, grpc.Call) and error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+    )
 
 
 def _lost(authority: str, error: grpc.RpcError) -> NodeLost:
@@ -152,17 +185,25 @@ def _lost(authority: str, error: grpc.RpcError) -> NodeLost:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         what = f"the node at {authority} runs a build that cannot be audited while it runs"
         return NodeLost(authority, f"{what}; upgrade it, or audit its directory")
-    return NodeLost(authority, f"the node at {authority} does not answer ({'UNKNOWN' if code is None else code.name})")
+    return NodeLost(
+        authority,
+        f"the node at {authority} does not answer ({'UNKNOWN' if code is None else code.name})",
+    )
 
 
 def require(authority: str, path: str, status: Any) -> None:
-    """Convert an answer's status to the error that a local file would raise. Raises NodeLost, OSError."""
+    """Convert an answer's status to the error that a local file would raise. Raises NodeLost,
+    OSError."""
     if status.code == OK:
         return
     if status.code == NOT_FOUND:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if status.code in REFUSALS:
-        raise NodeLost(authority, f"the node at {authority} refuses: {status.message}; an audit needs the permission admin:cluster:*")
+        raise NodeLost(
+            authority,
+            f"the node at {authority} refuses: {status.message}; an audit needs the permission"
+            " admin:cluster:*",
+        )
     raise OSError(errno.EIO, status.message, path)
 
 
@@ -183,19 +224,28 @@ def entries(path: str, *, itself: bool = False) -> list[Any]:
 class _Stream:
     """One `Read` in progress: bytes in order, zeros where the node sent none."""
 
-    def __init__(self, path: str, offset: int, length: int | None, *, places_only: bool = False) -> None:
+    def __init__(
+        self, path: str, offset: int, length: int | None, *, places_only: bool = False
+    ) -> None:
         """Raises NodeLost, OSError."""
         self._authority, group, inner = split(path)
         self._path = path
         connection = connection_to(self._authority)
         ask: Any = connection.channel().unary_stream(
-            f"{SERVICE}Read", audit_pb2.ReadFileRequest.SerializeToString, audit_pb2.ReadFileResponse.FromString
+            f"{SERVICE}Read",
+            audit_pb2.ReadFileRequest.SerializeToString,
+            audit_pb2.ReadFileResponse.FromString,
         )
-        request = audit_pb2.ReadFileRequest(broker_group=group, path=inner, offset=offset, length=length, places_only=places_only)
+        request = audit_pb2.ReadFileRequest(
+            broker_group=group, path=inner, offset=offset, length=length, places_only=places_only
+        )
         self._call = ask(request, metadata=connection.metadata, timeout=STREAM_S)
         first = self._next()
         if first is None:
-            raise NodeLost(self._authority, f"the node at {self._authority} ended its answer about {inner} before it began")
+            raise NodeLost(
+                self._authority,
+                f"the node at {self._authority} ended its answer about {inner} before it began",
+            )
         self.size = int(first.size)
         """The size of the file when it was opened."""
 
@@ -218,8 +268,9 @@ class _Stream:
 
 
 class RemoteFile:
-    """An open file of a running node, with the interface of `files.File`. The node opens it by name for every request, so if the file is
-    replaced, only `read_at` returns a single version. Raises OSError, NodeLost."""
+    """An open file of a running node, with the interface of `files.File`. The node opens it by name
+    for every request, so if the file is replaced, only `read_at` returns a single version. Raises
+    OSError, NodeLost."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -253,19 +304,25 @@ class RemoteFile:
 
     def _ask(self, offset: int, end: int) -> None:
         self._stop()
-        self._end = self.size if end - offset >= STREAM_BYTES else min(max(end, offset + BLOCK_BYTES), self.size)
+        self._end = (
+            self.size
+            if end - offset >= STREAM_BYTES
+            else min(max(end, offset + BLOCK_BYTES), self.size)
+        )
         self._begin, self._held = offset, bytearray()
         self._go_on()
 
     def _go_on(self) -> None:
-        """Request the missing rest of the requested range. A file that has become shorter ends there."""
+        """Request the missing rest of the requested range. A file that has become shorter ends
+        there."""
         at = self._begin + len(self._held)
         self._stream = _Stream(self._path, at, self._end - at)
         self._end = min(self._end, self._stream.size)
         self._pieces = self._stream.pieces()
 
     def _fill(self, end: int) -> None:
-        """Receive everything before `end`; a broken stream is requested again from where it broke."""
+        """Receive everything before `end`; a broken stream is requested again from where it
+        broke."""
         for left in reversed(range(TRIES)):
             try:
                 self._take(end)
@@ -285,7 +342,9 @@ class RemoteFile:
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of start … end that are not holes of a sparse file."""
-        for offset, length, _ in _Stream(self._path, start, max(end - start, 0), places_only=True).pieces():
+        for offset, length, _ in _Stream(
+            self._path, start, max(end - start, 0), places_only=True
+        ).pieces():
             yield offset, offset + length
 
     def _stop(self) -> None:
@@ -304,7 +363,8 @@ class RemoteFile:
 
 
 def read_at(path: str, offset: int, size: int | None) -> bytes:
-    """Bytes of a file from a single opening; size None: to its end. Fewer only at its end. Raises OSError, NodeLost."""
+    """Bytes of a file from a single opening; size None: to its end. Fewer only at its end. Raises
+    OSError, NodeLost."""
     for left in reversed(range(TRIES)):
         try:
             stream = _Stream(path, offset, size)

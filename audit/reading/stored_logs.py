@@ -1,6 +1,8 @@
-"""The logs in an object store: their descriptions and manifests (docs/format.md §21), and the files that these name, as files to read.
+"""The logs in an object store: their descriptions and manifests (docs/format.md §21), and the files
+that these name, as files to read.
 
-Decoded independently of the nodes. A damaged description is named and left out. Nothing is judged here, and no log file is read.
+Decoded independently of the nodes. A damaged description is named and left out. Nothing is judged
+here, and no log file is read.
 """
 
 from __future__ import annotations
@@ -19,7 +21,18 @@ from ledgermq.audit.reading.walk import LogFile
 NAME = "store"
 """What reports and tables call the copy of a log in the store, where they name a replica."""
 SIZES = ("data_file_bytes", "index_file_bytes", "consume_queue_file_bytes")
-NUMBERS = ("base", "size", "first", "last", "end", "term", "chain", "last_term", "last_chain", "last_store_ms")
+NUMBERS = (
+    "base",
+    "size",
+    "first",
+    "last",
+    "end",
+    "term",
+    "chain",
+    "last_term",
+    "last_chain",
+    "last_store_ms",
+)
 LISTINGS = 5
 """How often a store that changes meanwhile is listed again."""
 AT_ONCE = 16
@@ -30,7 +43,8 @@ _MOVED = re.compile(r"(begins|snapshots)/(\d{20})")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the store says of one log file. `term`, `chain`: those of the entry before it; `end`: the position behind its last entry."""
+    """What the store says of one log file. `term`, `chain`: those of the entry before it; `end`:
+    the position behind its last entry."""
 
     key: str
     object: str
@@ -65,7 +79,8 @@ class StoredLog:
     about: dict[str, Any] | None = None
     """The content of `log.json`; None if it is missing or damaged."""
     moved: dict[str, Any] | None = None
-    """The begin that counts instead of the description's, because total retention has removed what was before it."""
+    """The begin that counts instead of the description's, because total retention has removed what
+    was before it."""
     files: list[Manifest] = field(default_factory=list)
     """From the begin on, in order of position."""
     damaged: list[str] = field(default_factory=list)
@@ -86,7 +101,8 @@ class StoredLog:
         return self._begin("index", "first")
 
     def _begin(self, told: str, listed: str) -> int:
-        """Total retention tells it; before total retention the log's description; without that, the first manifest."""
+        """Total retention tells it; before total retention the log's description; without that, the
+        first manifest."""
         if self.moved is not None:
             return int(self.moved[told])
         if self.about is not None:
@@ -104,7 +120,11 @@ class StoredLog:
             if file.base > at:
                 break
             at = file.next_base
-        return (at, min(end, next((file.base for file in self.files if file.base > at), end))) if at < end else None
+        return (
+            (at, min(end, next((file.base for file in self.files if file.base > at), end)))
+            if at < end
+            else None
+        )
 
     def former(self, base: int) -> set[str]:
         """The digests of files that were replaced at this position."""
@@ -118,12 +138,14 @@ class StoredLog:
                 yield found[3], int(found[1]), found[2] or ""
 
     def moves(self, kind: str) -> list[int]:
-        """The numbers of the objects that total retention wrote, ascending: positions of `begins`, or entries of `snapshots`."""
+        """The numbers of the objects that total retention wrote, ascending: positions of `begins`,
+        or entries of `snapshots`."""
         named = (_MOVED.fullmatch(key.removeprefix(f"{self.folder}/")) for key in self.objects)
         return sorted(int(name[2]) for name in named if name is not None and name[1] == kind)
 
     def has_snapshot(self) -> bool:
-        """Whether a snapshot is there that covers what was before the begin, as far as its name says."""
+        """Whether a snapshot is there that covers what was before the begin, as far as its name
+        says."""
         if self.moved is None:
             return f"{self.folder}/snapshot" in self.objects
         last = self.files[-1].last if self.files else self.moved["index"]
@@ -131,9 +153,13 @@ class StoredLog:
 
     def task(self, file: Manifest) -> LogFile:
         """The file to read. Its first entry must continue the chain that the manifest names."""
-        index, queue = (1, 1) if self.about is None else (int(self.about[name]) for name in SIZES[1:])
+        index, queue = (
+            (1, 1) if self.about is None else (int(self.about[name]) for name in SIZES[1:])
+        )
         root, name = f"{STORE}{self.group}", f"{file.base:020d}"
-        own = LogFile(root, self.group, NAME, self.log_id, self.log_id, name, file.size, index, queue)
+        own = LogFile(
+            root, self.group, NAME, self.log_id, self.log_id, name, file.size, index, queue
+        )
         return replace(own, seed=file.chain, begin_pos=file.base, key=file.object)
 
 
@@ -143,18 +169,24 @@ def find_logs() -> list[StoredLog]:
         try:
             return _listed()
         except FileNotFoundError:
-            # Total retention, or a new begin, removed an object that was listed: the next listing tells what took its place.
+            # Total retention, or a new begin, removed an object that was listed: the next listing
+            # tells what took its place.
             continue
     raise StoreLost(f"{access().place} changed whenever it was listed; audit again")
 
 
 def forget_removed(logs: Sequence[StoredLog]) -> None:
-    """Leave out of logs that were listed before what has been removed since, as the store tells it now: by total retention, which notes the
-    begin first, or otherwise. What has been added does not count. Raises StoreLost."""
+    """Leave out of logs that were listed before what has been removed since, as the store tells it
+    now: by total retention, which notes the begin first, or otherwise. What has been added does not
+    count. Raises StoreLost."""
     present = {(log.group, log.log_id): log for log in find_logs()}
     for log in logs:
         now = present.get((log.group, log.log_id), StoredLog(log.group, log.log_id, {}))
-        moves = {key: size for key, size in now.objects.items() if _MOVED.fullmatch(key.removeprefix(f"{log.folder}/"))}
+        moves = {
+            key: size
+            for key, size in now.objects.items()
+            if _MOVED.fullmatch(key.removeprefix(f"{log.folder}/"))
+        }
         log.objects = {key: size for key, size in log.objects.items() if key in now.objects} | moves
         log.moved = now.moved
         log.files = [file for file in log.files if log.moved is None or file.base >= log.begin]
@@ -185,7 +217,11 @@ def _read(log: StoredLog, pool: ThreadPoolExecutor) -> None:
         log.damaged += [] if log.about is not None else [key]
     _read_begins(log)
     # What lies before the begin is being removed, and counts for nothing.
-    bases = [base for ending, base, sha256 in log.names() if ending == "json" and not sha256 and (log.moved is None or base >= log.begin)]
+    bases = [
+        base
+        for ending, base, sha256 in log.names()
+        if ending == "json" and not sha256 and (log.moved is None or base >= log.begin)
+    ]
     keys = [f"{log.folder}/{base:020d}.json" for base in bases]
     for base, key, raw in zip(bases, keys, pool.map(read_object, keys), strict=True):
         file = _manifest(raw, key, log.folder)
@@ -200,7 +236,11 @@ def _read_begins(log: StoredLog) -> None:
     for pos in log.moves("begins")[-1:]:
         key = f"{log.folder}/begins/{pos:020d}"
         value = sealed_json(read_object(key))
-        whole = value is not None and value.get("v") == 1 and all(_is_number(value.get(name)) for name in ("index", "pos", "term", "chain"))
+        whole = (
+            value is not None
+            and value.get("v") == 1
+            and all(_is_number(value.get(name)) for name in ("index", "pos", "term", "chain"))
+        )
         if value is None or not whole or value["pos"] != pos:
             log.damaged.append(key)
         elif log.about is None or pos > log.about["begin"]["pos"]:
@@ -209,22 +249,48 @@ def _read_begins(log: StoredLog) -> None:
 
 def _described(raw: bytes) -> dict[str, Any] | None:
     value = sealed_json(raw)
-    if value is None or value.get("v") != 1 or not all(_is_number(value.get(name)) and value[name] > 0 for name in SIZES):
+    if (
+        value is None
+        or value.get("v") != 1
+        or not all(_is_number(value.get(name)) and value[name] > 0 for name in SIZES)
+    ):
         return None
     begin = value.get("begin")
-    names = isinstance(value.get("cluster_id"), str) and isinstance(value.get("group"), str) and isinstance(value.get("log_id"), str)
-    return value if names and isinstance(begin, dict) and all(_is_number(begin.get(name)) for name in ("index", "pos", "chain")) else None
+    names = (
+        isinstance(value.get("cluster_id"), str)
+        and isinstance(value.get("group"), str)
+        and isinstance(value.get("log_id"), str)
+    )
+    return (
+        value
+        if names
+        and isinstance(begin, dict)
+        and all(_is_number(begin.get(name)) for name in ("index", "pos", "chain"))
+        else None
+    )
 
 
 def _manifest(raw: bytes, key: str, folder: str) -> Manifest | None:
     """Keys that this version does not know are ignored."""
     value = sealed_json(raw)
-    if value is None or value.get("v") != 1 or not all(_is_number(value.get(name)) for name in NUMBERS):
+    if (
+        value is None
+        or value.get("v") != 1
+        or not all(_is_number(value.get(name)) for name in NUMBERS)
+    ):
         return None
     sha256, log_id = value.get("sha256"), value.get("log_id")
-    if not isinstance(log_id, str) or not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
+    if (
+        not isinstance(log_id, str)
+        or not isinstance(sha256, str)
+        or re.fullmatch("[0-9a-f]{64}", sha256) is None
+    ):
         return None
-    if not (value["size"] > 0 and value["base"] >= 0 and value["base"] < value["end"] <= value["base"] + value["size"]):
+    if not (
+        value["size"] > 0
+        and value["base"] >= 0
+        and value["base"] < value["end"] <= value["base"] + value["size"]
+    ):
         return None
     stored = f"{folder}/{value['base']:020d}-{sha256}.log"
     numbers = {name: int(value[name]) for name in NUMBERS}

@@ -1,5 +1,6 @@
-"""What lies in an object store beside log files and their manifests (docs/format.md §21): index parts, and what nodes stored of their
-definitions. Decoded independently of the nodes. Nothing of it is judged here.
+"""What lies in an object store beside log files and their manifests (docs/format.md §21): index
+parts, and what nodes stored of their definitions. Decoded independently of the nodes. Nothing of it
+is judged here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ def find_definitions() -> list[Definitions]:
 def _cluster_in(raw: bytes) -> str | None:
     value = sealed_json(raw) or {}
     files, cluster_id = value.get("files"), value.get("cluster_id")
-    if value.get("v") != 1 or not isinstance(cluster_id, str) or type(value.get("made_ms")) is not int or not isinstance(files, dict):
+    if (
+        value.get("v") != 1
+        or not isinstance(cluster_id, str)
+        or type(value.get("made_ms")) is not int
+        or not isinstance(files, dict)
+    ):
         return None
     try:
         for content in files.values():
@@ -64,8 +70,9 @@ class WrongPart:
 
 
 def wrong_index(log_key: str) -> WrongPart | None:
-    """What is wrong with the index part of a stored log file; None if nothing is, or if the file has none: older programs made none, and
-    total retention may have removed it. Raises StoreLost."""
+    """What is wrong with the index part of a stored log file; None if nothing is, or if the file
+    has none: older programs made none, and total retention may have removed it. Raises
+    StoreLost."""
     stem = log_key.removesuffix(".log")
     head = f"{stem}.index"
     try:
@@ -76,12 +83,23 @@ def wrong_index(log_key: str) -> WrongPart | None:
     try:
         if value is None or value["v"] != 1:
             return WrongPart(head, 0, len(raw), "it does not have its checksum, or not its fields")
-        chunks, blocks, size = bytes.fromhex(value["chunks"]), bytes.fromhex(value["blocks"]), (value["rows"] + value["keys"]) * ROW
+        chunks, blocks, size = (
+            bytes.fromhex(value["chunks"]),
+            bytes.fromhex(value["blocks"]),
+            (value["rows"] + value["keys"]) * ROW,
+        )
         sha256 = stem.rpartition("-")[2]
         if value["sha256"] != sha256 or hashlib.sha256(chunks).hexdigest() != sha256:
-            return WrongPart(head, 0, len(raw), f"its chunks are those of another file than the one with SHA-256 {sha256[:16]}…")
+            return WrongPart(
+                head,
+                0,
+                len(raw),
+                f"its chunks are those of another file than the one with SHA-256 {sha256[:16]}…",
+            )
         if len(blocks) != HASH * -(-size // (ROW * BLOCK_ROWS)):
-            return WrongPart(head, 0, len(raw), f"it has {len(blocks) // HASH} digests for {size // ROW} rows")
+            return WrongPart(
+                head, 0, len(raw), f"it has {len(blocks) // HASH} digests for {size // ROW} rows"
+            )
     except (KeyError, TypeError, ValueError) as error:
         return WrongPart(head, 0, len(raw), f"it lacks fields, or has unknown ones ({error!r})")
     return _wrong_rows(head, f"{stem}.rows", blocks, size)
@@ -105,5 +123,7 @@ def _wrong_rows(head: str, rows: str, blocks: bytes, size: int) -> WrongPart | N
         start, end = number * step, min((number + 1) * step, size)
         data = file.pread(end - start, start)
         if hashlib.sha256(data).digest() != blocks[number * HASH : (number + 1) * HASH]:
-            return WrongPart(rows, start, end, f"block {number} does not have the SHA-256 that its head names")
+            return WrongPart(
+                rows, start, end, f"block {number} does not have the SHA-256 that its head names"
+            )
     return None

@@ -1,4 +1,5 @@
-"""The root of the tree over the entries of a log file (docs/format.md §11), by the definition of RFC 6962 and with the audit's own code."""
+"""The root of the tree over the entries of a log file (docs/format.md §11), by the definition of
+RFC 6962 and with the audit's own code."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 
 class EntriesTree:
-    """The tree over the entries of a log file that passes through in pieces, up to the first place where no entry lies."""
+    """The tree over the entries of a log file that passes through in pieces, up to the first place
+    where no entry lies."""
 
     def __init__(self, kernel: Kernel | None) -> None:
         self._kernel = kernel

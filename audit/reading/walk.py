@@ -1,7 +1,8 @@
-"""Finding the entries of one log file: by index units where headers agree with them, otherwise record by record, past damage if necessary.
+"""Finding the entries of one log file: by index units where headers agree with them, otherwise
+record by record, past damage if necessary.
 
-Yields pieces: a window of the file with the offsets of whole entries in it. This module checks no CRCs and judges no entry; it must reach
-the end of the file whatever the bytes are.
+Yields pieces: a window of the file with the offsets of whole entries in it. This module checks no
+CRCs and judges no entry; it must reach the end of the file whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
 
 Take = Callable[[bytes, int, bool], "Clean | None"]
-"""Called with a window, its place in the file and whether its first entry directly follows the last one of the previous piece. It may do
-all the work for the entries that a piece of this window would have."""
+"""Called with a window, its place in the file and whether its first entry directly follows the last
+one of the previous piece. It may do all the work for the entries that a piece of this window would
+have."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log file to check, with everything needed to do so in another process. Paths in findings start with the group's folder."""
+    """One log file to check, with everything needed to do so in another process. Paths in findings
+    start with the group's folder."""
 
     root: str
     group: str
@@ -66,11 +69,13 @@ class LogFile:
     queue_file_bytes: int
     deep: bool = False
     seed: int | None = None
-    """The chain value before the log's first entry; None if neither an identity nor a begin file gives it."""
+    """The chain value before the log's first entry; None if neither an identity nor a begin file
+    gives it."""
     begin_pos: int = 0
     """Where the log's first file begins: above 0 if it was trimmed."""
     end_pos: int | None = None
-    """For a running replica, the end of the checked part of the log. None: the log is checked to its end."""
+    """For a running replica, the end of the checked part of the log. None: the log is checked to
+    its end."""
     key: str = ""
     """For a file in an object store, its key; nothing derived lies beside it."""
 
@@ -79,8 +84,9 @@ class LogFile:
         return length if self.end_pos is None else min(length, max(self.end_pos - self.base, 0))
 
     def log_so_far(self, begin_pos: int) -> list[LogFile]:
-        """All files of this log, from a position on, as far as they have been written, also behind the part that is checked: whatever was
-        read of a running replica before this call speaks of entries that are in them."""
+        """All files of this log, from a position on, as far as they have been written, also behind
+        the part that is checked: whatever was read of a running replica before this call speaks of
+        entries that are in them."""
         files = numbered_files(f"{self.root}/{self.log_folder}/data")
         return [replace(self, name=name, end_pos=None) for base, name in files if base >= begin_pos]
 
@@ -90,7 +96,9 @@ class LogFile:
 
     @property
     def path(self) -> str:
-        return f"{STORE}{self.key}" if self.key else f"{self.root}/{self.log_folder}/data/{self.name}"
+        return (
+            f"{STORE}{self.key}" if self.key else f"{self.root}/{self.log_folder}/data/{self.name}"
+        )
 
     @property
     def index_directory(self) -> str:
@@ -104,10 +112,12 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive entries: `offsets` are positions in `window`, which begins at byte `start` of the file.
+    """Consecutive entries: `offsets` are positions in `window`, which begins at byte `start` of the
+    file.
 
-    The first `count` entries belong to this piece; one more may follow, which belongs to the next piece and may be inspected.
-    `joined`: the first entry directly follows the last one of the previous piece.
+    The first `count` entries belong to this piece; one more may follow, which belongs to the next
+    piece and may be inspected. `joined`: the first entry directly follows the last one of the
+    previous piece.
     """
 
     window: bytes
@@ -121,9 +131,11 @@ class Piece:
 
 @dataclass(slots=True)
 class Walk:
-    """The walk over one log file. After `pieces()` is exhausted, `end`, `ending` and `flaws` tell how it ended.
+    """The walk over one log file. After `pieces()` is exhausted, `end`, `ending` and `flaws` tell
+    how it ended.
 
-    `ending`: "zero" (nothing behind the last entry), "blank", or "tail" (anything else). `end`: offset behind the last entry.
+    `ending`: "zero" (nothing behind the last entry), "blank", or "tail" (anything else). `end`:
+    offset behind the last entry.
     """
 
     task: LogFile
@@ -136,9 +148,11 @@ class Walk:
     next_index: int | None = None
     """The index of the next entry, as far as the headers tell."""
 
-    def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0, take: Take | None = None) -> Iterator[Piece]:
-        """Walk from byte `start` on, where an entry must start; behind the checked part there is none. No piece is yielded for a window
-        that `take` takes."""
+    def pieces(
+        self, window_bytes: int = WINDOW_BYTES, start: int = 0, take: Take | None = None
+    ) -> Iterator[Piece]:
+        """Walk from byte `start` on, where an entry must start; behind the checked part there is
+        none. No piece is yielded for a window that `take` takes."""
         joined, size, start = False, window_bytes, min(start, self.length)
         while True:
             window = self.file.pread(min(size, self.length - start), start)
@@ -165,7 +179,11 @@ class Walk:
 
     def _find(self, window: bytes, start: int) -> Found:
         pos, room = self.task.base + start, self.length - start
-        found = None if self.kernel is None or not may_ask(pos, 0) else self.kernel.find(window, pos=pos, room=room)
+        found = (
+            None
+            if self.kernel is None or not may_ask(pos, 0)
+            else self.kernel.find(window, pos=pos, room=room)
+        )
         if found is None:
             return find_entries(window, pos, room, self._units(window))
         offsets, sizes = (np.frombuffer(column, np.int64) for column in found[:2])
@@ -177,7 +195,8 @@ class Walk:
         return Piece(window, start, found.offsets, found.sizes, rows, count, joined)
 
     def _units(self, window: bytes) -> NDArray[np.void]:
-        """The index units that should describe the window, read from the unit of the first header's index on."""
+        """The index units that should describe the window, read from the unit of the first header's
+        index on."""
         if len(window) < HEADER_BYTES or self.task.key:
             return np.empty(0, INDEX_UNIT)
         index = HEADER.unpack_from(window)[2]
@@ -186,19 +205,31 @@ class Walk:
         try:
             count = min(UNITS_AT_ONCE, len(window) // ENTRY_BYTES_MIN)
             start = index * INDEX_UNIT_BYTES
-            data = read_space(self.task.index_directory, self.task.index_file_bytes, start, start + count * INDEX_UNIT_BYTES)
+            data = read_space(
+                self.task.index_directory,
+                self.task.index_file_bytes,
+                start,
+                start + count * INDEX_UNIT_BYTES,
+            )
         except OSError:
             # The index is only an aid here; that it is unreadable is reported where it is checked.
             data = b""
         return np.frombuffer(data, INDEX_UNIT, len(data) // INDEX_UNIT_BYTES)
 
     def _stuck(self, offset: int) -> int | None:
-        """There is no entry at `offset`: record what is there, and return where entries continue, or None at the end of the file."""
+        """There is no entry at `offset`: record what is there, and return where entries continue,
+        or None at the end of the file."""
         self.end = offset
         rest = self.length - offset
         head = self.file.pread(8, offset)
-        magic, size = (int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")) if len(head) == 8 else (0, 0)
-        if rest == 0 or (magic == 0 and size == 0 and find_stain(self.file, offset, self.length) is None):
+        magic, size = (
+            (int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big"))
+            if len(head) == 8
+            else (0, 0)
+        )
+        if rest == 0 or (
+            magic == 0 and size == 0 and find_stain(self.file, offset, self.length) is None
+        ):
             self.ending = "zero"
             return None
         if magic == BLANK_MAGIC or (size == rest and magic != ENTRY_MAGIC):
@@ -209,13 +240,33 @@ class Walk:
         stain = find_stain(self.file, offset, stop)
         if after is not None:
             proof = f"no entry can be read here; the next one is at byte {after}"
-            self.flaws.append(Flaw("entry.unreadable", self.task.shown, self.next_index, offset, after, proof, torn=True))
+            self.flaws.append(
+                Flaw(
+                    "entry.unreadable",
+                    self.task.shown,
+                    self.next_index,
+                    offset,
+                    after,
+                    proof,
+                    torn=True,
+                )
+            )
             return after
         assert stain is not None
         self.ending = "tail"
-        proof = f"the log ends at byte {offset}, but bytes up to {stain.last} behind it are not zero"
+        proof = (
+            f"the log ends at byte {offset}, but bytes up to {stain.last} behind it are not zero"
+        )
         self.flaws.append(
-            Flaw("tail.zero", self.task.shown, self.next_index, stain.first, stain.last + 1, proof, torn=not stain.stray and self._whole())
+            Flaw(
+                "tail.zero",
+                self.task.shown,
+                self.next_index,
+                stain.first,
+                stain.last + 1,
+                proof,
+                torn=not stain.stray and self._whole(),
+            )
         )
         return None
 
@@ -226,19 +277,39 @@ class Walk:
         self.ending = "blank"
         shown = self.task.shown
         if magic != BLANK_MAGIC:
-            self.flaws.append(Flaw("blank.magic", shown, self.next_index, offset, offset + 4, f"magic {magic} instead of -1"))
+            self.flaws.append(
+                Flaw(
+                    "blank.magic",
+                    shown,
+                    self.next_index,
+                    offset,
+                    offset + 4,
+                    f"magic {magic} instead of -1",
+                )
+            )
         if size != rest:
-            self.flaws.append(Flaw("blank.size", shown, self.next_index, offset + 4, offset + 8, f"length {size} instead of {rest}"))
+            self.flaws.append(
+                Flaw(
+                    "blank.size",
+                    shown,
+                    self.next_index,
+                    offset + 4,
+                    offset + 8,
+                    f"length {size} instead of {rest}",
+                )
+            )
         stain = find_stain(self.file, min(offset + 8, self.length), self.length)
         if stain is not None:
             proof = "the blank is not zero behind its first 8 bytes"
-            self.flaws.append(Flaw("blank.fill", shown, self.next_index, stain.first, stain.last + 1, proof))
+            self.flaws.append(
+                Flaw("blank.fill", shown, self.next_index, stain.first, stain.last + 1, proof)
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Entries found in a window. `stop` is the offset behind the last; `more`: the window, not the log, ends there; `needed`: bytes
-    needed."""
+    """Entries found in a window. `stop` is the offset behind the last; `more`: the window, not the
+    log, ends there; `needed`: bytes needed."""
 
     offsets: I64
     sizes: I64
@@ -248,8 +319,8 @@ class Found:
 
 
 def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) -> Found:
-    """The entries from the start of `window`, which is at absolute position `pos`, `room` bytes before the end of its file. A file whose
-    name puts it behind every position has none."""
+    """The entries from the start of `window`, which is at absolute position `pos`, `room` bytes
+    before the end of its file. A file whose name puts it behind every position has none."""
     if pos + room > POSITIONS:
         return Found(np.empty(0, np.int64), np.empty(0, np.int64), 0, False, 0)
     offsets, sizes = by_units(window, pos, units)
@@ -265,7 +336,8 @@ def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) ->
             break
         size = entry_size(window, at, pos, room)
         if size == 0:
-            # Near the end of a window, the bytes that would confirm a damaged header may be missing: try again with a later window.
+            # Near the end of a window, the bytes that would confirm a damaged header may be
+            # missing: try again with a later window.
             more = more and 2 * at > reach
             break
         if at + size > reach:
@@ -279,16 +351,26 @@ def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) ->
 
 
 def by_units(window: bytes, pos: int, units: NDArray[np.void]) -> tuple[I64, I64]:
-    """The entries that index units and headers describe alike, from the start of the window; none if the first disagrees."""
+    """The entries that index units and headers describe alike, from the start of the window; none
+    if the first disagrees."""
     offsets: I64 = units["pos"].astype(np.int64) - pos
     sizes: I64 = units["size"].astype(np.int64)
     ends = offsets + sizes
-    good = (units["magic"] == ENTRY_MAGIC) & (sizes >= ENTRY_BYTES_MIN) & (ends <= len(window)) & (offsets >= 0)
+    good = (
+        (units["magic"] == ENTRY_MAGIC)
+        & (sizes >= ENTRY_BYTES_MIN)
+        & (ends <= len(window))
+        & (offsets >= 0)
+    )
     good &= offsets == np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
     count = len(good) if good.all() else int(np.argmin(good))
     rows = gather(window, offsets[:count]) if count else np.empty(0, np.void)
     if count:
-        same = (rows["magic"] == ENTRY_MAGIC) & (rows["size"] == sizes[:count]) & (rows["body_size"] == sizes[:count] - HEADER_BYTES)
+        same = (
+            (rows["magic"] == ENTRY_MAGIC)
+            & (rows["size"] == sizes[:count])
+            & (rows["body_size"] == sizes[:count] - HEADER_BYTES)
+        )
         count = count if same.all() else int(np.argmin(same))
     return offsets[:count], sizes[:count]
 
@@ -296,7 +378,8 @@ def by_units(window: bytes, pos: int, units: NDArray[np.void]) -> tuple[I64, I64
 def entry_size(window: bytes, at: int, pos: int, room: int) -> int:
     """The size of the entry at `at`; 0 if there is none.
 
-    A header with one wrong field still counts: either of its two size fields is accepted if the bytes it leads to confirm it.
+    A header with one wrong field still counts: either of its two size fields is accepted if the
+    bytes it leads to confirm it.
     """
     magic, size, _, _, own_pos, _, _, body_crc, body_size = HEADER.unpack_from(window, at)
     limit = room - at
@@ -305,7 +388,10 @@ def entry_size(window: bytes, at: int, pos: int, room: int) -> int:
     for candidate in (size, body_size + HEADER_BYTES):
         if ENTRY_BYTES_MIN <= candidate <= limit and own_pos == pos + at:
             after = at + candidate
-            if starts_record(window, after, pos, room) or crc(memoryview(window)[at + HEADER_BYTES : after]) == body_crc:
+            if (
+                starts_record(window, after, pos, room)
+                or crc(memoryview(window)[at + HEADER_BYTES : after]) == body_crc
+            ):
                 return int(candidate)
     return 0
 
@@ -317,7 +403,9 @@ def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
         if magic == ENTRY_MAGIC and own_pos == pos + at and size == body_size + HEADER_BYTES:
             return True
     head = window[at : at + 8]
-    return head == BLANK_MAGIC.to_bytes(4, "big", signed=True) + max(0, min(room - at, (1 << 31) - 1)).to_bytes(4, "big")
+    return head == BLANK_MAGIC.to_bytes(4, "big", signed=True) + max(
+        0, min(room - at, (1 << 31) - 1)
+    ).to_bytes(4, "big")
 
 
 def find_header(file: AnyFile, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:

@@ -1,8 +1,10 @@
-"""The plan of a repair: for every finding the action on it, or the sentence that says why none is possible.
+"""The plan of a repair: for every finding the action on it, or the sentence that says why none is
+possible.
 
-Findings say where to look and which replicas not to trust; which bytes are right is determined again, from the files as they are now.
-`splice.py` restores log files entry by entry. Derived files are not repaired but dropped, because they are rebuilt from the log. What only
-one replica knows (its vote, its identity) cannot be restored from others.
+Findings say where to look and which replicas not to trust; which bytes are right is determined
+again, from the files as they are now. `splice.py` restores log files entry by entry. Derived files
+are not repaired but dropped, because they are rebuilt from the log. What only one replica knows
+(its vote, its identity) cannot be restored from others.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from numpy.typing import NDArray
 
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.reading.decode import ENTRY_MAGIC, HARD_STATE, HEADER, HEADER_BYTES, I64, PAGE, numbered_files, sealed_json, slot_bytes
+from ledgermq.audit.reading.decode import (
+    ENTRY_MAGIC,
+    HARD_STATE,
+    HEADER,
+    HEADER_BYTES,
+    I64,
+    PAGE,
+    numbered_files,
+    sealed_json,
+    slot_bytes,
+)
 from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of
 from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.node_paths import is_remote, split
@@ -26,7 +38,15 @@ from ledgermq.audit.repairs.held_entries import NONE, Entries, read_entries
 from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, is_there, splice
 from ledgermq.audit.repairs.told import Audited, Report, Told
 from ledgermq.audit.run.jobs import adopt
-from ledgermq.proto.records.repair_plan import BeginRepair, DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
+from ledgermq.proto.records.repair_plan import (
+    BeginRepair,
+    DirectoryRepair,
+    FileRepair,
+    Left,
+    MarkRepair,
+    Plan,
+    RangeRepair,
+)
 
 FENCE_FILE = "repair"
 BACKUP_FILE = "backup.json"
@@ -35,15 +55,24 @@ NEAR_ENTRIES = 64
 """Damaged entries of a running node that are at most this far apart form one range."""
 STUCK = "after the rest of this replica is repaired: then audit and repair again"
 STOP_IT = "a running node repairs only its log; for this finding stop the node, audit the directories, and repair again"
-HISTORIES = frozenset({"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"})
+HISTORIES = frozenset(
+    {"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"}
+)
 """Rules that mean other entries from the named one on."""
 SLOT_RULES = frozenset({"mark.slot", "mark.fill"})
-UNIT_BYTES = {"index.unit": 32, "index.missing": 32, "queue.unit": 20, "queue.missing": 20, "queue.hole": 20}
+UNIT_BYTES = {
+    "index.unit": 32,
+    "index.missing": 32,
+    "queue.unit": 20,
+    "queue.missing": 20,
+    "queue.hole": 20,
+}
 """Rules about data that a running node repairs together with the entries."""
 LOG_RULES = frozenset({"mark.end", "mark.log", "commit.lost"})
 """Rules reported for small files or for the log as a whole, and repaired, if at all, in the log."""
 DERIVED = ("consumequeue/", "index/", "state/bloom/", "state/keyindex", "state/snapshot")
-"""Files of a broker group's directory that can be rebuilt from its log, by the start of their paths."""
+"""Files of a broker group's directory that can be rebuilt from its log, by the start of their
+paths."""
 DIGESTS = "state/digests"
 BEGIN_RULES = frozenset({"begin.json", "begin.missing"})
 COPY = "restore the file from a copy of this directory, or replace the replica (docs/recovery.md)"
@@ -68,7 +97,9 @@ def make_plan(report: Report) -> Plan:
     found = [one for directory in report.directories for one in find_replicas(directory)]
     adopt(found)
     groups = sorted({one.group for one in report.replicas})
-    outcomes = [_Group(name, report, [one for one in found if one.group == name]) for name in groups]
+    outcomes = [
+        _Group(name, report, [one for one in found if one.group == name]) for name in groups
+    ]
     for outcome in outcomes:
         outcome.run()
     return Plan(
@@ -95,7 +126,8 @@ class _Case:
     hard_state_fill: bool = False
     begin: BeginRepair | None = None
     stuck: bool = False
-    """Whether damage of the log remains, so that the log is not opened and no file is rebuilt from it."""
+    """Whether damage of the log remains, so that the log is not opened and no file is rebuilt from
+    it."""
     running: list[Told] = field(default_factory=list)
     """Findings about units that a running node repairs with their entries."""
 
@@ -104,7 +136,9 @@ class _Case:
         return is_remote(self.replica.directory)
 
     def why(self, base: int) -> str:
-        about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}")] or self.findings
+        about = [
+            told for told in self.findings if told.file.endswith(f"/data/{base:020d}")
+        ] or self.findings
         said = [f"{told.rule} at bytes {told.byte_from}-{told.byte_to}" for told in about[:3]]
         return "; ".join([*said, f"and {len(about) - 3} more"] if len(about) > 3 else said)
 
@@ -127,7 +161,10 @@ class _Group:
     def run(self) -> None:
         for case in self._cases():
             if exists(f"{case.replica.directory}/{BACKUP_FILE}"):
-                self.remaining += [Left(told.replica, told.group, told.file, f"{told.rule}: {BACKUP}") for told in case.findings]
+                self.remaining += [
+                    Left(told.replica, told.group, told.file, f"{told.rule}: {BACKUP}")
+                    for told in case.findings
+                ]
                 continue
             for told in case.findings:
                 self._sort(case, told)
@@ -143,12 +180,25 @@ class _Group:
 
     def _cases(self) -> Iterator[_Case]:
         for audited in (one for one in self._report.replicas if one.group == self._name):
-            replica = next((one for one in self._replicas if (one.name, one.directory) == (audited.replica, audited.directory)), None)
+            replica = next(
+                (
+                    one
+                    for one in self._replicas
+                    if (one.name, one.directory) == (audited.replica, audited.directory)
+                ),
+                None,
+            )
             identity = None if replica is None else replica.identity
             known = None if identity is None else (identity["log_id"], identity["incarnation"])
             if replica is None or known not in (None, (audited.log_id, audited.incarnation)):
-                raise Moved(f"{audited.directory} is not the replica {audited.replica} of broker group {self._name} that was audited")
-            findings = [told for told in self._report.findings if (told.group, told.replica) == (self._name, audited.replica)]
+                raise Moved(
+                    f"{audited.directory} is not the replica {audited.replica} of broker group {self._name} that was audited"
+                )
+            findings = [
+                told
+                for told in self._report.findings
+                if (told.group, told.replica) == (self._name, audited.replica)
+            ]
             if findings:
                 yield _Case(replica, audited, findings)
 
@@ -169,22 +219,34 @@ class _Group:
                 case.others_from = base if case.others_from is None else min(base, case.others_from)
         elif case.remote and told.rule in UNIT_BYTES and told.index is not None:
             case.running.append(told)
-        elif path.startswith((*DERIVED, f"{one.log_folder}/index/")) or path in ("checkpoint", f"{one.log_folder}/checkpoint"):
+        elif path.startswith((*DERIVED, f"{one.log_folder}/index/")) or path in (
+            "checkpoint",
+            f"{one.log_folder}/checkpoint",
+        ):
             case.derived[path] = None
-        elif one.mark is not None and (told.rule in SLOT_RULES or (path == f"{one.log_folder}/syncedmark" and told.rule == "file.length")):
+        elif one.mark is not None and (
+            told.rule in SLOT_RULES
+            or (path == f"{one.log_folder}/syncedmark" and told.rule == "file.length")
+        ):
             case.slots = True
-        elif told.rule == "hardstate.fill" or (path == f"{one.log_folder}/hardstate" and _is_behind_slots(told)):
+        elif told.rule == "hardstate.fill" or (
+            path == f"{one.log_folder}/hardstate" and _is_behind_slots(told)
+        ):
             case.hard_state_fill = True
         elif told.rule in BEGIN_RULES and (begin := self._begin_of(one)) is not None:
             case.begin = begin
         else:
             name = path.rpartition("/")[2]
-            why = OWN_WORD.get(name, "the log has no file of this name: look at it, and move it away if it does not belong there")
+            why = OWN_WORD.get(
+                name,
+                "the log has no file of this name: look at it, and move it away if it does not belong there",
+            )
             self.remaining.append(Left(one.name, self._name, told.file, f"{told.rule}: {why}"))
             case.stuck = True
 
     def _begin_of(self, one: Replica) -> BeginRepair | None:
-        """The begin of the log, if the replica's snapshot gives it and the first entry there continues the chain CRC in the snapshot."""
+        """The begin of the log, if the replica's snapshot gives it and the first entry there
+        continues the chain CRC in the snapshot."""
         begin = one.begin
         if begin.chain is None or not begin.index:
             return None
@@ -195,7 +257,8 @@ class _Group:
         return BeginRepair(begin.index, begin.pos, begin.term, begin.chain)
 
     def _bases_of_end(self, one: Replica) -> set[int]:
-        """The log files that lack bytes before the synced mark: missing files, and the last existing one."""
+        """The log files that lack bytes before the synced mark: missing files, and the last
+        existing one."""
         if one.mark is None or not one.sizes[0]:
             return set()
         size = one.sizes[0]
@@ -211,7 +274,12 @@ class _Group:
             case.derived.update(dict.fromkeys(_all_derived(case.replica)))
         if case.stuck:
             self.remaining += [
-                Left(case.replica.name, self._name, f"{self._name}/{path}", f"it can be made again from the log {STUCK}")
+                Left(
+                    case.replica.name,
+                    self._name,
+                    f"{self._name}/{path}",
+                    f"it can be made again from the log {STUCK}",
+                )
                 for path in case.derived
             ]
             case.derived.clear()
@@ -244,10 +312,18 @@ class _Group:
         files: list[FileRepair] = []
         bases, end, replaced, failed = set(case.bases), None, case.others_from is not None, False
         if case.others_from is not None and case.stuck:
-            self.remaining.append(self._left(case, case.others_from, f"another history can only be replaced as a whole, {STUCK}"))
+            self.remaining.append(
+                self._left(
+                    case,
+                    case.others_from,
+                    f"another history can only be replaced as a whole, {STUCK}",
+                )
+            )
             return [], None, False
         if case.others_from is not None:
-            bases |= {base for one in self._replicas for base in _bases(one) if base >= case.others_from}
+            bases |= {
+                base for one in self._replicas for base in _bases(one) if base >= case.others_from
+            }
         for base in sorted(bases):
             try:
                 entries = read_entries(self._members(case.replica), self._voters, base)
@@ -282,7 +358,13 @@ class _Group:
             if not there:
                 files.append(repair)
             elif not replaced and entries.sides[entries.row_of(case.replica)].miswritten:
-                self.remaining.append(self._left(case, base, f"{case.why(base)}: the file is as it was written, by {repair.proof}"))
+                self.remaining.append(
+                    self._left(
+                        case,
+                        base,
+                        f"{case.why(base)}: the file is as it was written, by {repair.proof}",
+                    )
+                )
         if replaced and (failed or end is None or end.index != self._compared):
             # A history is replaced completely or not at all.
             assert case.others_from is not None, "it begins somewhere"
@@ -293,15 +375,18 @@ class _Group:
         return files, end if replaced else None, replaced
 
     def _outgrown(self, one: Replica, entries: Entries) -> bool:
-        """Whether the nodes continued after the audit: ending this log where the audited one ended would then revoke promises of the
-        replica."""
+        """Whether the nodes continued after the audit: ending this log where the audited one ended
+        would then revoke promises of the replica."""
         places = np.flatnonzero(entries.agreed != NONE)
         promised = one.mark is None or one.mark.index > self._compared
         return promised and bool(len(places)) and entries.low + int(places[-1]) > self._compared
 
     def _wanted(self, case: _Case, entries: Entries, replaced: bool) -> Wanted:
         one = case.replica
-        size, marked = one.sizes[0], -1 if one.mark is None or one.mark.end_pos <= entries.base else one.mark.index
+        size, marked = (
+            one.sizes[0],
+            -1 if one.mark is None or one.mark.end_pos <= entries.base else one.mark.index,
+        )
         if replaced:
             followed = entries.last is not None and entries.last < self._compared
             last = entries.last if followed and entries.last is not None else self._compared
@@ -312,26 +397,48 @@ class _Group:
             later = any(base > entries.base and _begins(one, base) for base in _bases(one))
             followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
             last = max(marked, present, entries.low if followed else -1)
-        return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base), marked)
+        return Wanted(
+            one,
+            last,
+            self._compared,
+            followed,
+            replaced,
+            self._seals.get(entries.base),
+            case.why(entries.base),
+            marked,
+        )
 
     def _members(self, owner: Replica) -> list[Replica]:
-        """The replicas that may supply entries. A directory that was given twice, or is not a member, is not used."""
+        """The replicas that may supply entries. A directory that was given twice, or is not a
+        member, is not used."""
         named = Counter(one.name for one in self._replicas)
-        return [one for one in self._replicas if one is owner or (named[one.name] == 1 and one.sizes[0] == owner.sizes[0])]
+        return [
+            one
+            for one in self._replicas
+            if one is owner or (named[one.name] == 1 and one.sizes[0] == owner.sizes[0])
+        ]
 
     def _snapshot_for(self, case: _Case) -> str | None:
         """If all snapshots of a trimmed log are dropped: where an equal one is."""
         one = case.replica
-        if not one.begin.index or not any(path.startswith("state/snapshot") for path in case.derived):
+        if not one.begin.index or not any(
+            path.startswith("state/snapshot") for path in case.derived
+        ):
             return None
-        left = [name for name in ("state/snapshot", "state/snapshot.previous") if name not in case.derived]
+        left = [
+            name
+            for name in ("state/snapshot", "state/snapshot.previous")
+            if name not in case.derived
+        ]
         if any(_whole_json(f"{one.root}/{name}") for name in left):
             return None
         marked = -1 if one.mark is None else one.mark.index
         others = HISTORIES | {"commit.lost"}
         about = [told for told in self._report.findings if told.group == self._name]
         # The state of another history is not valid for any other replica.
-        hurt = {told.replica for told in about if "/state/snapshot" in told.file or told.rule in others}
+        hurt = {
+            told.replica for told in about if "/state/snapshot" in told.file or told.rule in others
+        }
         for other in self._replicas:
             applied = other.snapshot.get("applied_index") if other.snapshot is not None else None
             usable = other is not one and other.name not in hurt and not is_remote(other.directory)
@@ -346,7 +453,12 @@ class _Group:
         return None
 
     def _left(self, case: _Case, base: int, reason: str) -> Left:
-        return Left(case.replica.name, self._name, f"{self._name}/{case.replica.log_folder}/data/{base:020d}", reason)
+        return Left(
+            case.replica.name,
+            self._name,
+            f"{self._name}/{case.replica.log_folder}/data/{base:020d}",
+            reason,
+        )
 
     # Running nodes
 
@@ -357,21 +469,45 @@ class _Group:
             asked, lost = self._differences(case, entries)
             ranges += [(low, high, case.why(base)) for low, high in asked]
             none = "no other replica that was audited holds entries"
-            self.undecided += [self._left(case, base, f"{none} {low} to {high}") for low, high in lost]
+            self.undecided += [
+                self._left(case, base, f"{none} {low} to {high}") for low, high in lost
+            ]
         for told in case.running:
             assert told.index is not None, "only findings with an entry are put right with it"
             count = max(1, (told.byte_to - told.byte_from) // UNIT_BYTES[told.rule])
-            ranges.append((told.index, told.index + count - 1, f"{told.rule} at bytes {told.byte_from}-{told.byte_to} of {told.file}"))
+            ranges.append(
+                (
+                    told.index,
+                    told.index + count - 1,
+                    f"{told.rule} at bytes {told.byte_from}-{told.byte_to} of {told.file}",
+                )
+            )
         address = split(case.replica.directory)[0]
         for low, high, why in ranges:
-            self.ranges.append(RangeRepair(address, self._name, case.replica.name, log_id, incarnation, low, high, why))
-        small = (("syncedmark", case.slots), ("hardstate", case.hard_state_fill), ("begin", case.begin is not None))
-        for path in [*case.derived, *(f"{case.replica.log_folder}/{name}" for name, wrong in small if wrong)]:
-            self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
+            self.ranges.append(
+                RangeRepair(
+                    address, self._name, case.replica.name, log_id, incarnation, low, high, why
+                )
+            )
+        small = (
+            ("syncedmark", case.slots),
+            ("hardstate", case.hard_state_fill),
+            ("begin", case.begin is not None),
+        )
+        for path in [
+            *case.derived,
+            *(f"{case.replica.log_folder}/{name}" for name, wrong in small if wrong),
+        ]:
+            self.remaining.append(
+                Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT)
+            )
 
-    def _differences(self, case: _Case, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Runs of entries that this replica does not hold as the majority does, up to the compared index; and the runs that no other
-        replica can supply, because requesting those would only end the repair of the group."""
+    def _differences(
+        self, case: _Case, entries: Entries
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Runs of entries that this replica does not hold as the majority does, up to the compared
+        index; and the runs that no other replica can supply, because requesting those would only
+        end the repair of the group."""
         width = min(entries.width, self._compared - entries.low + 1)
         if width <= 0:
             return [], []
@@ -385,14 +521,20 @@ class _Group:
                 at -= 1
                 lost[at] = True
         wrong = damaged | ((entries.agreed[:width] != NONE) & (own != entries.agreed[:width]))
-        found = _runs(np.flatnonzero(wrong & ~lost), np.flatnonzero(lost)), _runs(np.flatnonzero(lost), np.flatnonzero(~lost))
-        asked, gone = ([(entries.low + low, entries.low + high) for low, high in runs] for runs in found)
+        found = (
+            _runs(np.flatnonzero(wrong & ~lost), np.flatnonzero(lost)),
+            _runs(np.flatnonzero(lost), np.flatnonzero(~lost)),
+        )
+        asked, gone = (
+            [(entries.low + low, entries.low + high) for low, high in runs] for runs in found
+        )
         return asked, gone
 
 
 def _held_elsewhere(entries: Entries, row: int, width: int, compared: int) -> NDArray[np.bool_]:
-    """Which entries another replica holds intact, as far as its history is known to be the same. Equal chain CRCs mean equal histories up
-    to there: after a difference, only entries before the last equal ones count."""
+    """Which entries another replica holds intact, as far as its history is known to be the same.
+    Equal chain CRCs mean equal histories up to there: after a difference, only entries before the
+    last equal ones count."""
     own, held = entries.chain[row, :width], np.zeros(width, np.bool_)
     for other, side in enumerate(entries.sides):
         if other == row:
@@ -401,7 +543,10 @@ def _held_elsewhere(entries: Entries, row: int, width: int, compared: int) -> ND
         same = np.flatnonzero((theirs == own) & (own != NONE))
         parts = bool(((theirs != own) & (theirs != NONE) & (own != NONE)).any())
         if not parts and entries.high < compared:
-            words = [stored_chain(one.replica.task(f"{entries.base:020d}"), entries.high + 1) for one in (entries.sides[row], side)]
+            words = [
+                stored_chain(one.replica.task(f"{entries.base:020d}"), entries.high + 1)
+                for one in (entries.sides[row], side)
+            ]
             parts = None not in words and words[0] != words[1]
         ends = width if not parts else int(same[-1]) + 1 if len(same) else 0
         held[:ends] |= theirs[:ends] != NONE
@@ -419,12 +564,16 @@ def _runs(places: I64, between: I64) -> list[tuple[int, int]]:
 
 def _bases(one: Replica) -> list[int]:
     size = one.sizes[0]
-    return [base for base, _ in numbered_files(f"{one.log}/data") if size and base % size == 0 and base >= one.begin.pos]
+    return [
+        base
+        for base, _ in numbered_files(f"{one.log}/data")
+        if size and base % size == 0 and base >= one.begin.pos
+    ]
 
 
 def _broken_bases(one: Replica) -> Iterator[int]:
-    """Log files before the synced mark that are missing, have a wrong length, or do not begin with an entry: further damage there may show
-    only in the files behind them."""
+    """Log files before the synced mark that are missing, have a wrong length, or do not begin with
+    an entry: further damage there may show only in the files behind them."""
     if one.mark is None or not one.sizes[0]:
         return
     for base in range(one.begin.pos, one.mark.end_pos, one.sizes[0]):
@@ -467,7 +616,8 @@ def _all_derived(one: Replica) -> Iterable[str]:
 
 
 def _seals(replicas: Sequence[Replica], voters: Sequence[str]) -> dict[int, str]:
-    """Digests of sealed files according to the snapshots of a majority, which took them from seal records in the log."""
+    """Digests of sealed files according to the snapshots of a majority, which took them from seal
+    records in the log."""
     told: Counter[tuple[int, str]] = Counter()
     for one in replicas:
         for seal in _retained(one) if one.name in voters else ():
@@ -478,5 +628,9 @@ def _seals(replicas: Sequence[Replica], voters: Sequence[str]) -> dict[int, str]
 def _retained(one: Replica) -> Iterator[tuple[int, str]]:
     retained: Any = one.snapshot.get("retained") if one.snapshot is not None else None
     for seal in retained.get("seals", []) if isinstance(retained, dict) else []:
-        if isinstance(seal, dict) and isinstance(seal.get("base"), int) and isinstance(seal.get("sha256"), str):
+        if (
+            isinstance(seal, dict)
+            and isinstance(seal.get("base"), int)
+            and isinstance(seal.get("sha256"), str)
+        ):
             yield seal["base"], seal["sha256"]

@@ -1,9 +1,10 @@
-"""Restoring one log file from all replicas: each entry is taken from a replica that holds it exactly, and proven before anything is
-written.
+"""Restoring one log file from all replicas: each entry is taken from a replica that holds it
+exactly, and proven before anything is written.
 
-The proof is either the seal of a majority for the whole file, or that the entries, read and computed again in sequence, lead to the chain
-CRCs on which a majority agrees. Own entries behind the last agreed one stay: they were never acknowledged, and nothing contradicts them. If
-there is no proof, the result is `Undecided`; no version is guessed.
+The proof is either the seal of a majority for the whole file, or that the entries, read and
+computed again in sequence, lead to the chain CRCs on which a majority agrees. Own entries behind
+the last agreed one stay: they were never acknowledged, and nothing contradicts them. If there is no
+proof, the result is `Undecided`; no version is guessed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted state of one file of one replica. `followed`: later files hold entries, so this one is complete; otherwise it ends with
-    the entry `last_index`. `compared`: the index up to which the majority decides. `replaced`: another history is replaced, so no own entry
-    behind `compared` stays."""
+    """The wanted state of one file of one replica. `followed`: later files hold entries, so this
+    one is complete; otherwise it ends with the entry `last_index`. `compared`: the index up to
+    which the majority decides. `replaced`: another history is replaced, so no own entry behind
+    `compared` stays."""
 
     owner: Replica
     last_index: int
@@ -50,8 +52,9 @@ class Wanted:
     seal: str | None
     why: str
     marked: int
-    """The entry that the owner's synced mark names, −1 if the mark ends before this file. An index alone does not tell: other replicas
-    may follow another history, and have entries below that index here."""
+    """The entry that the owner's synced mark names, −1 if the mark ends before this file. An index
+    alone does not tell: other replicas may follow another history, and have entries below that
+    index here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,10 @@ def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair, End]:
     pieces = tuple(_joined([*chosen.pieces(), *chosen.rest()]))
     end = chosen.verified()
     digest = _digest(pieces)
-    return FileRepair(entries.base, pieces, digest, wanted.why, chosen.proof(digest), wanted.replaced), end
+    return (
+        FileRepair(entries.base, pieces, digest, wanted.why, chosen.proof(digest), wanted.replaced),
+        end,
+    )
 
 
 def is_there(repair: FileRepair, wanted: Wanted) -> bool:
@@ -79,13 +85,18 @@ def is_there(repair: FileRepair, wanted: Wanted) -> bool:
     path = wanted.owner.task(f"{repair.base:020d}").path
     try:
         found = stat_of(path)
-        return found is not None and found.size == wanted.owner.sizes[0] and _digest([Piece(0, found.size, path)]) == repair.sha256
+        return (
+            found is not None
+            and found.size == wanted.owner.sizes[0]
+            and _digest([Piece(0, found.size, path)]) == repair.sha256
+        )
     except OSError:
         return False
 
 
 def emptied(entries: Entries, wanted: Wanted) -> FileRepair:
-    """The repair of a file behind the log's end: allocated ahead, and zero. Raises Undecided if a part of it was synced."""
+    """The repair of a file behind the log's end: allocated ahead, and zero. Raises Undecided if a
+    part of it was synced."""
     mark = wanted.owner.mark
     if mark is None:
         raise Undecided(UNMARKED)
@@ -101,8 +112,8 @@ def _lost(index: int) -> str:
 
 
 class _Splice:
-    """The source of each entry: `_picks` has a row per entry, `_expected` the chain CRC it must have (−1: only the owner has one). Both
-    begin with the column `_first`."""
+    """The source of each entry: `_picks` has a row per entry, `_expected` the chain CRC it must
+    have (−1: only the owner has one). Both begin with the column `_first`."""
 
     def __init__(self, entries: Entries, wanted: Wanted) -> None:
         self._entries, self._wanted, self._own = entries, wanted, entries.row_of(wanted.owner)
@@ -114,28 +125,42 @@ class _Splice:
         self._picks = self._picked(last)
 
     def _parting(self) -> int:
-        """The column from which on the owner follows another history than the majority: unconfirmed entries that a former leader appended.
-        They stay as they are, unless the whole history is to be replaced. If the owner holds a later entry with the majority's chain CRC,
-        its history is the majority's, and a different entry before that one is damage, even if it is consistent with its own chain CRC."""
+        """The column from which on the owner follows another history than the majority: unconfirmed
+        entries that a former leader appended. They stay as they are, unless the whole history is to
+        be replaced. If the owner holds a later entry with the majority's chain CRC, its history is
+        the majority's, and a different entry before that one is damage, even if it is consistent
+        with its own chain CRC."""
         entries, own = self._entries, self._entries.chain[self._own]
         held = (own != NONE) & (entries.proven != NONE)
-        same, other = np.flatnonzero(held & (own == entries.proven)), np.flatnonzero(held & (own != entries.proven))
+        same, other = (
+            np.flatnonzero(held & (own == entries.proven)),
+            np.flatnonzero(held & (own != entries.proven)),
+        )
         last = -1 if entries.last is None else entries.last - entries.low
         inside = 0 <= last < entries.width
-        if inside and entries.sides[self._own].continues(entries.low + last, int(entries.proven[last])):
+        if inside and entries.sides[self._own].continues(
+            entries.low + last, int(entries.proven[last])
+        ):
             return NOWHERE
         other = other[other > same.max(initial=-1)]
         return int(other[0]) if len(other) and not self._wanted.replaced else NOWHERE
 
     def _first_column(self, expected: I64) -> int:
-        """The column of the first entry of the file. Replicas with different histories may begin a file with different entries."""
+        """The column of the first entry of the file. Replicas with different histories may begin a
+        file with different entries."""
         entries = self._entries
-        held = (entries.chain != NONE) & (entries.offset == 0) & ((expected == NONE) | (entries.chain == expected))
+        held = (
+            (entries.chain != NONE)
+            & (entries.offset == 0)
+            & ((expected == NONE) | (entries.chain == expected))
+        )
         places = np.flatnonzero(held.any(axis=0))
         proven, own = places[expected[places] != NONE], np.flatnonzero(held[self._own])
         found = next((columns for columns in (proven, own, places) if len(columns)), None)
         if found is None:
-            raise Undecided(f"no replica holds a proven first entry of the log file {entries.base:020d}")
+            raise Undecided(
+                f"no replica holds a proven first entry of the log file {entries.base:020d}"
+            )
         return int(found[0])
 
     def _last_index(self) -> int:
@@ -150,7 +175,9 @@ class _Splice:
             side, own = entries.sides[self._own], entries.chain[self._own]
             last = side.next_index - 1 if side.next_index is not None else None
             there = last is not None and 0 <= last - entries.low < entries.width
-            if last is not None and not (there and side.continues(last, int(own[last - entries.low]))):
+            if last is not None and not (
+                there and side.continues(last, int(own[last - entries.low]))
+            ):
                 raise Undecided(_lost(last))
         if last is None:
             raise Undecided(f"no majority tells the last entry of the log file {entries.base:020d}")
@@ -180,7 +207,9 @@ class _Splice:
             raise Undecided(f"no replica holds entry {first} as the chain of a majority proves it")
         marked = wanted.marked
         if first <= marked and first > entries.high and not wanted.followed and not wanted.replaced:
-            raise Undecided(f"the synced mark names entry {marked}, and no replica holds entry {first}")
+            raise Undecided(
+                f"the synced mark names entry {marked}, and no replica holds entry {first}"
+            )
         if wanted.followed or (first <= marked and not wanted.replaced):
             raise Undecided(_lost(first))
         return picks[: first - entries.low - self._first]
@@ -191,24 +220,41 @@ class _Splice:
         """The entries, as stretches that each come from one replica."""
         picks, columns = self._picks, self._first + np.arange(len(self._picks))
         if not len(picks):
-            raise Undecided(f"the log file {self._entries.base:020d} holds nothing that a majority has, or that was synced here")
+            raise Undecided(
+                f"the log file {self._entries.base:020d} holds nothing that a majority has, or that"
+                " was synced here"
+            )
         offset, size = self._entries.offset[picks, columns], self._entries.size[picks, columns]
         holes = np.flatnonzero(offset != np.concatenate([[0], offset[:-1] + size[:-1]]))
         if len(holes):
             raise Undecided(self._no_successor(int(holes[0])))
         bounds = [0, *(np.flatnonzero(np.diff(picks)) + 1).tolist(), len(picks)]
         for low, high in pairwise(bounds):
-            yield Piece(int(offset[low]), int(offset[high - 1] + size[high - 1]), _path(self._entries, int(picks[low])))
+            yield Piece(
+                int(offset[low]),
+                int(offset[high - 1] + size[high - 1]),
+                _path(self._entries, int(picks[low])),
+            )
 
     def rest(self) -> Iterator[Piece]:
-        """The bytes behind the last entry: a blank if the log continues in the next file, otherwise zeros."""
+        """The bytes behind the last entry: a blank if the log continues in the next file, otherwise
+        zeros."""
         row, column = int(self._picks[-1]), self._first + len(self._picks) - 1
-        end, length = int(self._entries.offset[row, column] + self._entries.size[row, column]), self._wanted.owner.sizes[0]
+        end, length = (
+            int(self._entries.offset[row, column] + self._entries.size[row, column]),
+            self._wanted.owner.sizes[0],
+        )
         if end < length:
-            yield Piece(end, length, None, _BLANK.pack(BLANK_MAGIC, length - end) if self._wanted.followed else b"")
+            yield Piece(
+                end,
+                length,
+                None,
+                _BLANK.pack(BLANK_MAGIC, length - end) if self._wanted.followed else b"",
+            )
 
     def verified(self) -> End:
-        """Read every entry from its source and compute it again, in sequence. Returns the last one."""
+        """Read every entry from its source and compute it again, in sequence. Returns the last
+        one."""
         entries, picks = self._entries, self._picks
         chain, end = int(entries.before[picks[0], self._first]), End(-1, -1, 0, 0)
         with contextlib.ExitStack() as stack:
@@ -220,21 +266,34 @@ class _Splice:
             while at < len(picks):
                 row = int(picks[at])
                 start, stop = int(entries.offset[row, self._first + at]), at
-                while stop < len(picks) and picks[stop] == row and int(entries.offset[row, self._first + stop]) < start + WINDOW_BYTES:
+                while (
+                    stop < len(picks)
+                    and picks[stop] == row
+                    and int(entries.offset[row, self._first + stop]) < start + WINDOW_BYTES
+                ):
                     stop += 1
                 column = self._first + stop - 1
                 length = int(entries.offset[row, column] + entries.size[row, column]) - start
                 window = memoryview(files[row].pread(length, start))
                 for each in range(at, stop):
-                    offset, size = int(entries.offset[row, self._first + each]) - start, int(entries.size[row, self._first + each])
+                    offset, size = (
+                        int(entries.offset[row, self._first + each]) - start,
+                        int(entries.size[row, self._first + each]),
+                    )
                     chain = self._checked(each, window[offset : offset + size], chain)
-                end = End(entries.low + column, int(entries.term[row, column]), entries.base + start + length, chain)
+                end = End(
+                    entries.low + column,
+                    int(entries.term[row, column]),
+                    entries.base + start + length,
+                    chain,
+                )
                 at = stop
         return end
 
     def _checked(self, at: int, data: memoryview, before: int) -> int:
-        """The chain CRC of an entry, computed from its bytes behind `before`. Raises Undecided if the entry is not exactly the one
-        examined, or does not continue the previous one: behind the compared entry it is unknown which of the two is right."""
+        """The chain CRC of an entry, computed from its bytes behind `before`. Raises Undecided if
+        the entry is not exactly the one examined, or does not continue the previous one: behind the
+        compared entry it is unknown which of the two is right."""
         index = self._entries.low + self._first + at
         if len(data) < HEADER_BYTES:
             raise Undecided(self._no_successor(at))
@@ -242,13 +301,19 @@ class _Splice:
         chain = crc(bytes(data[:CHAINED_BYTES]) + body.to_bytes(4, "big"), before)
         magic, size, its_index, _, _, _, *words = HEADER.unpack_from(data)
         wanted = [ENTRY_MAGIC, len(data), index, chain, body, len(data) - HEADER_BYTES]
-        if [magic, size, its_index, *words] != wanted or int(self._expected[at]) not in (NONE, chain):
+        if [magic, size, its_index, *words] != wanted or int(self._expected[at]) not in (
+            NONE,
+            chain,
+        ):
             raise Undecided(self._no_successor(at))
         return chain
 
     def _no_successor(self, at: int) -> str:
         name = self._entries.sides[int(self._picks[at])].replica.name
-        return f"entry {self._entries.low + self._first + at} of {name} does not continue the entry before it"
+        return (
+            f"entry {self._entries.low + self._first + at} of {name} does not continue the entry"
+            " before it"
+        )
 
     def proof(self, digest: str) -> str:
         """The proof of these bytes. Raises Undecided if there is none."""
@@ -256,7 +321,10 @@ class _Splice:
         if wanted.seal is not None:
             if wanted.seal != digest:
                 told = f"the seal of a majority is {wanted.seal[:16]}…"
-                raise Undecided(f"the entries that the replicas hold make a file with SHA-256 {digest[:16]}…, {told}")
+                raise Undecided(
+                    f"the entries that the replicas hold make a file with SHA-256 {digest[:16]}…,"
+                    f" {told}"
+                )
             return f"the seal of a majority: SHA-256 {digest}"
         columns = self._first + np.arange(len(picks))
         agreed = columns[(entries.agreed[columns] != NONE) & (columns < self._parted)]
@@ -265,8 +333,15 @@ class _Splice:
             first = entries.low + int(unproven[0] if len(unproven) else columns[0])
             raise Undecided(f"no majority holds entry {first} or one behind it in this file")
         last = int(agreed[-1])
-        names = [side.replica.name for row, side in enumerate(entries.sides) if entries.chain[row, last] == entries.agreed[last]]
-        return f"chain CRC {int(entries.agreed[last]):08x} of entry {entries.low + last} on {', '.join(names)}"
+        names = [
+            side.replica.name
+            for row, side in enumerate(entries.sides)
+            if entries.chain[row, last] == entries.agreed[last]
+        ]
+        return (
+            f"chain CRC {int(entries.agreed[last]):08x} of entry {entries.low + last} on"
+            f" {', '.join(names)}"
+        )
 
 
 def _joined(pieces: list[Piece]) -> Iterator[Piece]:

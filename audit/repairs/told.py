@@ -1,6 +1,8 @@
-"""Reading the results of an audit: the object of `--json`, `verdict.json`, or the directory of `--findings`.
+"""Reading the results of an audit: the object of `--json`, `verdict.json`, or the directory of
+`--findings`.
 
-Only the format is checked here; `plan.py` checks whether the directories are still those that were audited.
+Only the format is checked here; `plan.py` checks whether the directories are still those that were
+audited.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class Report:
 
     replicas: tuple[Audited, ...]
     voters: Mapping[str, tuple[str, ...]]
-    """Group → names of the replicas of which a majority proves what is right: the voters; with appointed masters, the one replica that
-    holds the confirmed history."""
+    """Group → names of the replicas of which a majority proves what is right: the voters; with
+    appointed masters, the one replica that holds the confirmed history."""
     compared: Mapping[str, int]
     """Group → index up to which a majority agrees."""
     findings: tuple[Told, ...]
@@ -64,8 +66,8 @@ class Report:
 
 
 def read_report(path: str) -> Report | list[str]:
-    """Read what an audit wrote for a repair. If an object lacks that (`--json`), return only its directories, which must be audited again.
-    Raises NoFindings, OSError."""
+    """Read what an audit wrote for a repair. If an object lacks that (`--json`), return only its
+    directories, which must be audited again. Raises NoFindings, OSError."""
     if os.path.isdir(path):
         path = os.path.join(path, VERDICT_FILE)
     elif path.endswith(".jsonl"):
@@ -76,16 +78,30 @@ def read_report(path: str) -> Report | list[str]:
         value = json.loads(text)
         if value["v"] != 1:
             raise ValueError(f"version {value['v']}")
-        return report_of(value) if "repair" in value else list(dict.fromkeys(str(row["dir"]) for row in value["replicas"]))
+        return (
+            report_of(value)
+            if "repair" in value
+            else list(dict.fromkeys(str(row["dir"]) for row in value["replicas"]))
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise NoFindings(f"{path} is not what an audit of this version writes ({error!r})") from error
+        raise NoFindings(
+            f"{path} is not what an audit of this version writes ({error!r})"
+        ) from error
 
 
 def report_of(value: Mapping[str, Any]) -> Report:
-    """The report in the object that an audit writes for a repair. Raises KeyError, TypeError, ValueError for any other object."""
+    """The report in the object that an audit writes for a repair. Raises KeyError, TypeError,
+    ValueError for any other object."""
     known = value["repair"]
     replicas = [
-        Audited(str(row["replica"]), str(row["group"]), str(row["path"]), row["log_id"], row["incarnation"]) for row in known["replicas"]
+        Audited(
+            str(row["replica"]),
+            str(row["group"]),
+            str(row["path"]),
+            row["log_id"],
+            row["incarnation"],
+        )
+        for row in known["replicas"]
     ]
     findings = [
         Told(
@@ -103,7 +119,14 @@ def report_of(value: Mapping[str, Any]) -> Report:
     ]
     return Report(
         tuple(replicas),
-        {str(row["group"]): tuple(str(name) for name in row.get("proven_by", row["voters"])) for row in known["groups"]},
-        {str(row["group"]): int(row["compared_to_index"]) for row in known["groups"] if row["compared_to_index"] is not None},
+        {
+            str(row["group"]): tuple(str(name) for name in row.get("proven_by", row["voters"]))
+            for row in known["groups"]
+        },
+        {
+            str(row["group"]): int(row["compared_to_index"])
+            for row in known["groups"]
+            if row["compared_to_index"] is not None
+        },
         tuple(findings),
     )

@@ -1,1 +1,2 @@
-"""The audit as a whole: its sources, the partitions of its work, and the verdict over all of them, with one of two engines."""
+"""The audit as a whole: its sources, the partitions of its work, and the verdict over all of them,
+with one of two engines."""

@@ -1,6 +1,8 @@
-"""The audit as a whole: find the replicas, check every file with one of two engines, compare, and reach one verdict.
+"""The audit as a whole: find the replicas, check every file with one of two engines, compare, and
+reach one verdict.
 
-Both engines run the same plain functions on the same tasks; they differ only in where these run. `local` needs no Java.
+Both engines run the same plain functions on the same tasks; they differ only in where these run.
+`local` needs no Java.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from ledgermq.audit.reading.objects import StoreAccess, StoreLost
 from ledgermq.audit.reading.stored_logs import StoredLog, find_logs, forget_removed
 from ledgermq.audit.reading.stored_parts import Definitions, find_definitions
 from ledgermq.audit.rules import RULES, UNDECIDABLE, Finding, Flaw
-from ledgermq.audit.run.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
+from ledgermq.audit.run.sources import (
+    FORMAT_VERSION,
+    other_version,
+    refuse_mixed,
+    refuse_unreadable,
+)
 from ledgermq.audit.run.works import LOG, LOOKS, OUTLINE, PARTS, STORED, Outcome, Work, look
 
 if TYPE_CHECKING:
@@ -87,16 +94,22 @@ class Audit:
     def compared(self) -> int | None:
         """The compared index; of several broker groups the lowest."""
         compared = [group.compared for group in self.groups]
-        return None if not compared or None in compared else min(index for index in compared if index is not None)
+        return (
+            None
+            if not compared or None in compared
+            else min(index for index in compared if index is not None)
+        )
 
 
 @dataclass(slots=True)
 class OpenStore:
-    """What was read of an object store. `lost`: why it could not be read; nothing is known of it then."""
+    """What was read of an object store. `lost`: why it could not be read; nothing is known of it
+    then."""
 
     place: str
     notes: dict[str, dict[str, int]]
-    """Broker group → replica → the position up to which it noted that it had found its log there."""
+    """Broker group → replica → the position up to which it noted that it had found its log
+    there."""
     logs: list[StoredLog] = field(default_factory=list)
     reports: dict[str, LogReport] = field(default_factory=dict)
     """The scan of every file of an audited log, by key."""
@@ -138,21 +151,30 @@ def audit(
     witnesses: WitnessCheck | None = None,
     store: StoreAccess | None = None,
 ) -> Audit:
-    """Audit node directories against each other and, if wanted, against the clients' files, what witnesses cosigned, and an object store.
-    `agreement`: by outlines alone, without reading the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
+    """Audit node directories against each other and, if wanted, against the clients' files, what
+    witnesses cosigned, and an object store. `agreement`: by outlines alone, without reading the
+    bytes between the edges of log files. Raises PermissionError, MixedClusters."""
     report = progress or (lambda _done, _total: None)
-    unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
+    unique = list(
+        {os.path.realpath(directory): directory for directory in reversed(directories)}.values()
+    )[::-1]
     reasons: list[str] = []
     replicas: list[Replica] = []
     for directory in unique:
         version = other_version(directory)
         if version is not None:
-            reasons.append(f"{directory} has format version {version}, not {FORMAT_VERSION}; audit it with the program that wrote it")
+            reasons.append(
+                f"{directory} has format version {version}, not {FORMAT_VERSION}; audit it with the"
+                " program that wrote it"
+            )
             continue
         found = find_replicas(directory)
         replicas += found
         if not found:
-            reasons.append(f"{directory} holds no broker group; give node directories, such as ledgermq-data/n1")
+            reasons.append(
+                f"{directory} holds no broker group; give node directories, such as"
+                " ledgermq-data/n1"
+            )
     for one in replicas:
         refuse_unreadable(one)
     refuse_mixed(replicas)
@@ -162,7 +184,10 @@ def audit(
     if stored is not None:
         scan_store(stored, replicas, engine, report)
     hold = agree if agreement else compare
-    groups = [hold(name, [r for r in replicas if r.group == name]) for name in sorted({r.group for r in replicas})]
+    groups = [
+        hold(name, [r for r in replicas if r.group == name])
+        for name in sorted({r.group for r in replicas})
+    ]
     for group in groups:
         if not agreement:
             check_seals(group)
@@ -173,7 +198,9 @@ def audit(
         drop_what_moved(group)
         if stored is not None:
             stored.check(group)
-    result = judge(groups, reasons, bytes_read, None if clients is None else clients(groups), stored)
+    result = judge(
+        groups, reasons, bytes_read, None if clients is None else clients(groups), stored
+    )
     result.outlined = agreement
     return result
 
@@ -187,7 +214,8 @@ def audit_running(
     witnesses: WitnessCheck | None = None,
     store: StoreAccess | None = None,
 ) -> Audit:
-    """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError if no node answers."""
+    """Audit the replicas of a running cluster against each other, up to a marker in each log.
+    Raises ClusterError if no node answers."""
     report = progress or (lambda _done, _total: None)
 
     def keep(done: int, total: int) -> None:
@@ -203,7 +231,12 @@ def audit_running(
         if stored is not None:
             scan_store(stored, replicas, engine, keep)
         names = sorted({*cluster.lost, *(one.group for one in replicas)})
-        groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep, witnesses) for name in names]
+        groups = [
+            _compare_running(
+                name, [one for one in replicas if one.group == name], cluster, deep, witnesses
+            )
+            for name in names
+        ]
         if stored is not None:
             for group in groups:
                 stored.check(group)
@@ -213,10 +246,15 @@ def audit_running(
 
 
 def _compare_running(
-    group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool, witnesses: WitnessCheck | None
+    group: str,
+    replicas: Sequence[Replica],
+    cluster: RunningCluster,
+    deep: bool,
+    witnesses: WitnessCheck | None,
 ) -> GroupResult:
-    """Compare what was read. If a node is lost during the audit, or its replica is not the one that was opened any more, the others are
-    compared without it: what it said of them does not count either."""
+    """Compare what was read. If a node is lost during the audit, or its replica is not the one that
+    was opened any more, the others are compared without it: what it said of them does not count
+    either."""
     lost = dict(cluster.lost.get(group, {}))
     while True:
         for one in replicas:
@@ -234,7 +272,9 @@ def _compare_running(
             # Last, because any file that was read before may have changed.
             moved = {one.name: why for one in present if (why := cluster.moved(one)) is not None}
         except NodeLost as error:
-            away = {one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")}
+            away = {
+                one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")
+            }
             assert away, f"{error.authority} is not one of the audited nodes"
             lost |= {name: f"was lost while it was audited: {error}; audit again" for name in away}
         else:
@@ -244,15 +284,23 @@ def _compare_running(
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
-    """A replica that lost its identity is read with its peers' log id and file sizes: the flaw stays, and the audit continues."""
+    """A replica that lost its identity is read with its peers' log id and file sizes: the flaw
+    stays, and the audit continues."""
     for one in replicas:
         peers = [peer for peer in replicas if peer.group == one.group and peer.identity is not None]
         if one.identity is None and peers:
             one.log_id, one.sizes = peers[0].log_id, peers[0].sizes
 
 
-def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, deep: bool, kinds: Collection[str]) -> int:
-    """Run these kinds of checks on every file, and give every replica its reports in order of position."""
+def run_engine(
+    replicas: Sequence[Replica],
+    engine: Engine,
+    progress: Progress,
+    deep: bool,
+    kinds: Collection[str],
+) -> int:
+    """Run these kinds of checks on every file, and give every replica its reports in order of
+    position."""
     works: list[Work] = []
     owners: list[Replica] = []
     for one in replicas:
@@ -276,15 +324,22 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
 def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
     """The works for one replica. Raises NodeLost."""
     works = []
-    works += [Work(one.directory, task) for task in (one.tasks(deep) if one.sizes[0] and LOG in kinds else [])]
+    works += [
+        Work(one.directory, task)
+        for task in (one.tasks(deep) if one.sizes[0] and LOG in kinds else [])
+    ]
     for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
         whole = one.task(f"{0:020d}")
-        works += [Work(one.directory, one.task(name), kind) for name in (PARTS[kind](whole) if kind in PARTS else [whole.name])]
+        works += [
+            Work(one.directory, one.task(name), kind)
+            for name in (PARTS[kind](whole) if kind in PARTS else [whole.name])
+        ]
     return works
 
 
 def drop_what_moved(group: GroupResult) -> None:
-    """A node wrote to its directory during the audit: content above its mark, and derived files, may have been read half-written."""
+    """A node wrote to its directory during the audit: content above its mark, and derived files,
+    may have been read half-written."""
     for one in group.replicas:
         if fingerprint(one) == one.fingerprint:
             continue
@@ -292,42 +347,73 @@ def drop_what_moved(group: GroupResult) -> None:
         marked = -1 if one.mark is None else one.mark.index
         gone = [f for f in group.findings if f.replica == one.name and not _outlasts(f, marked)]
         group.findings[:] = [f for f in group.findings if not any(f is each for each in gone)]
-        # A flaw that was omitted in favour of a finding that is dropped now becomes a finding again.
+        # A flaw that was omitted in favour of a finding that is dropped now becomes a finding
+        # again.
         freed = [left for left, kept in group.folds if any(kept is each for each in gone)]
         group.findings += [left for left in freed if _outlasts(left, marked)]
-        group.reasons.append(f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit again")
+        group.reasons.append(
+            f"group {group.group}: {one.name} wrote while it was audited; stop the node and audit"
+            " again"
+        )
 
 
 def _outlasts(finding: Finding, marked: int) -> bool:
-    """Whether a finding counts although its node wrote during the audit: it concerns the log, up to the mark."""
+    """Whether a finding counts although its node wrote during the audit: it concerns the log, up to
+    the mark."""
     derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
-    return finding.flaw.index is not None and finding.flaw.index <= marked and not finding.flaw.rule.startswith(derived)
+    return (
+        finding.flaw.index is not None
+        and finding.flaw.index <= marked
+        and not finding.flaw.rule.startswith(derived)
+    )
 
 
 def compare_bytes(group: GroupResult) -> None:
-    """`--deep`: compare every log file up to the compared index by SHA-256, independently of the stored CRCs."""
-    apart = group.divergent.keys() | {finding.replica for finding in group.findings if finding.flaw.rule == "commit.lost"}
-    whole = [one for one in group.replicas if group.compared is not None and one.held >= group.compared and one.name not in apart]
+    """`--deep`: compare every log file up to the compared index by SHA-256, independently of the
+    stored CRCs."""
+    apart = group.divergent.keys() | {
+        finding.replica for finding in group.findings if finding.flaw.rule == "commit.lost"
+    }
+    whole = [
+        one
+        for one in group.replicas
+        if group.compared is not None and one.held >= group.compared and one.name not in apart
+    ]
     if len(whole) < 2 or group.compared is None:
         return
     for base in sorted({report.base for one in whole for report in one.filled}):
         reports = [(one, report) for one in whole for report in one.filled if report.base == base]
-        inner = [(one, report) for one, report in reports if report.last_index is not None and report.last_index <= group.compared]
+        inner = [
+            (one, report)
+            for one, report in reports
+            if report.last_index is not None and report.last_index <= group.compared
+        ]
         limits = {report.end for _, report in inner}
         if len(inner) < 2 or not limits:
             continue
         if all(report.sha256 for _, report in inner):
             digests = [(one, report, report.sha256) for one, report in inner]
         else:
-            digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
+            digests = [
+                (one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits)))
+                for one, report in inner
+            ]
         # A file with a finding is known to differ, so it is not compared with the others.
-        sound = [row for row in digests if not any(f.replica == row[0].name and f.flaw.file == row[1].file for f in group.findings)]
+        sound = [
+            row
+            for row in digests
+            if not any(
+                f.replica == row[0].name and f.flaw.file == row[1].file for f in group.findings
+            )
+        ]
         values = [value for _, _, value in sound]
         usual = max(values, key=values.count, default="")
         if len({*values}) > 1 and 2 * values.count(usual) <= len(values):
             # Two versions are equally frequent, so no replica is blamed.
             for one, report, value in sound:
-                others = ", ".join(f"{other.name} {theirs[:16]}…" for other, _, theirs in sound if other is not one)
+                others = ", ".join(
+                    f"{other.name} {theirs[:16]}…" for other, _, theirs in sound if other is not one
+                )
                 proof = f"SHA-256 {value[:16]}…, that of others is {others}: no majority says which"
                 flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
                 group.findings.append(Finding(UNDECIDABLE, one.name, group.group, flaw))
@@ -337,12 +423,18 @@ def compare_bytes(group: GroupResult) -> None:
             if value != usual and measure is not None:
                 proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"
                 flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
-                tell_difference(group, Finding(RULES[flaw.rule].klass, one.name, group.group, flaw), one, measure, min(limits))
+                tell_difference(
+                    group,
+                    Finding(RULES[flaw.rule].klass, one.name, group.group, flaw),
+                    one,
+                    measure,
+                    min(limits),
+                )
 
 
 def list_store(access: StoreAccess, replicas: Sequence[Replica]) -> OpenStore:
-    """List a store, after reading what the replicas noted of it, and before the marker of a running cluster: so the seal of every listed
-    file is before the marker."""
+    """List a store, after reading what the replicas noted of it, and before the marker of a running
+    cluster: so the seal of every listed file is before the marker."""
     found = OpenStore(access.place, {})
     for one in replicas:
         try:
@@ -357,11 +449,18 @@ def list_store(access: StoreAccess, replicas: Sequence[Replica]) -> OpenStore:
     return found
 
 
-def scan_store(found: OpenStore, replicas: Sequence[Replica], engine: Engine, progress: Progress) -> None:
+def scan_store(
+    found: OpenStore, replicas: Sequence[Replica], engine: Engine, progress: Progress
+) -> None:
     """Scan every listed file of the replicas' logs."""
     ids = {(one.group, one.log_id) for one in replicas}
     audited = [log for log in found.logs if (log.group, log.log_id) in ids]
-    works = [Work(found.place, log.task(file), STORED) for log in audited for file in log.files if file.object in log.objects]
+    works = [
+        Work(found.place, log.task(file), STORED)
+        for log in audited
+        for file in log.files
+        if file.object in log.objects
+    ]
     for work, outcome in zip(works, engine(works, progress), strict=True):
         if outcome.log is not None:
             found.reports[work.task.key] = outcome.log
@@ -377,32 +476,53 @@ def scan_store(found: OpenStore, replicas: Sequence[Replica], engine: Engine, pr
 
 
 def judge(
-    groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None, stored: OpenStore | None = None
+    groups: list[GroupResult],
+    reasons: list[str],
+    bytes_read: int,
+    clients: ClientResult | None = None,
+    stored: OpenStore | None = None,
 ) -> Audit:
-    """PASS requires that every replica was fully verified and compared. Damage is FAIL, whatever else could not be done."""
+    """PASS requires that every replica was fully verified and compared. Damage is FAIL, whatever
+    else could not be done."""
     notes = [note for group in groups for note in group.notes]
     if stored is not None:
         bytes_read += stored.bytes_read
         others = sorted({log.group for log in stored.logs} - {group.group for group in groups})
         if others:
-            notes.append(f"the store also holds logs of {', '.join(others)}: no replica of them was given, so they were not read")
+            notes.append(
+                f"the store also holds logs of {', '.join(others)}: no replica of them was given,"
+                " so they were not read"
+            )
     for group in groups:
         reasons += group.reasons
         given = [one.name for one in group.replicas]
-        if len(given) == 1 and given == [*group.voters, *group.learners] and group.compared is not None:
-            notes.append(f"group {group.group}: its only replica was checked by itself, because there is no other to compare it with")
+        if (
+            len(given) == 1
+            and given == [*group.voters, *group.learners]
+            and group.compared is not None
+        ):
+            notes.append(
+                f"group {group.group}: its only replica was checked by itself, because there is no"
+                " other to compare it with"
+            )
         elif not given:
             reasons.append(f"group {group.group}: no replica could be read; nothing was compared")
         elif len(given) < 2:
-            reasons.append(f"group {group.group}: only one replica was given, so there was nothing to compare it with")
+            reasons.append(
+                f"group {group.group}: only one replica was given, so there was nothing to compare"
+                " it with"
+            )
         elif group.compared is None:
             reasons.append(
-                f"group {group.group}: no index is held alike by a majority of its {len(group.voters)} voters; nothing was compared"
+                f"group {group.group}: no index is held alike by a majority of its"
+                f" {len(group.voters)} voters; nothing was compared"
             )
     if not groups:
         reasons.append("no replica was found; nothing was compared")
     reasons += [] if clients is None else clients.reasons
-    result = Audit(INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients, stored)
+    result = Audit(
+        INCOMPLETE if reasons else PASS, reasons, notes, groups, bytes_read, clients, stored
+    )
     failed = {(finding.group, finding.replica) for finding in result.findings if finding.fails}
     if failed:
         result.verdict = FAIL

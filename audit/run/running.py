@@ -1,8 +1,10 @@
-"""A running cluster as a source of replicas: an audit marker in every log, and each node's replica up to that marker.
+"""A running cluster as a source of replicas: an audit marker in every log, and each node's replica
+up to that marker.
 
-Finds the nodes, prevents their files from being trimmed during the audit, and gives a sentence for every replica that could not be read, or
-whose content does not count. Judges no file. docs/audit.md (Running nodes) lists everything that is read of a node, when, and why it goes
-together with the marker; the order of `open`, `mark` and the looks is that of the list.
+Finds the nodes, prevents their files from being trimmed during the audit, and gives a sentence for
+every replica that could not be read, or whose content does not count. Judges no file. docs/audit.md
+(Running nodes) lists everything that is read of a node, when, and why it goes together with the
+marker; the order of `open`, `mark` and the looks is that of the list.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Lost = dict[str, dict[str, str]]
 
 @dataclass(slots=True)
 class _Held:
-    """A replica being audited: the address and the incarnation of its node, and the pin that keeps its files."""
+    """A replica being audited: the address and the incarnation of its node, and the pin that keeps
+    its files."""
 
     authority: str
     group: str
@@ -66,14 +69,21 @@ class RunningCluster:
 
     def ask(self) -> admin_pb2.ClusterStatusResponse:
         """The status of the cluster. Raises ClusterError if no node answers."""
-        return self.connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
+        return self.connection.ask(
+            f"{ADMIN}ClusterStatus",
+            admin_pb2.ClusterStatusRequest(),
+            admin_pb2.ClusterStatusResponse,
+        )
 
     def open(self) -> list[Replica]:
-        """Read what every replica notes of entries that it has applied, before there is a marker. Replicas that cannot be read are in
-        `lost`. Raises ClusterError if no node answers."""
+        """Read what every replica notes of entries that it has applied, before there is a marker.
+        Replicas that cannot be read are in `lost`. Raises ClusterError if no node answers."""
         status = self.ask()
         groups = {info.group: self._members(info) for info in status.groups}
-        authorities = {**authorities_of(status.nodes), **self._reached(groups, [info.node for info in status.nodes])}
+        authorities = {
+            **authorities_of(status.nodes),
+            **self._reached(groups, [info.node for info in status.nodes]),
+        }
         for group, nodes in groups.items():
             for node in nodes:
                 self._pin(group, node, authorities.get(node, ""))
@@ -82,21 +92,27 @@ class RunningCluster:
         return [replica for replica in found if replica is not None]
 
     def mark(self, replicas: Iterable[Replica]) -> list[Replica]:
-        """Mark every log, and limit the opened replicas to what their nodes have then applied. Returns those that can still be read. Raises
-        ClusterError if a group has no leader, or if the marker is refused."""
+        """Mark every log, and limit the opened replicas to what their nodes have then applied.
+        Returns those that can still be read. Raises ClusterError if a group has no leader, or if
+        the marker is refused."""
         markers = {group: self._mark(group) for group in self._groups}
         return [replica for replica in replicas if self._limited(replica, markers[replica.group])]
 
     @staticmethod
     def _members(info: admin_pb2.BrokerGroupInfo) -> list[str]:
         """The replicas of a group; those of the configuration if no replica has answered."""
-        return sorted({*info.voters, *info.learners}) or sorted(replica.node for replica in info.replicas)
+        return sorted({*info.voters, *info.learners}) or sorted(
+            replica.node for replica in info.replicas
+        )
 
     def _reached(self, groups: dict[str, list[str]], members: list[str]) -> dict[str, str]:
-        """The nodes behind the given endpoints. These addresses are known to be reachable from here, so they take precedence over those
-        that the cluster reports. All workers of the answering node are behind an address."""
+        """The nodes behind the given endpoints. These addresses are known to be reachable from
+        here, so they take precedence over those that the cluster reports. All workers of the
+        answering node are behind an address."""
         found: dict[str, str] = {}
-        for address in map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ():
+        for address in (
+            map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ()
+        ):
             for group in groups:
                 try:
                     told = self._describe(address, group, None)
@@ -104,23 +120,38 @@ class RunningCluster:
                     break
                 if told.node:
                     workers = [name for name in members if node_of(name) == node_of(told.node)]
-                    found |= {name: f"{name}@{address}" for name in workers} if len(workers) > 1 else {told.node: address}
+                    found |= (
+                        {name: f"{name}@{address}" for name in workers}
+                        if len(workers) > 1
+                        else {told.node: address}
+                    )
                     break
         return found
 
     # -- one replica
 
     def _pin(self, group: str, node: str, authority: str) -> None:
-        request = admin_pb2.TakePinRequest(broker_group=group, reason="an audit reads the files", ttl_ms=PIN_TTL_S * 1000)
+        request = admin_pb2.TakePinRequest(
+            broker_group=group, reason="an audit reads the files", ttl_ms=PIN_TTL_S * 1000
+        )
         try:
             taken = _admin(authority, "TakePin", request, admin_pb2.TakePinResponse)
         except NodeLost as lost:
-            self._lose(group, node, f"could not be read: {lost}; start it, or make it reachable from here, and audit again")
+            self._lose(
+                group,
+                node,
+                f"could not be read: {lost}; start it, or make it reachable from here, and audit"
+                " again",
+            )
             return
         self._held[group, node] = _Held(authority, group, node, taken.pin, self.now_s())
 
     def _mark(self, group: str) -> audit_pb2.EntryPoint:
-        request = audit_pb2.MarkRequest(broker_group=group, id=f"audit-{uuid.uuid4().hex[:12]}", within_ms=round(1000 * self.within_s))
+        request = audit_pb2.MarkRequest(
+            broker_group=group,
+            id=f"audit-{uuid.uuid4().hex[:12]}",
+            within_ms=round(1000 * self.within_s),
+        )
         return self.connection.ask(f"{REPLICAS}Mark", request, audit_pb2.MarkResponse).point
 
     def _opened(self, held: _Held) -> Replica | None:
@@ -128,9 +159,15 @@ class RunningCluster:
             told = self._describe(held.authority, held.group, None)
             require(held.authority, held.node, told.status)
             if told.node != held.node:
-                what = f"could not be read: {held.authority} is node {told.node}; give every node's own endpoint"
+                what = (
+                    f"could not be read: {held.authority} is node {told.node}; give every node's"
+                    " own endpoint"
+                )
             elif told.state != RUNNING:
-                what = f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again"
+                what = (
+                    f"is not running on its node ({told.state}: {told.reason}); wait until it runs,"
+                    " and audit again"
+                )
             else:
                 held.life = told.life
                 return open_running(node_path(held.authority), held.group)
@@ -165,9 +202,19 @@ class RunningCluster:
     def _held_of(self, replica: Replica) -> _Held:
         return next(held for held in self._held.values() if held.root == replica.root)
 
-    def _describe(self, authority: str, group: str, index: int | None) -> audit_pb2.DescribeReplicaResponse:
-        request = audit_pb2.DescribeReplicaRequest(broker_group=group, index=index, within_ms=round(1000 * self.within_s))
-        return call(authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse, self.within_s + 5)
+    def _describe(
+        self, authority: str, group: str, index: int | None
+    ) -> audit_pb2.DescribeReplicaResponse:
+        request = audit_pb2.DescribeReplicaRequest(
+            broker_group=group, index=index, within_ms=round(1000 * self.within_s)
+        )
+        return call(
+            authority,
+            f"{REPLICAS}Describe",
+            request,
+            audit_pb2.DescribeReplicaResponse,
+            self.within_s + 5,
+        )
 
     def _lose(self, group: str, node: str, why: str) -> None:
         self.lost.setdefault(group, {})[node] = why
@@ -180,15 +227,20 @@ class RunningCluster:
             if self.now_s() - held.renewed_s < RENEW_AFTER_S or held.ended:
                 continue
             held.renewed_s = self.now_s()
-            request = admin_pb2.RenewPinRequest(broker_group=held.group, pin=held.pin, ttl_ms=PIN_TTL_S * 1000)
+            request = admin_pb2.RenewPinRequest(
+                broker_group=held.group, pin=held.pin, ttl_ms=PIN_TTL_S * 1000
+            )
             try:
-                held.ended = not _admin(held.authority, "RenewPin", request, admin_pb2.RenewPinResponse).held
+                held.ended = not _admin(
+                    held.authority, "RenewPin", request, admin_pb2.RenewPinResponse
+                ).held
             except NodeLost:
                 # Retried at the next call; whether the pin lasted is checked at the end.
                 held.renewed_s -= RENEW_AFTER_S / 2
 
     def moved(self, replica: Replica) -> str | None:
-        """Called after everything was read: why the content read from a replica does not count; None if it does."""
+        """Called after everything was read: why the content read from a replica does not count;
+        None if it does."""
         held = self._held_of(replica)
         try:
             told = self._describe(held.authority, replica.group, None)
@@ -213,7 +265,10 @@ class RunningCluster:
 
 
 def _restarted(told: audit_pb2.DescribeReplicaResponse) -> str:
-    return f"was started again, repaired or installed while it was audited (now {told.state}); audit again"
+    return (
+        f"was started again, repaired or installed while it was audited (now {told.state}); audit"
+        " again"
+    )
 
 
 def _admin(authority: str, method: str, request: Message, response: type[M]) -> M:

@@ -1,7 +1,8 @@
-"""Checks of the directories given to an audit: whether this program can read them, and whether they belong together. Errors are no damage.
+"""Checks of the directories given to an audit: whether this program can read them, and whether they
+belong together. Errors are no damage.
 
-A directory of another format version is skipped and makes the audit incomplete. Directories of two clusters, or unreadable ones, are usage
-errors.
+A directory of another format version is skipped and makes the audit incomplete. Directories of two
+clusters, or unreadable ones, are usage errors.
 """
 
 from __future__ import annotations
@@ -32,12 +33,17 @@ class MixedClusters(Carried):
 
 
 def other_version(directory: str) -> int | None:
-    """An unknown format version of a node directory, or of a broker group in it; None if all versions are known.
+    """An unknown format version of a node directory, or of a broker group in it; None if all
+    versions are known.
 
-    Only an identity file with a valid checksum counts; a damaged one tells no version. Raises PermissionError.
+    Only an identity file with a valid checksum counts; a damaged one tells no version. Raises
+    PermissionError.
     """
     groups = [name for name in names_in(directory) if name != FOUND_FOLDER]
-    for path in (f"{directory}/node.json", *(f"{directory}/{name}/identity.json" for name in groups)):
+    for path in (
+        f"{directory}/node.json",
+        *(f"{directory}/{name}/identity.json" for name in groups),
+    ):
         try:
             raw = read_if_there(path)
         except PermissionError:
@@ -53,7 +59,8 @@ def other_version(directory: str) -> int | None:
 
 
 def refuse_unreadable(one: Replica) -> None:
-    """Raises PermissionError with the first file or folder of a replica that this user may not read."""
+    """Raises PermissionError with the first file or folder of a replica that this user may not
+    read."""
     places = [one.root]
     while places:
         place = places.pop()
@@ -65,13 +72,20 @@ def refuse_unreadable(one: Replica) -> None:
 
 
 def refuse_mixed(replicas: Sequence[Replica]) -> None:
-    """Raises MixedClusters if whole directories, node and group, belong to different clusters, down to the log ids. If only one of these
-    differs, that is a finding."""
+    """Raises MixedClusters if whole directories, node and group, belong to different clusters, down
+    to the log ids. If only one of these differs, that is a finding."""
     members: dict[str, list[Replica]] = {}
     for one in replicas:
-        if one.node is not None and one.identity is not None and one.node["cluster_id"] == one.identity["cluster_id"]:
+        if (
+            one.node is not None
+            and one.identity is not None
+            and one.node["cluster_id"] == one.identity["cluster_id"]
+        ):
             members.setdefault(one.identity["cluster_id"], []).append(one)
     logs = [{one.log_id for one in own} for own in members.values()]
     if len(members) > 1 and sum(len(own) for own in logs) == len(set().union(*logs)):
-        told = " and ".join(f"{own[0].directory} belongs to cluster {cluster}" for cluster, own in sorted(members.items()))
+        told = " and ".join(
+            f"{own[0].directory} belongs to cluster {cluster}"
+            for cluster, own in sorted(members.items())
+        )
         raise MixedClusters(f"the directories belong to several clusters: {told}")

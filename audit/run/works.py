@@ -1,6 +1,8 @@
-"""Partitions of the audit's work, and their outcomes, as plain values that cross process boundaries.
+"""Partitions of the audit's work, and their outcomes, as plain values that cross process
+boundaries.
 
-A kind of work is a name and a function from a task to an `Outcome`; both engines know only these. Nothing is judged here.
+A kind of work is a name and a function from a task to an `Outcome`; both engines know only these.
+Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -25,12 +27,21 @@ from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.derive import StateReport, check_state
 
-LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP, STORED = "log", "tails", "state", "keyindex", "outline", "backup", "stored"
+LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP, STORED = (
+    "log",
+    "tails",
+    "state",
+    "keyindex",
+    "outline",
+    "backup",
+    "stored",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One partition. `kind` is one of `LOOKS`: `log` and `stored` are about the task's log file, the others about its replica."""
+    """One partition. `kind` is one of `LOOKS`: `log` and `stored` are about the task's log file,
+    the others about its replica."""
 
     directory: str
     task: LogFile
@@ -86,11 +97,25 @@ class Outcome:
 
 
 def _flaws(values: list[dict[str, Any]]) -> list[Flaw]:
-    return [Flaw(**{**value, "measures": tuple((file, start, end) for file, start, end in value["measures"])}) for value in values]
+    return [
+        Flaw(
+            **{
+                **value,
+                "measures": tuple((file, start, end) for file, start, end in value["measures"]),
+            }
+        )
+        for value in values
+    ]
 
 
 def _tail_report(tail: dict[str, Any]) -> TailReport:
-    return TailReport(**{**tail, "flaws": _flaws(tail["flaws"]), "gaps": [(start, end) for start, end in tail["gaps"]]})
+    return TailReport(
+        **{
+            **tail,
+            "flaws": _flaws(tail["flaws"]),
+            "gaps": [(start, end) for start, end in tail["gaps"]],
+        }
+    )
 
 
 def _log_report(log: dict[str, Any]) -> LogReport:
@@ -105,13 +130,20 @@ def _log_report(log: dict[str, Any]) -> LogReport:
 def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
     report = scan(task, progress)
     if task.deep and report.ending == "blank":
-        report.sha256, report.root = bytewise.digest(task.path, report.length), bytewise.entries_root(task.path, report.end)
+        report.sha256, report.root = (
+            bytewise.digest(task.path, report.length),
+            bytewise.entries_root(task.path, report.end),
+        )
     return Outcome(report)
 
 
 def _look_at_stored(task: LogFile, progress: Progress | None) -> Outcome:
     report, wrong = scan(task, progress), wrong_index(task.key)
-    flaw = None if wrong is None else Flaw("stored.index", wrong.key, None, wrong.start, wrong.end, wrong.proof)
+    flaw = (
+        None
+        if wrong is None
+        else Flaw("stored.index", wrong.key, None, wrong.start, wrong.end, wrong.proof)
+    )
     return Outcome(report, flaws=() if flaw is None else (flaw,))
 
 
@@ -147,7 +179,8 @@ LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
 
 
 PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks, BACKUP: backup_looks}
-"""Kinds of which a replica has several partitions: functions for their names, which replace a log file's name in the tasks."""
+"""Kinds of which a replica has several partitions: functions for their names, which replace a log
+file's name in the tasks."""
 
 
 def look(work: Work, progress: Progress | None = None) -> Outcome:

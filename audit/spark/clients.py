@@ -1,7 +1,8 @@
-"""The join of the client side of the audit on a Spark cluster: both sides are shuffled by bucket, and each bucket is judged in a task.
+"""The join of the client side of the audit on a Spark cluster: both sides are shuffled by bucket,
+and each bucket is judged in a task.
 
-The driver sees only sums and the first findings of each rule, however many rows there are. Reading and judging are the same as without
-Spark: functions that are passed by name, and texts.
+The driver sees only sums and the first findings of each rule, however many rows there are. Reading
+and judging are the same as without Spark: functions that are passed by name, and texts.
 """
 
 from __future__ import annotations
@@ -40,24 +41,38 @@ class SparkJoin:
     def __init__(self, session: Any) -> None:
         self._session = session
 
-    def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
-        """Yield sums of counts, and up to `LISTED` findings of each rule; a row without text counts the others. Raises BadFile,
-        NodeLost, StoreLost, OSError."""
+    def __call__(
+        self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int
+    ) -> Iterator[pa.Table]:
+        """Yield sums of counts, and up to `LISTED` findings of each rule; a row without text counts
+        the others. Raises BadFile, NodeLost, StoreLost, OSError."""
         frames = [self._frame(side, buckets).groupBy("bucket") for side in (left, right)]
 
         def judged(ours: pa.Table, theirs: pa.Table) -> pa.Table:
             return judge(ours.cast(left.schema), theirs.cast(right.schema))
 
-        found = frames[0].cogroup(frames[1]).applyInArrow(judged, from_arrow_schema(schema)).persist(StorageLevel.MEMORY_AND_DISK)
+        found = (
+            frames[0]
+            .cogroup(frames[1])
+            .applyInArrow(judged, from_arrow_schema(schema))
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
         try:
             counts = found.where("proof IS NULL").groupBy(*COUNTED).agg(F.sum("n").alias("n"))
             yield _table(counts, schema)
             listed = found.where("proof IS NOT NULL")
             for row in listed.groupBy("what").count().collect():
-                rows = listed.where(F.col("what") == row["what"]).orderBy("file", "row", "index").limit(LISTED)
+                rows = (
+                    listed.where(F.col("what") == row["what"])
+                    .orderBy("file", "row", "index")
+                    .limit(LISTED)
+                )
                 yield _table(rows, schema)
                 if row["count"] > LISTED:
-                    yield pa.Table.from_pylist([{"what": row["what"], "n": row["count"] - LISTED, "proof": ""}], schema=schema)
+                    yield pa.Table.from_pylist(
+                        [{"what": row["what"], "n": row["count"] - LISTED, "proof": ""}],
+                        schema=schema,
+                    )
         except PythonException as error:
             raise _told(error) from error
         finally:
@@ -73,7 +88,9 @@ class SparkJoin:
                     yield from read(source, buckets)
 
         texts = [(source,) for source in side.sources]
-        sources = self._session.createDataFrame(self._session.sparkContext.parallelize(texts, max(1, len(texts))), "source string")
+        sources = self._session.createDataFrame(
+            self._session.sparkContext.parallelize(texts, max(1, len(texts))), "source string"
+        )
         frame = sources.mapInArrow(reading, from_arrow_schema(side.schema))
         return frame.repartition(min(buckets, PARTITIONS_MAX), "bucket")
 

@@ -1,4 +1,5 @@
-"""The Spark engine: each log file is a partition, verified inside the data source's `read()`; one small row per file is returned.
+"""The Spark engine: each log file is a partition, verified inside the data source's `read()`; one
+small row per file is returned.
 
 Nothing is decided here: the rows go through the same comparison as those of the local engine.
 """
@@ -37,12 +38,27 @@ class SparkEngine:
             return []
         total = sum(work.size for work in works)
         texts = json.dumps([work.to_json() for work in works])
-        frame = self._session.read.format("ledgermq").option("view", "segments").option("works", texts).load()
+        frame = (
+            self._session.read.format("ledgermq")
+            .option("view", "segments")
+            .option("works", texts)
+            .load()
+        )
         with ThreadPoolExecutor(1) as pool:
-            rows = self._watch(pool.submit(frame.select("directory", "group", "kind", "base", "report").collect), total, progress)
+            rows = self._watch(
+                pool.submit(frame.select("directory", "group", "kind", "base", "report").collect),
+                total,
+                progress,
+            )
         progress(total, total)
-        found = {(row["directory"], row["group"], row["kind"], row["base"]): row["report"] for row in rows}
-        return [Outcome.from_json(found[work.directory, work.task.group, work.kind, work.task.base]) for work in works]
+        found = {
+            (row["directory"], row["group"], row["kind"], row["base"]): row["report"]
+            for row in rows
+        }
+        return [
+            Outcome.from_json(found[work.directory, work.task.group, work.kind, work.task.base])
+            for work in works
+        ]
 
     def _watch(self, running: Future[Any], total: int, progress: Progress) -> list[Any]:
         """Wait for the rows, and report progress by Spark's own count of tasks."""

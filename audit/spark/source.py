@@ -1,11 +1,13 @@
-"""The Spark data source `ledgermq`: node directories as tables, read by the auditor's own decoder in the tasks.
+"""The Spark data source `ledgermq`: node directories as tables, read by the auditor's own decoder
+in the tasks.
 
     spark.read.format("ledgermq").option("view", "entries").load("ledgermq-data/n1")
 
-Spark finds it by itself (`src/pyspark_ledgermq.py`). `views/` and docs/audit.md describe the views. With option `endpoints` the replicas
-are those of a running cluster (`running_source.py`); then without a view, or with the view `messages`, the source is a topic
-(`cluster_source.py`, `cluster_sink.py`) that can be read, streamed and written.
-This module only turns options into a reader; it reads and judges nothing.
+Spark finds it by itself (`src/pyspark_ledgermq.py`). `views/` and docs/audit.md describe the views.
+With option `endpoints` the replicas are those of a running cluster (`running_source.py`); then
+without a view, or with the view `messages`, the source is a topic (`cluster_source.py`,
+`cluster_sink.py`) that can be read, streamed and written. This module only turns options into a
+reader; it reads and judges nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ from ledgermq.audit.run.jobs import adopt
 from ledgermq.audit.run.works import Work
 from ledgermq.audit.spark.cluster.cluster_options import flag_of, option
 from ledgermq.audit.spark.cluster.cluster_sink import ClusterStreamWriter, ClusterWriter
-from ledgermq.audit.spark.cluster.cluster_source import ClusterReader, ClusterStreamReader, message_schema
+from ledgermq.audit.spark.cluster.cluster_source import (
+    ClusterReader,
+    ClusterStreamReader,
+    message_schema,
+)
 from ledgermq.audit.spark.running_source import EntryStreamReader, access_for, running_replicas
 from ledgermq.audit.spark.stored_tables import WholeLogs, store_for
 from ledgermq.audit.spark.task_access import TaskAccess
@@ -97,7 +103,9 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
             return ClusterStreamReader(schema, self.options)
         view = self._view()
         if view != "entries":
-            raise ValueError(f"view {view} cannot be streamed; entries and a topic (view messages) can")
+            raise ValueError(
+                f"view {view} cannot be streamed; entries and a topic (view messages) can"
+            )
         wanted = wanted_of(self.options, view, VIEWS[view].kinds)
         return EntryStreamReader(schema, self.options, wanted, store_for(self.options, view))
 
@@ -113,8 +121,8 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
     def _refuse_store(self) -> None:
         if "store" in self.options:
             raise ValueError(
-                "option store: a topic of a running cluster is read through its nodes, which read the store; omit it, "
-                "or use view entries, records or segments"
+                "option store: a topic of a running cluster is read through its nodes, which read"
+                " the store; omit it, or use view entries, records or segments"
             )
 
     def _need_cluster(self) -> None:
@@ -122,7 +130,9 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
             raise ValueError("streams and writes need a running cluster: set option endpoints")
 
     def _is_topic(self) -> bool:
-        return "endpoints" in self.options and option(self.options, "view", "messages") == "messages"
+        return (
+            "endpoints" in self.options and option(self.options, "view", "messages") == "messages"
+        )
 
     def _view(self) -> str:
         view = option(self.options, "view", "entries")
@@ -131,10 +141,15 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         return view
 
     def _names(self, columns: Any) -> list[str]:
-        wanted = [name.strip() for name in option(self.options, "columns", ",".join(columns)).split(",")]
+        wanted = [
+            name.strip() for name in option(self.options, "columns", ",".join(columns)).split(",")
+        ]
         unknown = [name for name in wanted if name not in columns]
         if unknown:
-            raise ValueError(f"option columns: there is no column {unknown[0]!r}; use some of {', '.join(columns)}")
+            raise ValueError(
+                f"option columns: there is no column {unknown[0]!r}; use some of"
+                f" {', '.join(columns)}"
+            )
         return wanted
 
     def _directories(self) -> list[str]:
@@ -143,14 +158,24 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         if "path" not in self.options and "store" in self.options:
             return []
         if "path" not in self.options:
-            raise ValueError("give a node directory, such as load('ledgermq-data/n1'), or several with option dirs")
+            raise ValueError(
+                "give a node directory, such as load('ledgermq-data/n1'), or several with option"
+                " dirs"
+            )
         return [self.options["path"]]
 
 
 class ViewReader(DataSourceReader):  # type: ignore[misc]
     """Reads one view of node directories, and of the object store before them."""
 
-    def __init__(self, view: str, schema: Any, directories: list[str], wanted: Wanted, store: StoreAccess | None = None) -> None:
+    def __init__(
+        self,
+        view: str,
+        schema: Any,
+        directories: list[str],
+        wanted: Wanted,
+        store: StoreAccess | None = None,
+    ) -> None:
         self._view = view
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._directories = directories
@@ -163,13 +188,26 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
             # Filters of a query do not choose the replica that continues a stored log: options do.
             logs = WholeLogs(self._store, replicas, self._chosen)
             replicas, stored = logs.replicas, [*logs.shares(self._wanted)]
-        return [*stored, *(share for replica in replicas if self._is_wanted(replica) for share in view.shares(replica, self._wanted))]
+        return [
+            *stored,
+            *(
+                share
+                for replica in replicas
+                if self._is_wanted(replica)
+                for share in view.shares(replica, self._wanted)
+            ),
+        ]
 
     def _replicas(self) -> list[Replica]:
         missing = [directory for directory in self._directories if not is_directory(directory)]
         if missing:
-            raise ValueError(f"there is no directory {missing[0]}; give node directories, such as ledgermq-data/n1")
-        replicas = [replica for directory in self._directories for replica in find_replicas(directory)]
+            raise ValueError(
+                f"there is no directory {missing[0]}; give node directories, such as"
+                " ledgermq-data/n1"
+            )
+        replicas = [
+            replica for directory in self._directories for replica in find_replicas(directory)
+        ]
         adopt(replicas)
         return replicas
 
@@ -188,7 +226,14 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
 class RunningReader(ViewReader):
     """Reads one view of the replicas of a running cluster, each up to a marker in its log."""
 
-    def __init__(self, view: str, schema: Any, options: Mapping[str, str], wanted: Wanted, store: StoreAccess | None) -> None:
+    def __init__(
+        self,
+        view: str,
+        schema: Any,
+        options: Mapping[str, str],
+        wanted: Wanted,
+        store: StoreAccess | None,
+    ) -> None:
         super().__init__(view, schema, [], wanted, store)
         self._endpoints, self._access = option(options, "endpoints"), access_for(options)
 
@@ -201,11 +246,13 @@ class RunningReader(ViewReader):
 
 
 class PushingReader(ViewReader):
-    """Reads only what the filters of one query select, with option `pushdown`: for a table that is used by only one query.
+    """Reads only what the filters of one query select, with option `pushdown`: for a table that is
+    used by only one query.
 
-    PySpark 4.3 keeps the reader that was narrowed for one query. It then uses it for the next query over the same table without a filter,
-    and for both sides of a self-join, which would silently lose rows. So the option is off by default (docs/decisions). Spark refuses this
-    reader in a session without the setting `spark.sql.python.filterPushdown.enabled`.
+    PySpark 4.3 keeps the reader that was narrowed for one query. It then uses it for the next query
+    over the same table without a filter, and for both sides of a self-join, which would silently
+    lose rows. So the option is off by default (docs/decisions). Spark refuses this reader in a
+    session without the setting `spark.sql.python.filterPushdown.enabled`.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
@@ -226,7 +273,8 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
         return [WorkPartition(work) for work in self._works]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What Spark sends with every task: a task gets its own work as its partition, and not the list."""
+        """What Spark sends with every task: a task gets its own work as its partition, and not the
+        list."""
         return {**self.__dict__, "_works": []}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

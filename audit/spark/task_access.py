@@ -1,4 +1,5 @@
-"""How tasks reach running nodes and an object store: the credentials are known where a query is planned, perhaps not where it runs."""
+"""How tasks reach running nodes and an object store: the credentials are known where a query is
+planned, perhaps not where it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ledgermq.audit.reading.remote import Access
 
 @dataclass(frozen=True, slots=True)
 class TaskAccess:
-    """What a task needs beside its work. Can cross process boundaries; its text form hides the secrets."""
+    """What a task needs beside its work. Can cross process boundaries; its text form hides the
+    secrets."""
 
     nodes: Access | None = None
     store: StoreAccess | None = None
@@ -25,7 +27,9 @@ class TaskAccess:
         for work in works:
             nodes |= f'"root": "{NODE}' in work
             store |= f'"root": "{STORE}' in work
-        return cls(remote.access() if nodes else None, objects.access().with_keys() if store else None)
+        return cls(
+            remote.access() if nodes else None, objects.access().with_keys() if store else None
+        )
 
     def use(self) -> None:
         """Use it in this process from now on."""

@@ -1,8 +1,11 @@
-"""Delivery, derived again: the progress of every consumer group in every queue, and its leases (docs/format.md §11, Delivery).
+"""Delivery, derived again: the progress of every consumer group in every queue, and its leases
+(docs/format.md §11, Delivery).
 
-There is one cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done; besides these, the
-leases that ended other than by their acknowledgement (`lapsed`). A table in the format defines what each record does to an offset; nothing
-is decided here, and nothing expires. `lite` holds the lite topics that a client reads, and tells this part where groups begin in them.
+There is one cursor per (stored group, stored topic, queue), and one row for each offset below it
+that is not done; besides these, the leases that ended other than by their acknowledgement
+(`lapsed`). A table in the format defines what each record does to an offset; nothing is decided
+here, and nothing expires. `lite` holds the lite topics that a client reads, and tells this part
+where groups begin in them.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from ledgermq.audit.state.reader import CONFIG_TOPIC, Entry, parent_of, stored_n
 Key = tuple[str, str, int]
 """(stored group, stored topic, queue)"""
 Row = list[Any]
-"""Lease number, attempt, client, duration in ms or None, and the attempt id if there is one. Shared by all equal rows: never changed, only
-replaced."""
+"""Lease number, attempt, client, duration in ms or None, and the attempt id if there is one. Shared
+by all equal rows: never changed, only replaced."""
 
 WAITING: Row = [0, 0, "", 0]
 """The state of a message that an earlier one of its message group blocks."""
@@ -75,7 +78,9 @@ class Delivery(Part):
                 self.reset((fields["g"], fields["t"], queue), offset, entry.index)
         elif entry.kind == "group" and entry.topic == CONFIG_TOPIC and fields["deleted"]:
             group = stored_name(fields["ns"], fields["name"])
-            self._forget([key for key in self._queues if group in (key[0], parent_of(key[0]))], entry.index)
+            self._forget(
+                [key for key in self._queues if group in (key[0], parent_of(key[0]))], entry.index
+            )
         elif entry.origin and entry.origin_text[0] == "dlq":
             _, group, topic, *numbers = entry.origin_text
             queue, offset, lease = map(int, numbers)
@@ -119,7 +124,8 @@ class Delivery(Part):
             held.cursor = max(held.cursor, cursor)
 
     def _done(self, key: Key, offset: int, lease: int, index: int, *, lapses: bool) -> None:
-        """An acknowledgement, or a dead letter, by which the lease lapses: it counts if the lease is the row's current one."""
+        """An acknowledgement, or a dead letter, by which the lease lapses: it counts if the lease
+        is the row's current one."""
         self._note(key, index)
         row = self._row(key, offset)
         if row is not None and row[0] == lease:
@@ -137,18 +143,23 @@ class Delivery(Part):
             self._lapse(key, offset, queue.rows[offset], index)
 
     def reset(self, key: Key, offset: int, index: int) -> None:
-        """The group continues at this offset, or at the lowest place if that is higher; all its leases there end."""
+        """The group continues at this offset, or at the lowest place if that is higher; all its
+        leases there end."""
         queue = self._meet(key, index)
         self._lapse_all(key, queue, index)
         queue.rows.clear()
         queue.cursor = max(offset, self._places.first_place(key[1], key[2]))
 
     def resent(self, key: Key, offset: int, index: int) -> None:
-        """The dead letter of this message was resent: if the message is done for the group, and the group may have a place there, it is
-        leased to no one."""
+        """The dead letter of this message was resent: if the message is done for the group, and the
+        group may have a place there, it is leased to no one."""
         self._note(key, index)
         queue = self._queues.get(key)
-        if queue is not None and self._places.first_place(key[1], key[2]) <= offset < queue.cursor and offset not in queue.rows:
+        if (
+            queue is not None
+            and self._places.first_place(key[1], key[2]) <= offset < queue.cursor
+            and offset not in queue.rows
+        ):
             queue.rows[offset] = [index, *RESENT]
 
     def begin_at(self, key: Key, offset: int, index: int) -> None:
@@ -163,7 +174,8 @@ class Delivery(Part):
             self._forget([key], index)
 
     def drop(self, topics: Iterable[str], kept: Iterable[tuple[str, str]], index: int) -> None:
-        """Forget places in queues that no longer exist, except those of `kept` (stored group, stored topic)."""
+        """Forget places in queues that no longer exist, except those of `kept` (stored group,
+        stored topic)."""
         gone, stay = set(topics), set(kept)
         self._forget([key for key in self._queues if key[1] in gone and key[:2] not in stay], index)
 
@@ -181,7 +193,8 @@ class Delivery(Part):
                 self._note(key, entry.index)
 
     def _meet(self, key: Key, index: int) -> _Queue:
-        """The state of a queue that a record of its group names; a group without a place there begins where the queue does."""
+        """The state of a queue that a record of its group names; a group without a place there
+        begins where the queue does."""
         self._note(key, index)
         queue = self._queues.get(key)
         if queue is None:
@@ -217,23 +230,32 @@ class Delivery(Part):
 
     def touched(self, path: Path) -> int | None:
         if path[0] == "lapsed":
-            return self._lapsed.touched(int(path[2])) if len(path) > 2 and path[1] == "rows" else None
+            return (
+                self._lapsed.touched(int(path[2])) if len(path) > 2 and path[1] == "rows" else None
+            )
         if len(path) < 4:
             return None
         key = (path[1], path[2], int(path[3]))
         row = self._row(key, int(path[5])) if len(path) > 5 and path[4] == "rows" else None
-        # The lease number of a row is the index of the entry that made it; no later entry touched it.
+        # The lease number of a row is the index of the entry that made it; no later entry touched
+        # it.
         return row[0] if row is not None and row[0] else self._touched.get(key)
 
 
-def _as_tree(queues: Mapping[Key, _Queue], terms: Mapping[Key, list[Any]] | None = None) -> dict[str, Any]:
+def _as_tree(
+    queues: Mapping[Key, _Queue], terms: Mapping[Key, list[Any]] | None = None
+) -> dict[str, Any]:
     """Group → topic → queue → cursor, rows by offset, and terms in the order of ascending rows."""
     tree: dict[str, Any] = {}
     for key in sorted(queues):
         queue = queues[key]
         rows = {offset: queue.rows[offset] for offset in sorted(queue.rows)}
         met = terms[key] if terms is not None and key in terms else _terms_of(rows.values())
-        value = {"cursor": queue.cursor, "rows": {str(offset): row for offset, row in rows.items()}, "terms": met}
+        value = {
+            "cursor": queue.cursor,
+            "rows": {str(offset): row for offset, row in rows.items()},
+            "terms": met,
+        }
         tree.setdefault(key[0], {}).setdefault(key[1], {})[str(key[2])] = value
     return tree
 
@@ -261,7 +283,11 @@ def _read_queues(stored: Mapping[str, Any]) -> Iterable[tuple[Key, _Queue]]:
         if not isinstance(cursor, int):
             raise ValueError(f"the cursor of {'/'.join(map(str, key))} is no number")
         # Snapshots older than the column format have one list per row: the offset, then the row.
-        pairs = [(row[0], list(row[1:])) for row in rows] if isinstance(rows, list) else list(_read_rows(rows))
+        pairs = (
+            [(row[0], list(row[1:])) for row in rows]
+            if isinstance(rows, list)
+            else list(_read_rows(rows))
+        )
         if any(after <= before for (before, _), (after, _) in pairwise(pairs)):
             raise ValueError(f"the rows of {'/'.join(map(str, key))} do not ascend")
         yield key, _Queue(cursor, dict(pairs))

@@ -1,8 +1,10 @@
-"""Deriving one replica's state from its log and comparing it with its snapshots: the order of the parts, the start, and the results.
+"""Deriving one replica's state from its log and comparing it with its snapshots: the order of the
+parts, the start, and the results.
 
-An untrimmed log is derived from its first entry, and every snapshot on the way is compared. For a trimmed log, the earlier state is in
-snapshots only: the older one is taken as true, and the newer one is derived from it. If neither is possible, the report says so; that is
-not a finding. Damage of the log itself is found elsewhere: here it only ends the derivation.
+An untrimmed log is derived from its first entry, and every snapshot on the way is compared. For a
+trimmed log, the earlier state is in snapshots only: the older one is taken as true, and the newer
+one is derived from it. If neither is possible, the report says so; that is not a finding. Damage of
+the log itself is found elsewhere: here it only ends the derivation.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from itertools import islice
 from typing import Any
 
 from ledgermq.audit.reading.begin import WHOLE, Begin, read_begin
-from ledgermq.audit.reading.decode import OLDER_SNAPSHOT, SNAPSHOT, SNAPSHOTS_AS_READ, numbered_files, read_sealed_json
+from ledgermq.audit.reading.decode import (
+    OLDER_SNAPSHOT,
+    SNAPSHOT,
+    SNAPSHOTS_AS_READ,
+    numbered_files,
+    read_sealed_json,
+)
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.rules import Flaw
 from ledgermq.audit.state.delivery import Delivery
@@ -25,7 +33,14 @@ from ledgermq.audit.state.lite import Lite
 from ledgermq.audit.state.part import Part
 from ledgermq.audit.state.producers import Producers
 from ledgermq.audit.state.queues import Queues
-from ledgermq.audit.state.reader import BadRecord, Entry, Stretch, Unknown, Unreadable, read_stretches
+from ledgermq.audit.state.reader import (
+    BadRecord,
+    Entry,
+    Stretch,
+    Unknown,
+    Unreadable,
+    read_stretches,
+)
 from ledgermq.audit.state.records import Groups, Level, Members, Offsets, Retained
 from ledgermq.audit.state.time_epochs import TimeEpochs
 from ledgermq.audit.state.timers import Timers
@@ -46,7 +61,19 @@ EMPTY = (-1, -1, 0, 0)
 ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Keys that are compared with the log together with the other small files."""
 KEYS = frozenset(
-    {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
+    {
+        "store_ms",
+        "queues",
+        "minimums",
+        "members",
+        "topics",
+        "groups",
+        "delivery",
+        "ids",
+        "transactions",
+        "lite",
+        "lite_floors",
+    }
     | {"lapsed", "letters", "level", "offsets", "producers", "timers", "retained", "time_epochs"}
 )
 """Keys whose values are derived."""
@@ -54,10 +81,23 @@ FLAWS_MAX = 50
 """Limit of flaws per value of a snapshot."""
 
 KINDS = {
-    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced", "level", "time-epoch"}),
+    "rmq_sys_ledgermq_raft": frozenset(
+        {"membership", "term-start", "forced", "level", "time-epoch"}
+    ),
     "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
     "rmq_sys_ledgermq_delivery": frozenset(
-        {"lease", "ack", "change", "reset", "letters", "transaction", "lite", "offset", "recall", "timers"},
+        {
+            "lease",
+            "ack",
+            "change",
+            "reset",
+            "letters",
+            "transaction",
+            "lite",
+            "offset",
+            "recall",
+            "timers",
+        },
     ),
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
@@ -141,7 +181,8 @@ class State:
         """Store time of the last entry."""
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Start from an older snapshot. Raises KeyError, TypeError or ValueError for an invalid one."""
+        """Start from an older snapshot. Raises KeyError, TypeError or ValueError for an invalid
+        one."""
         for part in self.parts:
             part.load(snapshot)
         self.store_ms = snapshot["store_ms"]
@@ -158,11 +199,17 @@ class State:
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind and entry.kind not in KINDS[entry.topic]:
-            what = f"entry {entry.index} is a control record of kind {entry.kind!r}, which this program does not know"
+            what = (
+                f"entry {entry.index} is a control record of kind {entry.kind!r}, which this"
+                " program does not know"
+            )
             raise Unknown(f"{what}; audit with the version that wrote it")
         needed = RECORD_LEVELS.get((entry.kind, entry.fields.get("v", 1)), 1)
         if needed > self.level.now:
-            why = f"is a {entry.kind} record of level {needed}, and the broker group has level {self.level.now} there"
+            why = (
+                f"is a {entry.kind} record of level {needed}, and the broker group has level"
+                f" {self.level.now} there"
+            )
             raise BadRecord(entry.index, entry.pos, entry.size, why)
         try:
             ended = self.topics.ends(entry) if entry.kind == "topic" else None
@@ -180,7 +227,8 @@ class State:
             raise BadRecord(entry.index, entry.pos, entry.size, why) from error
 
     def compare(self, snapshot: Mapping[str, Any]) -> list[tuple[Difference, int | None]]:
-        """The differences of a snapshot of this very entry, each with the index of the last entry that touched the place, if known."""
+        """The differences of a snapshot of this very entry, each with the index of the last entry
+        that touched the place, if known."""
         found: list[tuple[Difference, int | None]] = []
         for part in self.parts:
             for key, derived in part.values().items():
@@ -191,9 +239,14 @@ class State:
                     continue
                 places = list(islice(differences(derived, stored, (key,)), FLAWS_MAX + 1))
                 # A value that differs in more places is reported as a whole.
-                places[FLAWS_MAX:] = [Difference((key,), derived, stored)] if len(places) > FLAWS_MAX else []
+                places[FLAWS_MAX:] = (
+                    [Difference((key,), derived, stored)] if len(places) > FLAWS_MAX else []
+                )
                 found += [(each, part.touched(each.path)) for each in places]
-        found += [(each, None) for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))]
+        found += [
+            (each, None)
+            for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))
+        ]
         version = VERSIONS.get(self.level.now, snapshot.get("v"))
         found += [(each, None) for each in differences(version, snapshot.get("v"), ("v",))]
         strange = sorted(snapshot.keys() - ENVELOPE - KEYS)
@@ -202,15 +255,29 @@ class State:
 
 
 def check_state(task: LogFile) -> StateReport:
-    """Derive the state of the replica to which a log file belongs, and compare it with the replica's snapshots."""
+    """Derive the state of the replica to which a log file belongs, and compare it with the
+    replica's snapshots."""
     report = StateReport()
     try:
         _check(task, report)
     except BadRecord as bad:
         # By name, because a replica that lost its identity does not tell the length of its files.
-        base, name = max(file for file in numbered_files(f"{task.root}/{task.log_folder}/data") if file[0] <= bad.pos)
+        base, name = max(
+            file
+            for file in numbered_files(f"{task.root}/{task.log_folder}/data")
+            if file[0] <= bad.pos
+        )
         file = f"{os.path.basename(task.root)}/{task.log_folder}/data/{name}"
-        report.flaws.append(Flaw("record.control", file, bad.index, bad.pos - base, bad.pos - base + bad.size, str(bad)))
+        report.flaws.append(
+            Flaw(
+                "record.control",
+                file,
+                bad.index,
+                bad.pos - base,
+                bad.pos - base + bad.size,
+                str(bad),
+            )
+        )
         report.reason = str(bad)
     except Unreadable as error:
         report.reason, report.unknown = str(error), isinstance(error, Unknown)
@@ -237,7 +304,10 @@ def _check(task: LogFile, report: StateReport) -> None:
 
 def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> None:
     """A snapshot of a log without entries: that of a node that has not been admitted yet."""
-    wrong = next((key for key, own, told in zip(POINT, snapshot.point, EMPTY, strict=True) if own != told), None)
+    wrong = next(
+        (key for key, own, told in zip(POINT, snapshot.point, EMPTY, strict=True) if own != told),
+        None,
+    )
     if wrong is None:
         report.flaws += _flaws(task, snapshot, State())
         report.compared.append(snapshot.file)
@@ -256,25 +326,54 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
         if value is None:
             continue
         if value.get("v") not in READ:
-            raise Unknown(f"{file} has version {value.get('v')!r}, which docs/format.md does not know")
+            raise Unknown(
+                f"{file} has version {value.get('v')!r}, which docs/format.md does not know"
+            )
         if newer is not None and newer < value["v"]:
-            # Versions increase: the newest snapshot may really be of this version, and would not be derived.
-            raise Unknown(f"{NEWEST} has version {newer}, and {file} before it has version {value['v']}")
+            # Versions increase: the newest snapshot may really be of this version, and would not be
+            # derived.
+            raise Unknown(
+                f"{NEWEST} has version {newer}, and {file} before it has version {value['v']}"
+            )
         newer = value["v"]
         if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
-            told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
+            told = (
+                f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
+            )
             report.flaws.append(_of_log(task, file, value, "log_id", told))
         if value["v"] not in VERSIONS.values():
             younger = [key for key, since in _SINCE.items() if value["v"] < since and key in value]
             if younger:
-                told = f"it says version {value['v']} and has {younger[0]}, as from version {_SINCE[younger[0]]} on"
-                report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), told))
-            why = f"{file} has version {value.get('v')!r}, and only versions {', '.join(map(str, VERSIONS.values()))} are derived"
+                told = (
+                    f"it says version {value['v']} and has {younger[0]}, as from version"
+                    f" {_SINCE[younger[0]]} on"
+                )
+                report.flaws.append(
+                    Flaw(
+                        "state.keys",
+                        f"{os.path.basename(task.root)}/{file}",
+                        None,
+                        *place(value, ("v",)),
+                        told,
+                    )
+                )
+            why = (
+                f"{file} has version {value.get('v')!r}, and only versions"
+                f" {', '.join(map(str, VERSIONS.values()))} are derived"
+            )
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
             found.append(Snapshot(file, value))
         else:
             why = f"{file} does not say which entry it is of"
-            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ()), why))
+            report.flaws.append(
+                Flaw(
+                    "state.keys",
+                    f"{os.path.basename(task.root)}/{file}",
+                    None,
+                    *place(value, ()),
+                    why,
+                )
+            )
     if not found:
         raise Unreadable(why)
     if found[-1].file == OLDER and found[-1].index > found[0].index:
@@ -289,7 +388,13 @@ def _begin(task: LogFile) -> Begin:
     return (None if value is None else read_begin(value)) or WHOLE
 
 
-def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequence[Snapshot], report: StateReport) -> None:
+def _follow(
+    task: LogFile,
+    begin: Begin,
+    start: Snapshot | None,
+    targets: Sequence[Snapshot],
+    report: StateReport,
+) -> None:
     """Derive up to the last target. Raises Unreadable, BadRecord, OSError."""
     state = State()
     last = begin.index - 1 if start is None else start.index
@@ -298,13 +403,26 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
             state.load(start.value)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             why = f"{start.file} cannot be read: {error!r}"
-            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{start.file}", None, *place(start.value, ()), why))
+            report.flaws.append(
+                Flaw(
+                    "state.keys",
+                    f"{os.path.basename(task.root)}/{start.file}",
+                    None,
+                    *place(start.value, ()),
+                    why,
+                )
+            )
             raise Unreadable(why) from error
         if last < begin.index - 1:
             if start.point[2] > begin.pos:
-                report.flaws.append(_of_log(task, start.file, start.value, "applied_end_pos", _foreign(start)))
+                report.flaws.append(
+                    _of_log(task, start.file, start.value, "applied_end_pos", _foreign(start))
+                )
             raise Unreadable(f"the log begins with entry {begin.index}, behind {start.file}")
-        if last == begin.index - 1 and (start.point[1], start.point[3]) != (begin.term, begin.chain):
+        if last == begin.index - 1 and (start.point[1], start.point[3]) != (
+            begin.term,
+            begin.chain,
+        ):
             raise _contradicted(task, start, (last, begin.term, begin.pos, begin.chain), report)
     report.first_index = last + 1
     stops = sorted({each.index for each in targets} | ({last} if last >= begin.index else set()))
@@ -328,22 +446,32 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
                 report.last_index = index
 
 
-def _contradicted(task: LogFile, snapshot: Snapshot, told: tuple[int | None, ...], report: StateReport) -> Unreadable:
-    """The log has another entry at the index of a snapshot. `told`: the values of `POINT` in the log."""
+def _contradicted(
+    task: LogFile, snapshot: Snapshot, told: tuple[int | None, ...], report: StateReport
+) -> Unreadable:
+    """The log has another entry at the index of a snapshot. `told`: the values of `POINT` in the
+    log."""
     if snapshot.file == OLDER:
         # The newest one is compared with its entry together with the other small files.
-        wrong = next(key for key, own, has in zip(POINT, snapshot.point, told, strict=True) if own != has)
+        wrong = next(
+            key for key, own, has in zip(POINT, snapshot.point, told, strict=True) if own != has
+        )
         report.flaws.append(_of_log(task, OLDER, snapshot.value, wrong, _foreign(snapshot)))
     return Unreadable(_foreign(snapshot))
 
 
 def _of_log(task: LogFile, file: str, value: dict[str, Any], key: str, proof: str) -> Flaw:
-    return Flaw("snapshot.log", f"{os.path.basename(task.root)}/{file}", None, *place(value, (key,)), proof)
+    return Flaw(
+        "snapshot.log", f"{os.path.basename(task.root)}/{file}", None, *place(value, (key,)), proof
+    )
 
 
 def _foreign(snapshot: Snapshot) -> str:
     """A snapshot counts if its entry is the one in the log."""
-    return f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the log has"
+    return (
+        f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the"
+        " log has"
+    )
 
 
 def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
@@ -354,7 +482,11 @@ def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
         bounds = place(snapshot.value, difference.path)
         if difference.moved:
             bounds = bounds[0], max(bounds[1], place(snapshot.value, difference.path[:-1])[1])
-        told = difference.text if touched is None else f"{difference.text}; entry {touched} was the last to touch it"
+        told = (
+            difference.text
+            if touched is None
+            else f"{difference.text}; entry {touched} was the last to touch it"
+        )
         rule = f"state.{difference.path[0]}" if difference.path[0] in KEYS else "state.keys"
         flaws.append(Flaw(rule, file, touched, *bounds, told))
     return flaws

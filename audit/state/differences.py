@@ -1,4 +1,5 @@
-"""Comparing two values: where a stored one differs from a derived one, and which bytes of a snapshot file hold that place."""
+"""Comparing two values: where a stored one differs from a derived one, and which bytes of a
+snapshot file hold that place."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place at which two values differ; `NOTHING` where a value is missing. `moved`: everything behind it in its list is shifted."""
+    """One place at which two values differ; `NOTHING` where a value is missing. `moved`: everything
+    behind it in its list is shifted."""
 
     path: Path
     derived: Any
@@ -38,11 +40,13 @@ class Difference:
 
 
 def differences(derived: Any, stored: Any, path: Path = ()) -> Iterator[Difference]:
-    """The innermost places at which two JSON values differ. For lists of different lengths only the first, because the rest is only
-    shifted."""
+    """The innermost places at which two JSON values differ. For lists of different lengths only the
+    first, because the rest is only shifted."""
     if isinstance(derived, dict) and isinstance(stored, dict):
         for key in sorted({*derived, *stored}):
-            yield from differences(derived.get(key, NOTHING), stored.get(key, NOTHING), (*path, key))
+            yield from differences(
+                derived.get(key, NOTHING), stored.get(key, NOTHING), (*path, key)
+            )
     elif isinstance(derived, list) and isinstance(stored, list):
         pairs = list(zip(derived, stored, strict=False))
         if len(derived) == len(stored):
@@ -63,14 +67,20 @@ def shown(value: Any) -> str:
 
 
 def place(value: dict[str, Any], path: Path) -> tuple[int, int]:
-    """The bytes first … last + 1 of the value at `path` in the file that holds `value` with its checksum, as in docs/format.md §9; for a
-    missing value, those of the innermost existing value around it."""
-    node: Any = {**value, "crc32c": crc(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())}
+    """The bytes first … last + 1 of the value at `path` in the file that holds `value` with its
+    checksum, as in docs/format.md §9; for a missing value, those of the innermost existing value
+    around it."""
+    node: Any = {
+        **value,
+        "crc32c": crc(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()),
+    }
     start = 0
     for step in path:
         if isinstance(node, dict) and step in node:
             before = [key for key in node if key < step]
-            start += 1 + sum(_length(key) + _length(node[key]) + 2 for key in before) + _length(step) + 1
+            start += (
+                1 + sum(_length(key) + _length(node[key]) + 2 for key in before) + _length(step) + 1
+            )
             node = node[step]
         elif isinstance(node, list) and step.isdigit() and int(step) < len(node):
             start += 1 + sum(_length(item) + 1 for item in node[: int(step)])

@@ -1,8 +1,8 @@
 """Messages of topics with a deduplication window: which of them a broker group still knows.
 
-A message is recorded only if its topic has a window and it has an id, as a digest and a place. Below feature level 3 the digest is that of
-the id. The number of known ids is limited, and the format defines which
-are forgotten first, so that every replica forgets the same ones.
+A message is recorded only if its topic has a window and it has an id, as a digest and a place.
+Below feature level 3 the digest is that of the id. The number of known ids is limited, and the
+format defines which are forgotten first, so that every replica forgets the same ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import numpy as np
 
 from ledgermq.audit.reading.columns import fire_time
 from ledgermq.audit.state.part import Part, Path
-from ledgermq.audit.state.reader import TIMER_TOPIC, WAITING_TOPICS, BadRecord, Entry, Messages, parent_of
+from ledgermq.audit.state.reader import (
+    TIMER_TOPIC,
+    WAITING_TOPICS,
+    BadRecord,
+    Entry,
+    Messages,
+    parent_of,
+)
 from ledgermq.audit.state.records import CONTENT_LEVEL, Level
 from ledgermq.audit.state.topics import Topics
 
@@ -30,7 +37,8 @@ Place = tuple[int, int, int, int]
 
 
 class Ids(Part):
-    """The key `ids`. In canonical form: {stored topic: [[digest in hexadecimal, store time, fire time, queue, offset], …]}."""
+    """The key `ids`. In canonical form: {stored topic: [[digest in hexadecimal, store time, fire
+    time, queue, offset], …]}."""
 
     keys = ("ids",)
 
@@ -46,14 +54,22 @@ class Ids(Part):
         windows = self._topics.windows
         if not windows:
             return
-        numbers = [at for at, topic in enumerate(messages.topics) if topic in WAITING_TOPICS or parent_of(topic) in windows]
-        rows = np.flatnonzero(np.isin(messages.topic_of, numbers) & (messages.origin == 0) & (messages.flag == 0))
+        numbers = [
+            at
+            for at, topic in enumerate(messages.topics)
+            if topic in WAITING_TOPICS or parent_of(topic) in windows
+        ]
+        rows = np.flatnonzero(
+            np.isin(messages.topic_of, numbers) & (messages.origin == 0) & (messages.flag == 0)
+        )
         for row in rows.tolist():
             topic = messages.topics[int(messages.topic_of[row])]
             properties = messages.properties(row)
             fire_ms = fire_time(messages.raw_properties(row)) if topic == TIMER_TOPIC else 0
             if fire_ms < 0:
-                raise BadRecord(*messages.place(row), "is on the timer topic but has no delivery time")
+                raise BadRecord(
+                    *messages.place(row), "is on the timer topic but has no delivery time"
+                )
             real = properties.get("REAL_TOPIC", "") if topic in WAITING_TOPICS else topic
             of = parent_of(real)
             message_id = properties.get("UNIQ_KEY")
@@ -63,7 +79,12 @@ class Ids(Part):
                 digest = blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest()
             else:
                 digest = content_digest(real, properties, messages.body(row))
-            place = int(messages.store_ms[row]), fire_ms, int(messages.queue[row]), int(messages.queue_offset[row])
+            place = (
+                int(messages.store_ms[row]),
+                fire_ms,
+                int(messages.queue[row]),
+                int(messages.queue_offset[row]),
+            )
             self._store(of, digest, place, int(messages.index[row]))
 
     def _store(self, topic: str, digest: bytes, place: Place, index: int) -> None:
@@ -88,7 +109,13 @@ class Ids(Part):
     def apply(self, entry: Entry) -> None:
         if entry.kind == "time-epoch":
             for known in self._ids.values():
-                known.update({digest: (entry.store_ms, *place[1:]) for digest, place in known.items() if place[0] > entry.store_ms})
+                known.update(
+                    {
+                        digest: (entry.store_ms, *place[1:])
+                        for digest, place in known.items()
+                        if place[0] > entry.store_ms
+                    }
+                )
         elif entry.kind == "topic" and not entry.fields.get("dedup_ms"):
             self._forget(self._topics.stored_of(entry))
 
@@ -99,13 +126,23 @@ class Ids(Part):
         self._count -= len(self._ids.pop(topic, ()))
 
     def values(self) -> dict[str, Any]:
-        return {"ids": {topic: [[digest.hex(), *place] for digest, place in known.items()] for topic, known in self._ids.items()}}
+        return {
+            "ids": {
+                topic: [[digest.hex(), *place] for digest, place in known.items()]
+                for topic, known in self._ids.items()
+            }
+        }
 
     def canonical(self, key: str, stored: Any) -> Any:
-        return {topic: [[digest.hex(), *place] for digest, place in _unpack(*columns)] for topic, columns in (stored or {}).items()}
+        return {
+            topic: [[digest.hex(), *place] for digest, place in _unpack(*columns)]
+            for topic, columns in (stored or {}).items()
+        }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        self._ids = {topic: dict(_unpack(*columns)) for topic, columns in (snapshot.get("ids") or {}).items()}
+        self._ids = {
+            topic: dict(_unpack(*columns)) for topic, columns in (snapshot.get("ids") or {}).items()
+        }
         self._count = sum(map(len, self._ids.values()))
 
     def touched(self, path: Path) -> int | None:
@@ -114,9 +151,14 @@ class Ids(Part):
 
 def content_digest(topic: str, properties: Mapping[str, str], body: bytes) -> bytes:
     """docs/format.md §11, `ids`: the digest from level 3 on."""
-    values = [topic, *(properties.get(name, "") for name in ("UNIQ_KEY", "KEYS", "__LMQ.KEYS", "__BORNHOST"))]
+    values = [
+        topic,
+        *(properties.get(name, "") for name in ("UNIQ_KEY", "KEYS", "__LMQ.KEYS", "__BORNHOST")),
+    ]
     parts = [len(value.encode()).to_bytes(4, "big") + value.encode() for value in values]
-    return blake2b(b"".join(parts) + body, digest_size=DIGEST_BYTES, person=b"LedgerMQ content").digest()
+    return blake2b(
+        b"".join(parts) + body, digest_size=DIGEST_BYTES, person=b"LedgerMQ content"
+    ).digest()
 
 
 def _unpack(digests: str, places: str) -> list[tuple[bytes, Place]]:
@@ -135,4 +177,9 @@ def _cut(data: bytes, size: int) -> list[bytes]:
 
 def _place(row: bytes) -> Place:
     number = int.from_bytes
-    return number(row[:6], "little"), number(row[6:12], "little"), number(row[12:14], "little"), number(row[14:], "little")
+    return (
+        number(row[:6], "little"),
+        number(row[6:12], "little"),
+        number(row[12:14], "little"),
+        number(row[14:], "little"),
+    )

@@ -1,7 +1,8 @@
-"""Lapsed leases, derived again: those that ended other than by their acknowledgement (docs/format.md §11, Lapsed leases).
+"""Lapsed leases, derived again: those that ended other than by their acknowledgement
+(docs/format.md §11, Lapsed leases).
 
-For each offset the last one counts. The most recently lapsed leases are remembered, and `since` is the number up to which others are
-forgotten. `delivery` reports when one lapses.
+For each offset the last one counts. The most recently lapsed leases are remembered, and `since` is
+the number up to which others are forgotten. `delivery` reports when one lapses.
 """
 
 from __future__ import annotations
@@ -60,13 +61,20 @@ class Lapsed:
             if (group, topic, queue, offset) in rows:
                 raise ValueError(f"offset {offset} has two lapsed leases")
             rows[group, topic, queue, offset] = lease
-        return {"since": columns["since"], "queues": columns["queues"], "rows": [[*place, lease] for place, lease in rows.items()]}
+        return {
+            "since": columns["since"],
+            "queues": columns["queues"],
+            "rows": [[*place, lease] for place, lease in rows.items()],
+        }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         """Start from an older snapshot. Errors as for `canonical`."""
         told = self.canonical(snapshot["lapsed"])
         self._since = told["since"]
-        self._leases = OrderedDict(((group, topic, queue, offset), lease) for group, topic, queue, offset, lease in told["rows"])
+        self._leases = OrderedDict(
+            ((group, topic, queue, offset), lease)
+            for group, topic, queue, offset, lease in told["rows"]
+        )
 
     def touched(self, at: int) -> int | None:
         """Index of the entry by which the lease at this place lapsed, if known."""

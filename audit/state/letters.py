@@ -1,4 +1,5 @@
-"""Settled dead letters, derived again: which were resent to their consumer group, and which purged (docs/format.md §11, Dead letters).
+"""Settled dead letters, derived again: which were resent to their consumer group, and which purged
+(docs/format.md §11, Dead letters).
 
 `delivery` is told of each message whose dead letter is resent: its group gets it again.
 """
@@ -38,7 +39,9 @@ class Letters(Part):
         topic, how, offsets = entry.fields["t"], entry.fields["h"], entry.fields["o"]
         places = entry.fields.get("p", [])
         if how not in SETTLEMENTS or len(places) != (len(offsets) if how == "resent" else 0):
-            raise ValueError(f"settles {len(offsets)} dead letters as {how!r} with {len(places)} places")
+            raise ValueError(
+                f"settles {len(offsets)} dead letters as {how!r} with {len(places)} places"
+            )
         begin = self._begins.begin(topic, QUEUE)
         for at, offset in enumerate(offsets):
             known = self._settled.setdefault(topic, {})
@@ -60,7 +63,9 @@ class Letters(Part):
                 del known[offset]
 
     def values(self) -> dict[str, Any]:
-        return {"letters": {topic: _ranges(known) for topic, known in self._settled.items() if known}}
+        return {
+            "letters": {topic: _ranges(known) for topic, known in self._settled.items() if known}
+        }
 
     def canonical(self, key: str, stored: Any) -> Any:
         return stored or {}
@@ -69,7 +74,9 @@ class Letters(Part):
         for topic, ranges in (snapshot.get("letters") or {}).items():
             if sum(end - first for first, end, _ in ranges) > ROWS_MAX:
                 raise ValueError(f"{topic} claims more settled dead letters than any log holds")
-            self._settled[topic] = {offset: how for first, end, how in ranges for offset in range(first, end)}
+            self._settled[topic] = {
+                offset: how for first, end, how in ranges for offset in range(first, end)
+            }
 
     def touched(self, path: Path) -> int | None:
         return self._touched.get(path[1]) if len(path) > 1 else None
@@ -80,6 +87,16 @@ def _ranges(known: Mapping[int, str]) -> list[list[Any]]:
     offsets = sorted(known)
     if not offsets:
         return []
-    cuts = [0, *(at for at, (one, other) in enumerate(pairwise(offsets), 1) if other != one + 1 or known[other] != known[one])]
+    cuts = [
+        0,
+        *(
+            at
+            for at, (one, other) in enumerate(pairwise(offsets), 1)
+            if other != one + 1 or known[other] != known[one]
+        ),
+    ]
     ends = [*cuts[1:], len(offsets)]
-    return [[offsets[low], offsets[high - 1] + 1, known[offsets[low]]] for low, high in zip(cuts, ends, strict=True)]
+    return [
+        [offsets[low], offsets[high - 1] + 1, known[offsets[low]]]
+        for low, high in zip(cuts, ends, strict=True)
+    ]

@@ -1,7 +1,8 @@
-"""Sets of lite topics, derived again: which lite topics the clients of a consumer group read, and where the group begins in them.
+"""Sets of lite topics, derived again: which lite topics the clients of a consumer group read, and
+where the group begins in them.
 
-A `lite` record changes one client's set (docs/format.md §11). A lite topic that is new to a client may need a place of the group; places
-are rows of `delivery`, which this part calls.
+A `lite` record changes one client's set (docs/format.md §11). A lite topic that is new to a client
+may need a place of the group; places are rows of `delivery`, which this part calls.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Lite(Part):
             stored = stored_name(fields["ns"], fields["name"])
             bound = fields.get("lite_topic", "")
             keep = stored_name(fields["ns"], bound) if bound and not fields["deleted"] else ""
-            self._forget([key for key in self._sets if key[0] == stored and key[1] != keep], entry.index)
+            self._forget(
+                [key for key in self._sets if key[0] == stored and key[1] != keep], entry.index
+            )
 
     def _change(self, index: int, fields: Mapping[str, Any]) -> None:
         group, topic = fields["g"], fields["t"]
@@ -57,7 +60,11 @@ class Lite(Part):
         begins = dict(fields["p"])
         before = self._sets.get(key) or _Set()
         added = dict.fromkeys(fields["a"])
-        lost = [name for name in before.names if name not in added] if fields["w"] else [n for n in fields["r"] if n in before.names]
+        lost = (
+            [name for name in before.names if name not in added]
+            if fields["w"]
+            else [n for n in fields["r"] if n in before.names]
+        )
         new = [name for name in added if name not in before.names]
         names = {name: None for name in (*before.names, *new) if name not in lost}
         self._put(key, _Set(max(before.version, fields["n"]), names), index)
@@ -69,7 +76,9 @@ class Lite(Part):
                 self._delivery.begin_at((group, stored, 0), self._places.end(stored, 0), index)
         for name in lost:
             stored = f"{topic}{LITE}{name}"
-            if (group, stored) not in self._readers and self._places.first_place(stored, 0) == self._places.end(stored, 0):
+            if (group, stored) not in self._readers and self._places.first_place(
+                stored, 0
+            ) == self._places.end(stored, 0):
                 self._delivery.leave((group, stored, 0), index)
 
     def _put(self, key: Key, wanted: _Set, index: int | None = None) -> None:
@@ -101,7 +110,10 @@ class Lite(Part):
         tree: dict[str, Any] = {}
         for group, topic, client in sorted(self._sets):
             known = self._sets[group, topic, client]
-            tree.setdefault(group, {}).setdefault(topic, {})[client] = [known.version, sorted(known.names)]
+            tree.setdefault(group, {}).setdefault(topic, {})[client] = [
+                known.version,
+                sorted(known.names),
+            ]
         return {"lite": tree}
 
     def canonical(self, key: str, stored: Any) -> Any:

@@ -1,5 +1,6 @@
-"""Defensive decoding of values in a snapshot: JSON objects with exactly the required keys, and columns of integers as base64 of deflated
-differences (docs/format.md §11). The audit's own decoder; every error is a ValueError.
+"""Defensive decoding of values in a snapshot: JSON objects with exactly the required keys, and
+columns of integers as base64 of deflated differences (docs/format.md §11). The audit's own decoder;
+every error is a ValueError.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 ROWS_MAX = 1 << 26
-"""No broker group holds this many rows: a column that claims more is damaged, and is not unpacked."""
+"""No broker group holds this many rows: a column that claims more is damaged, and is not
+unpacked."""
 _WIDTHS: dict[str, np.dtype[Any]] = {"q": np.dtype("<i8"), "i": np.dtype("<i4")}
 
 
@@ -21,18 +23,23 @@ def table(value: Any, *keys: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.40} is not an object")
     if keys and value.keys() != set(keys):
-        raise ValueError(f"an object has the keys {', '.join(sorted(value)) or '(none)'} instead of {', '.join(keys)}")
+        raise ValueError(
+            f"an object has the keys {', '.join(sorted(value)) or '(none)'} instead of"
+            f" {', '.join(keys)}"
+        )
     return value
 
 
 def unpack(text: Any, letter: str) -> list[int]:
-    """The numbers of a column of i64 (`q`) or i32 (`i`). Raises ValueError for a text that no writer produces."""
+    """The numbers of a column of i64 (`q`) or i32 (`i`). Raises ValueError for a text that no
+    writer produces."""
     if not isinstance(text, str):
         raise ValueError("a column must be text")
     width = _WIDTHS[letter]
     unpacker = zlib.decompressobj()
     try:
-        # b64decode raises binascii.Error, which is a ValueError. It ignores the bits of the last character that belong to no byte.
+        # b64decode raises binascii.Error, which is a ValueError. It ignores the bits of the last
+        # character that belong to no byte.
         packed = b64decode(text, validate=True)
         if b64encode(packed).decode() != text:
             raise ValueError("a column is no base64 that a writer produces")

@@ -1,4 +1,5 @@
-"""The ports between parts of the derived state: what one part asks another about queues and groups."""
+"""The ports between parts of the derived state: what one part asks another about queues and
+groups."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ class Places(Protocol):
     """Where groups begin, and queues end, at the current entry."""
 
     def first_place(self, topic: str, queue: int) -> int:
-        """The lowest place of a group in a queue; for a lite topic without a queue, where it will begin."""
+        """The lowest place of a group in a queue; for a lite topic without a queue, where it will
+        begin."""
         ...
 
     def end(self, topic: str, queue: int) -> int:

@@ -1,7 +1,8 @@
 """Producers of native frames: epochs, next sequence numbers, and the places of their last frames.
 
-Frames are found in columns; single steps are per frame, not per message. A frame that is split over two stretches is joined again: its
-second part continues where the first ended, with the FLAG that follows.
+Frames are found in columns; single steps are per frame, not per message. A frame that is split over
+two stretches is joined again: its second part continues where the first ended, with the FLAG that
+follows.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ class Producers(Part):
             if known is None or (known.epoch, known.sequence) != (run.epoch, run.sequence):
                 continue
             last = known.frames[-1] if known.frames else None
-            if run.position and last is not None and (last[1], last[2] + last[1]) == (run.position, run.index):
+            if (
+                run.position
+                and last is not None
+                and (last[1], last[2] + last[1]) == (run.position, run.index)
+            ):
                 last[1] += run.count
             else:
                 known.frames = [*known.frames, [run.sequence, run.count, run.index]][-FRAMES_KEPT:]
@@ -101,7 +106,12 @@ class Producers(Part):
         elif epoch >= known.epoch:
             known.epoch, known.owner = epoch, owner
             self._heard(number, known, entry.store_ms, entry.index)
-        if fields.get("d") and known.epoch == epoch and known.sequence == 0 and known.digest is None:
+        if (
+            fields.get("d")
+            and known.epoch == epoch
+            and known.sequence == 0
+            and known.digest is None
+        ):
             known.digest = 0
         self._next = max(self._next, number + 1)
 
@@ -129,20 +139,30 @@ class Producers(Part):
                 digest = told.pop() if told and isinstance(told[-1], int) else None
                 kept = [frames[at : at + 3] for at in range(0, len(frames), 3)]
                 owner = told[0] if told else ""
-                self._producers[number] = _Producer(epoch, sequence, last_ms, name, owner, kept, digest=digest)
+                self._producers[number] = _Producer(
+                    epoch, sequence, last_ms, name, owner, kept, digest=digest
+                )
 
     def touched(self, path: Path) -> int | None:
         if len(path) < 3 or path[1] not in ("unnamed", "named") or not path[2].isdigit():
             return None
-        rows = [known for known in self._producers.values() if bool(known.name) == (path[1] == "named")]
+        rows = [
+            known for known in self._producers.values() if bool(known.name) == (path[1] == "named")
+        ]
         return rows[int(path[2])].touched if int(path[2]) < len(rows) else None
 
 
 def content_digest(messages: Messages, first_row: int, count: int, before: int) -> int:
-    """docs/format.md §11, producers: the digest of a producer's messages, continued by consecutive ones."""
+    """docs/format.md §11, producers: the digest of a producer's messages, continued by consecutive
+    ones."""
     for row in range(first_row, first_row + count):
         body, properties = messages.body(row), messages.raw_properties(row)
-        said = len(body).to_bytes(4, "big") + body + len(properties).to_bytes(2, "big") + properties[ID_AT + DIGITS + 1 :]
+        said = (
+            len(body).to_bytes(4, "big")
+            + body
+            + len(properties).to_bytes(2, "big")
+            + properties[ID_AT + DIGITS + 1 :]
+        )
         before = crc32c(said, before >> 32) << 32 | crc32(said, before & 0xFFFFFFFF)
     return before
 
@@ -157,26 +177,40 @@ def find_runs(messages: Messages) -> Iterator[Run]:
     starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
     ids = _read_ids(messages, rows[np.concatenate([starts, stops - 1])])
     first, last = ids[: len(starts)], ids[len(starts) :]
-    # FLAG and place identify frames. The ids at both ends must confirm it; otherwise every message is checked.
+    # FLAG and place identify frames. The ids at both ends must confirm it; otherwise every message
+    # is checked.
     first[:, 2] += stops - starts - 1
     if (first != last).any():
         starts, stops = np.arange(len(rows)), np.arange(1, len(rows) + 1)
         last = _read_ids(messages, rows)
-    for start, stop, (producer, epoch, sequence) in zip(starts.tolist(), stops.tolist(), last.tolist(), strict=True):
+    for start, stop, (producer, epoch, sequence) in zip(
+        starts.tolist(), stops.tolist(), last.tolist(), strict=True
+    ):
         if producer >= 0:
-            place = sequence - (stop - start - 1), int(flag[start]) - 1, int(messages.store_ms[rows[stop - 1]])
-            yield Run(int(index[start]), stop - start, producer, epoch, *place, row=int(rows[start]))
+            place = (
+                sequence - (stop - start - 1),
+                int(flag[start]) - 1,
+                int(messages.store_ms[rows[stop - 1]]),
+            )
+            yield Run(
+                int(index[start]), stop - start, producer, epoch, *place, row=int(rows[start])
+            )
 
 
 def _read_ids(messages: Messages, rows: I64) -> I64:
-    """Producer, epoch and sequence number (docs/format.md §4.5), one row per message; −1 if it has no native id."""
+    """Producer, epoch and sequence number (docs/format.md §4.5), one row per message; −1 if it has
+    no native id."""
     data: U8 = np.frombuffer(messages.window, np.uint8)
-    places = np.minimum(messages.property_at[rows][:, None] + np.arange(ID_AT, ID_AT + DIGITS), len(data) - 1)
+    places = np.minimum(
+        messages.property_at[rows][:, None] + np.arange(ID_AT, ID_AT + DIGITS), len(data) - 1
+    )
     digits = data[places].astype(np.int64)
     values = np.where(digits >= ord("A"), digits - ord("A") + 10, digits - ord("0"))
     found = np.zeros((len(rows), 3), np.int64)
     for part, (start, stop) in enumerate(((10, 18), (18, 22), (22, 34))):
         for column in range(start, stop):
             found[:, part] = found[:, part] << 4 | values[:, column]
-    found[~native_ids(messages.window, messages.property_at[rows], messages.property_end[rows])] = -1
+    found[
+        ~native_ids(messages.window, messages.property_at[rows], messages.property_end[rows])
+    ] = -1
     return found

@@ -1,7 +1,9 @@
-"""The begin and end of the queues of a broker group: next offsets, minimums after trims, and lite topics that appeared and vanished.
+"""The begin and end of the queues of a broker group: next offsets, minimums after trims, and lite
+topics that appeared and vanished.
 
-Messages are counted in columns. A trim always ends at the start of a log file, so only the first offset of each queue in each file is kept;
-positions of single messages are not, except for the last one of each queue.
+Messages are counted in columns. A trim always ends at the start of a log file, so only the first
+offset of each queue in each file is kept; positions of single messages are not, except for the last
+one of each queue.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Queues(Part):
         self._lite: dict[str, dict[str, None]] = {}
         """Topic of kind lite → its lite topics that have a queue."""
         self._lite_begins: dict[str, int] = {}
-        """Lite topic → its first offset of the current incarnation, if that began after its first message."""
+        """Lite topic → its first offset of the current incarnation, if that began after its first
+        message."""
         self._floors: dict[str, int] = {}
         self._floors_at: dict[str, int] = {}
         self.gone: dict[str, None] = {}
@@ -102,7 +105,11 @@ class Queues(Part):
     def _count(queue: _Queue, messages: Messages, first: int, last: int) -> None:
         queue.starts.setdefault(messages.base, int(messages.queue_offset[first]))
         queue.end = int(messages.queue_offset[last]) + 1
-        queue.last = int(messages.pos[last]), int(messages.size[last]), messages.raw_properties(last)
+        queue.last = (
+            int(messages.pos[last]),
+            int(messages.size[last]),
+            messages.raw_properties(last),
+        )
         queue.counted_at = int(messages.index[last])
 
     def apply(self, entry: Entry) -> None:
@@ -119,7 +126,9 @@ class Queues(Part):
                 queue = self._queues[topic, 0]
                 if queue.low == queue.end:
                     self.gone[topic] = None
-                    self._floors[parent] = max(self._floors.get(parent, 0), -(-queue.end // STEP) * STEP)
+                    self._floors[parent] = max(
+                        self._floors.get(parent, 0), -(-queue.end // STEP) * STEP
+                    )
                     self._floors_at[parent] = entry.index
         for topic in self.gone:
             del self._lite[parent_of(topic)][topic], self._queues[topic, 0]
@@ -139,7 +148,10 @@ class Queues(Part):
             if queue.end:
                 ends.setdefault(topic, {})[str(number)] = queue.end
             if queue.low is not None:
-                lows.setdefault(topic, {})[str(number)] = [queue.low, None if queue.gone is None else list(queue.gone)]
+                lows.setdefault(topic, {})[str(number)] = [
+                    queue.low,
+                    None if queue.gone is None else list(queue.gone),
+                ]
         return {"queues": ends, "minimums": lows, "lite_floors": dict(self._floors)}
 
     def canonical(self, key: str, stored: Any) -> Any:
@@ -148,7 +160,11 @@ class Queues(Part):
     def touched(self, path: Path) -> int | None:
         if path[0] == "lite_floors":
             return self._floors_at.get(path[1]) if len(path) > 1 else None
-        queue = self._queues.get((path[1], int(path[2]))) if len(path) > 2 and path[2].isdigit() else None
+        queue = (
+            self._queues.get((path[1], int(path[2])))
+            if len(path) > 2 and path[2].isdigit()
+            else None
+        )
         if queue is None:
             return None
         return queue.counted_at if path[0] == "queues" else queue.trimmed_at
@@ -156,9 +172,12 @@ class Queues(Part):
     # Beginning with an older snapshot
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """The snapshot does not say where the kept messages are: `warm` follows with all of them."""
+        """The snapshot does not say where the kept messages are: `warm` follows with all of
+        them."""
         self._begin = snapshot["retained"]["begin_index"]
-        self.stored = any(told.get("stored") is True for _, _, told in snapshot["retained"]["trims"][-1:])
+        self.stored = any(
+            told.get("stored") is True for _, _, told in snapshot["retained"]["trims"][-1:]
+        )
         self._floors = dict(snapshot.get("lite_floors") or {})
         for topic, ends in snapshot["queues"].items():
             for queue, end in ends.items():
@@ -172,10 +191,13 @@ class Queues(Part):
         for parent, fields in snapshot["topics"].items():
             if fields.get("begin_pos"):
                 # Valid until the first message of the current incarnation is read.
-                self._lite_begins |= {topic: self._queues[topic, 0].end for topic in self.lite_topics(parent)}
+                self._lite_begins |= {
+                    topic: self._queues[topic, 0].end for topic in self.lite_topics(parent)
+                }
 
     def warm(self, messages: Messages, topics: Mapping[str, Any]) -> None:
-        """Entries of the log that the loaded snapshot covers. `topics`: its value under that key."""
+        """Entries of the log that the loaded snapshot covers. `topics`: its value under that
+        key."""
         for key, first, last in _queues_in(messages):
             queue = self._queues.get(key)
             if queue is None or int(messages.queue_offset[last]) < (queue.low or 0):
@@ -184,12 +206,16 @@ class Queues(Part):
             end, counted_at = queue.end, queue.counted_at
             self._count(queue, messages, first, last)
             queue.end, queue.counted_at = end, counted_at
-            begin_pos = topics.get(parent_of(key[0]), {}).get("begin_pos", 0) if LITE in key[0] else 0
+            begin_pos = (
+                topics.get(parent_of(key[0]), {}).get("begin_pos", 0) if LITE in key[0] else 0
+            )
             if begin_pos:
                 rows = messages.rows_of(key[0])
                 later = rows[messages.pos[rows] >= begin_pos]
                 if len(later):
-                    self._lite_begins[key[0]] = min(self._lite_begins[key[0]], int(messages.queue_offset[later[0]]))
+                    self._lite_begins[key[0]] = min(
+                        self._lite_begins[key[0]], int(messages.queue_offset[later[0]])
+                    )
 
 
 def _queues_in(messages: Messages) -> Iterator[tuple[tuple[str, int], int, int]]:
@@ -199,7 +225,11 @@ def _queues_in(messages: Messages) -> Iterator[tuple[tuple[str, int], int, int]]
     edges = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(order)]
     for start, stop in pairwise(edges):
         first, last = int(order[start]), int(order[stop - 1])
-        yield (messages.topics[int(messages.topic_of[first])], int(messages.queue[first])), first, last
+        yield (
+            (messages.topics[int(messages.topic_of[first])], int(messages.queue[first])),
+            first,
+            last,
+        )
 
 
 def _trim(topic: str, queue: _Queue, entry: Entry) -> None:
@@ -210,4 +240,8 @@ def _trim(topic: str, queue: _Queue, entry: Entry) -> None:
     if not before or queue.low == queue.end:
         return
     queue.trimmed_at = entry.index
-    queue.low, queue.gone = (min(queue.starts.values()), None) if queue.starts else (queue.end, unit_of(topic, *queue.last))
+    queue.low, queue.gone = (
+        (min(queue.starts.values()), None)
+        if queue.starts
+        else (queue.end, unit_of(topic, *queue.last))
+    )

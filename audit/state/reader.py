@@ -1,8 +1,10 @@
-"""The entries of a log in order, for deriving state from them: plain messages as columns, the others one by one.
+"""The entries of a log in order, for deriving state from them: plain messages as columns, the
+others one by one.
 
-An entry is *of interest* if it is more than a message: control records, half messages, and messages made from another entry (docs/format.md
-§4.3). Only these become objects. Some control records take effect between the messages before and behind them; such an entry is a stretch
-by itself. Nothing is judged: a log that cannot be followed ends the reading with `Unreadable`.
+An entry is *of interest* if it is more than a message: control records, half messages, and messages
+made from another entry (docs/format.md §4.3). Only these become objects. Some control records take
+effect between the messages before and behind them; such an entry is a stretch by itself. Nothing is
+judged: a log that cannot be followed ends the reading with `Unreadable`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ HALF_TOPIC = "rmq_sys_ledgermq_half"
 WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
 
 TURNING = frozenset({"topic", "producer", "trim", "lite", "level", "time-epoch"})
-"""Kinds of control records that take effect exactly at their place: before their own message is in its queue, and between all others."""
+"""Kinds of control records that take effect exactly at their place: before their own message is in
+its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
 """The kind of an entry that is not a control record."""
 VERSIONS = {"membership": (1, 2, 3, 4), "producer": (1, 2), "seal": (1, 2), "trim": (1, 2)}
@@ -61,7 +64,8 @@ class Unknown(Unreadable):
 
 
 class BadRecord(Unreadable):
-    """A record that affects the state, in the entry at `index` and position `pos`, does not conform to docs/format.md §11."""
+    """A record that affects the state, in the entry at `index` and position `pos`, does not conform
+    to docs/format.md §11."""
 
     def __init__(self, index: int, pos: int, size: int, why: str) -> None:
         super().__init__(f"entry {index} is a record that {why}")
@@ -74,16 +78,18 @@ def stored_name(namespace: str, name: str) -> str:
 
 
 def parent_of(topic: str) -> str:
-    """The topic of kind lite to which a stored lite topic belongs; other topics are returned unchanged. For a client of a broadcasting
-    group, the group."""
+    """The topic of kind lite to which a stored lite topic belongs; other topics are returned
+    unchanged. For a client of a broadcasting group, the group."""
     return topic.partition(LITE)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of interest. `pos`: of the entry; its record is 48 bytes behind. `origin`: index of the entry that it was made from, or 0.
+    """One entry of interest. `pos`: of the entry; its record is 48 bytes behind. `origin`: index of
+    the entry that it was made from, or 0.
 
-    For a control record `kind` is its tag, `fields` its JSON body and `body` the bytes of the body; for other entries they are empty.
+    For a control record `kind` is its tag, `fields` its JSON body and `body` the bytes of the body;
+    for other entries they are empty.
     """
 
     index: int
@@ -113,7 +119,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Consecutive entries as columns: every entry is a message of some queue. `pos` as in `Entry`; `chain`: the stored word."""
+    """Consecutive entries as columns: every entry is a message of some queue. `pos` as in `Entry`;
+    `chain`: the stored word."""
 
     index: I64
     term: I64
@@ -183,16 +190,22 @@ class Messages:
         return parse_properties(self.raw_properties(row))
 
     def unit(self, row: int) -> tuple[int, int, int]:
-        """The consume queue unit of one message: physical offset, TOTALSIZE, tags code (for a message on the timer topic its delivery
-        time)."""
-        return unit_of(self.topics[int(self.topic_of[row])], int(self.pos[row]), int(self.size[row]), self.raw_properties(row))
+        """The consume queue unit of one message: physical offset, TOTALSIZE, tags code (for a
+        message on the timer topic its delivery time)."""
+        return unit_of(
+            self.topics[int(self.topic_of[row])],
+            int(self.pos[row]),
+            int(self.size[row]),
+            self.raw_properties(row),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Consecutive entries: `messages` are all of them, `entries` those of interest among them.
 
-    `turning`: the only entry takes effect before its own message counts. Otherwise all messages count before the first entry takes effect.
+    `turning`: the only entry takes effect before its own message counts. Otherwise all messages
+    count before the first entry takes effect.
     """
 
     messages: Messages
@@ -203,13 +216,21 @@ class Stretch:
     def last(self) -> tuple[int, int, int, int, int]:
         """Index, term, end position, chain CRC and store time of the last entry."""
         m = self.messages
-        return int(m.index[-1]), int(m.term[-1]), int(m.pos[-1] + m.size[-1]), int(m.chain[-1]), int(m.store_ms[-1])
+        return (
+            int(m.index[-1]),
+            int(m.term[-1]),
+            int(m.pos[-1] + m.size[-1]),
+            int(m.chain[-1]),
+            int(m.store_ms[-1]),
+        )
 
 
 def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterator[Stretch]:
-    """The log from its begin up to the highest of `stops` (indexes; each is the last of a stretch), which were known before the call.
+    """The log from its begin up to the highest of `stops` (indexes; each is the last of a stretch),
+    which were known before the call.
 
-    Raises Unreadable if the log does not reach that far, BadRecord for an invalid control record, OSError.
+    Raises Unreadable if the log does not reach that far, BadRecord for an invalid control record,
+    OSError.
     """
     last, following = max(stops), begin.index
     for part in task.log_so_far(begin.pos):
@@ -218,7 +239,9 @@ def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterato
         with open_file(part.path) as file:
             for piece in Walk(part, file, file.size).pieces():
                 count = min(piece.count, last + 1 - following)
-                if not (piece.rows["index"][:count] == np.arange(following, following + count)).all():
+                if not (
+                    piece.rows["index"][:count] == np.arange(following, following + count)
+                ).all():
                     raise Unreadable(f"the log has no entry {following}, but later ones")
                 # Bytes behind the last stop may be half-written.
                 yield from _cut(piece, read_messages(part.base, piece, count), stops)
@@ -230,7 +253,9 @@ def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterato
 
 def _cut(piece: Piece, messages: Messages, stops: Sequence[int]) -> Iterator[Stretch]:
     """The stretches of one piece."""
-    control = np.array([topic in CONTROL_TOPICS or topic == HALF_TOPIC for topic in messages.topics], np.bool_)
+    control = np.array(
+        [topic in CONTROL_TOPICS or topic == HALF_TOPIC for topic in messages.topics], np.bool_
+    )
     rows = np.flatnonzero(control[messages.topic_of] | (messages.origin != 0)).tolist()
     entries = [(row, read_entry(piece, messages, row)) for row in rows]
     first, count = int(messages.index[0]), len(messages)
@@ -248,13 +273,18 @@ def _cut(piece: Piece, messages: Messages, stops: Sequence[int]) -> Iterator[Str
 
 
 def read_messages(base: int, piece: Piece, count: int) -> Messages:
-    """The first `count` entries of a piece, at least one. Raises Unreadable for a record that cannot be parsed."""
+    """The first `count` entries of a piece, at least one. Raises Unreadable for a record that
+    cannot be parsed."""
     rows, offsets, sizes = piece.rows[:count], piece.offsets[:count], piece.sizes[:count]
     data: U8 = np.frombuffer(piece.window, np.uint8)
     ends = offsets + sizes
     wide = rows["record_magic"] == RECORD_V2
     body_bytes = rows["body_bytes"].astype(np.int64)
-    fits = (wide | (rows["record_magic"] == RECORD_V1)) & (body_bytes >= 0) & (body_bytes <= sizes - HEADER_BYTES - RECORD_FIXED_BYTES - 3)
+    fits = (
+        (wide | (rows["record_magic"] == RECORD_V1))
+        & (body_bytes >= 0)
+        & (body_bytes <= sizes - HEADER_BYTES - RECORD_FIXED_BYTES - 3)
+    )
     at = offsets + HEADER_BYTES + RECORD_FIXED_BYTES + np.where(fits, body_bytes, 0)
     topic_bytes = np.where(wide, data[at].astype(np.int64) << 8 | data[at + 1], data[at])
     topic_at = at + 1 + wide
@@ -264,7 +294,9 @@ def read_messages(base: int, piece: Piece, count: int) -> Messages:
     property_at = length_at + 2
     fits &= property_at + (data[length_at].astype(np.int64) << 8 | data[length_at + 1]) == ends
     if not fits.all():
-        raise Unreadable(f"entry {int(rows['index'][int(np.argmin(fits))])} is not a message record")
+        raise Unreadable(
+            f"entry {int(rows['index'][int(np.argmin(fits))])} is not a message record"
+        )
     topic_of, topics = intern(data, topic_at, topic_bytes)
     return Messages(
         index=rows["index"].astype(np.int64),
@@ -289,14 +321,19 @@ def read_messages(base: int, piece: Piece, count: int) -> Messages:
 def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
     """One entry of interest, with its CRC verified. Raises Unreadable, BadRecord."""
     offset, size, index = int(piece.offsets[row]), int(piece.sizes[row]), int(messages.index[row])
-    if crc(memoryview(piece.window)[offset + HEADER_BYTES : offset + size]) != int(piece.rows["body_crc"][row]):
+    if crc(memoryview(piece.window)[offset + HEADER_BYTES : offset + size]) != int(
+        piece.rows["body_crc"][row]
+    ):
         raise Unreadable(f"entry {index} is damaged")
     topic, pos = messages.topics[int(messages.topic_of[row])], int(messages.pos[row])
     properties = messages.properties(row)
     kind, body, fields = "", b"", NO_FIELDS
     if topic in CONTROL_TOPICS:
         start = offset + HEADER_BYTES + RECORD_FIXED_BYTES
-        kind, body = properties.get("TAGS", ""), piece.window[start : start + int(piece.rows["body_bytes"][row])]
+        kind, body = (
+            properties.get("TAGS", ""),
+            piece.window[start : start + int(piece.rows["body_bytes"][row])],
+        )
         fields = read_fields(kind, body, (index, pos, size))
     return Entry(
         index=index,
@@ -316,8 +353,8 @@ def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
 
 
 def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
-    """The JSON object in a control record. `place`: index, position and size of its entry. Raises BadRecord, and Unknown for a later
-    version of it."""
+    """The JSON object in a control record. `place`: index, position and size of its entry. Raises
+    BadRecord, and Unknown for a later version of it."""
     versions = VERSIONS.get(kind, (1,))
     try:
         fields = json.loads(body)
@@ -327,7 +364,9 @@ def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str
         raise BadRecord(*place, "is not a JSON object with a version")
     if fields["v"] not in versions:
         what = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
-        raise Unknown(f"{what}, and this program knows {max(versions)}; audit with the version that wrote it")
+        raise Unknown(
+            f"{what}, and this program knows {max(versions)}; audit with the version that wrote it"
+        )
     return fields
 
 
@@ -339,5 +378,9 @@ def parse_properties(text: bytes) -> dict[str, str]:
 
 def unit_of(topic: str, pos: int, size: int, properties: bytes) -> tuple[int, int, int]:
     """The consume queue unit (docs/format.md §6) of the message in the entry at `pos`."""
-    code = fire_time(properties) if topic == TIMER_TOPIC else tags_code(parse_properties(properties).get("TAGS", "").encode())
+    code = (
+        fire_time(properties)
+        if topic == TIMER_TOPIC
+        else tags_code(parse_properties(properties).get("TAGS", "").encode())
+    )
     return pos + HEADER_BYTES, size - HEADER_BYTES, code

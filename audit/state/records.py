@@ -1,4 +1,5 @@
-"""State that control records contain directly: consumer groups, members, level, committed offsets, and retention of the log itself."""
+"""State that control records contain directly: consumer groups, members, level, committed offsets,
+and retention of the log itself."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ class Groups(Part):
             self._groups.pop(stored, None)
             return
         told = {name: fields[name] for name in ("ns", "name", "max_attempts", "fifo")}
-        self._groups[stored] = told | {name: fields[name] for name in ("backoff", "lite_topic", "broadcast") if fields.get(name)}
+        self._groups[stored] = told | {
+            name: fields[name]
+            for name in ("backoff", "lite_topic", "broadcast")
+            if fields.get(name)
+        }
 
     def values(self) -> dict[str, Any]:
         return {"groups": self._groups}
@@ -65,10 +70,14 @@ class Members(Part):
         if entry.kind != "membership":
             return
         told: dict[str, Any] = {
-            role: {node: {name: known[name] for name in NODE_FACTS if known.get(name)} for node, known in nodes.items()}
+            role: {
+                node: {name: known[name] for name in NODE_FACTS if known.get(name)}
+                for node, known in nodes.items()
+            }
             for role, nodes in ((role, entry.fields[role]) for role in ("voters", "learners"))
         }
-        # Present for groups with appointed masters, and for groups that are changing their replication.
+        # Present for groups with appointed masters, and for groups that are changing their
+        # replication.
         names = "rule", "since", "towards", "min_in_sync"
         rule: dict[str, Any] = {name: entry.fields[name] for name in names if name in entry.fields}
         self._members, self._touched = {"index": entry.index, **told, **rule}, entry.index
@@ -111,7 +120,10 @@ class Level(Part):
 
 def _known(level: int, where: str) -> int:
     if level > LEVEL_MAX:
-        what = f"{where} gives the broker group level {level}, and this program knows levels up to {LEVEL_MAX}"
+        what = (
+            f"{where} gives the broker group level {level}, and this program knows levels up to"
+            f" {LEVEL_MAX}"
+        )
         raise Unknown(f"{what}; audit with the version that wrote it")
     return level
 
@@ -135,19 +147,29 @@ class Offsets(Part):
                     self._pairs.setdefault((group, topic), {})[queue] = offset
                     self._touched[group, topic] = entry.index
         elif entry.kind == "reset" and (fields["g"], fields["t"]) in self._pairs:
-            self._pairs[fields["g"], fields["t"]].update({queue: offset for queue, offset in fields["q"]})
+            self._pairs[fields["g"], fields["t"]].update(
+                {queue: offset for queue, offset in fields["q"]}
+            )
             self._touched[fields["g"], fields["t"]] = entry.index
         elif entry.kind == "group" and fields["deleted"]:
             gone = stored_name(fields["ns"], fields["name"])
-            self._pairs = {pair: rows for pair, rows in self._pairs.items() if gone not in (pair[0], parent_of(pair[0]))}
+            self._pairs = {
+                pair: rows
+                for pair, rows in self._pairs.items()
+                if gone not in (pair[0], parent_of(pair[0]))
+            }
 
     def topic_ended(self, topic: str, entry: Entry) -> None:
-        self._pairs = {pair: rows for pair, rows in self._pairs.items() if parent_of(pair[1]) != topic}
+        self._pairs = {
+            pair: rows for pair, rows in self._pairs.items() if parent_of(pair[1]) != topic
+        }
 
     def values(self) -> dict[str, Any]:
         groups: dict[str, dict[str, dict[str, int]]] = {}
         for (group, topic), rows in self._pairs.items():
-            groups.setdefault(group, {})[topic] = {str(queue): offset for queue, offset in rows.items()}
+            groups.setdefault(group, {})[topic] = {
+                str(queue): offset for queue, offset in rows.items()
+            }
         return {"offsets": groups}
 
     def canonical(self, key: str, stored: Any) -> Any:
@@ -163,7 +185,8 @@ class Offsets(Part):
 
 
 class LogTree:
-    """The log tree: the hashes of its leaves, which are the sealed files of the log in their order (docs/format.md §11)."""
+    """The log tree: the hashes of its leaves, which are the sealed files of the log in their order
+    (docs/format.md §11)."""
 
     def __init__(self, first: int, end: int) -> None:
         self.value: dict[str, Any] = {"first": first, "base": None, "next": first, "end": end}
@@ -173,17 +196,23 @@ class LogTree:
         """Add the sealed files that continue the tree."""
         waiting = {seal["first"]: seal for seal in seals if "tree" in seal}
         while (seal := waiting.pop(self.value["next"], None)) is not None:
-            self._add(seal["base"], seal["last"] + 1, seal["end"], bytes.fromhex(seal["tree"]["root"]))
+            self._add(
+                seal["base"], seal["last"] + 1, seal["end"], bytes.fromhex(seal["tree"]["root"])
+            )
 
     def trim(self, fields: Mapping[str, Any]) -> None:
         """Add a leaf without a root for entries that went before they were in a leaf."""
         if fields["begin"] > self.value["next"]:
             gone = [base for base, _ in fields["files"] if base >= self.value["end"]]
-            self._add(min(gone, default=self.value["end"]), fields["begin"], fields["pos"], bytes(32))
+            self._add(
+                min(gone, default=self.value["end"]), fields["begin"], fields["pos"], bytes(32)
+            )
 
     def _add(self, base: int, following: int, end: int, root: bytes) -> None:
         first = self.value["next"]
-        leaf = b"".join(number.to_bytes(8, "big") for number in (base, first, following - first, end))
+        leaf = b"".join(
+            number.to_bytes(8, "big") for number in (base, first, following - first, end)
+        )
         self._leaves += hashlib.sha256(b"\0LMQTREE1" + leaf + root).digest()
         begin = base if self.value["base"] is None else self.value["base"]
         self.value |= {"base": begin, "next": following, "end": end}
@@ -207,7 +236,12 @@ class Retained(Part):
     def __init__(self) -> None:
         self._tree: LogTree | None = None
         self._level = 1
-        self._begin: dict[str, Any] = {"begin_index": 0, "begin_pos": 0, "begin_term": -1, "begin_chain": None}
+        self._begin: dict[str, Any] = {
+            "begin_index": 0,
+            "begin_pos": 0,
+            "begin_term": -1,
+            "begin_chain": None,
+        }
         self._seals: dict[int, dict[str, Any]] = {}
         self._trims: list[list[Any]] = []
         self._digest = ""
@@ -225,11 +259,17 @@ class Retained(Part):
                 # The tree begins behind the last file that was sealed before.
                 last = max(self._seals.values(), key=lambda seal: seal["last"], default=None)
                 begin = self._begin["begin_index"], self._begin["begin_pos"]
-                self._tree = LogTree(*begin) if last is None else LogTree(last["last"] + 1, last["end"])
+                self._tree = (
+                    LogTree(*begin) if last is None else LogTree(last["last"] + 1, last["end"])
+                )
 
     def _seal(self, entry: Entry) -> None:
         base = entry.fields["base"]
-        if base < self._begin["begin_pos"] or base in self._seals or (self._tree is not None and "tree" not in entry.fields):
+        if (
+            base < self._begin["begin_pos"]
+            or base in self._seals
+            or (self._tree is not None and "tree" not in entry.fields)
+        ):
             return
         names = ("base", "first", "last", "end", "sha256", "replicas", "tree")
         self._seals[base] = {name: entry.fields[name] for name in names if name in entry.fields}
@@ -241,12 +281,21 @@ class Retained(Part):
         fields = entry.fields
         if fields["begin"] <= self._begin["begin_index"]:
             return
-        self._begin = dict(zip(self._begin, [fields[name] for name in ("begin", "pos", "term", "chain")], strict=True))
+        self._begin = dict(
+            zip(
+                self._begin,
+                [fields[name] for name in ("begin", "pos", "term", "chain")],
+                strict=True,
+            )
+        )
         self._seals = {base: seal for base, seal in self._seals.items() if base >= fields["pos"]}
         if self._tree is not None:
             self._tree.trim(fields)
             self._tree.take(self._seals.values())
-        told = {name: fields[name] for name in ("begin", "pos", "term", "chain", "from", "files", "reason")}
+        told = {
+            name: fields[name]
+            for name in ("begin", "pos", "term", "chain", "from", "files", "reason")
+        }
         told |= {"stored": True} if fields.get("stored") else {}
         self._trims = [*self._trims, [entry.index, entry.store_ms, told]][-TRIMS_KEPT:]
         self._digest = hashlib.sha256(self._digest.encode() + entry.body).hexdigest()
@@ -255,7 +304,15 @@ class Retained(Part):
     def values(self) -> dict[str, Any]:
         seals = [self._seals[base] for base in sorted(self._seals)]
         tree = {} if self._tree is None else {"tree": self._tree.values()}
-        return {"retained": {**self._begin, "seals": seals, "trims": self._trims, "trim_digest": self._digest, **tree}}
+        return {
+            "retained": {
+                **self._begin,
+                "seals": seals,
+                "trims": self._trims,
+                "trim_digest": self._digest,
+                **tree,
+            }
+        }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         retained = snapshot["retained"]

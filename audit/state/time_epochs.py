@@ -1,4 +1,5 @@
-"""The key `time_epochs`: where a store time fell because an operator said so (docs/format.md §11, Time epochs)."""
+"""The key `time_epochs`: where a store time fell because an operator said so (docs/format.md §11,
+Time epochs)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class TimeEpochs(Part):
         return {"time_epochs": self._begins or None}
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        self._begins = [[int(number) for number in row] for row in snapshot.get("time_epochs") or ()]
+        self._begins = [
+            [int(number) for number in row] for row in snapshot.get("time_epochs") or ()
+        ]
 
     def touched(self, path: Path) -> int | None:
         return self._touched

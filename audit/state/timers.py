@@ -1,6 +1,8 @@
-"""Timers, derived again: the waiting delayed messages, as one watermark and a wheel of slots (docs/format.md §4.4 and §11, Timers).
+"""Timers, derived again: the waiting delayed messages, as one watermark and a wheel of slots
+(docs/format.md §4.4 and §11, Timers).
 
-Waiting messages are counted, and their slots maintained, in columns; only marks and records are processed one by one.
+Waiting messages are counted, and their slots maintained, in columns; only marks and records are
+processed one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Mark = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """The last minute whose messages were put into a slot, and the place of the first of them: its offset, and its physical offset."""
+    """The last minute whose messages were put into a slot, and the place of the first of them: its
+    offset, and its physical offset."""
 
     minute: int
     first: int
@@ -35,7 +38,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Former:
-    """What waited above the watermark when a time epoch began. `slots`: minute → its first message then, and the end of its slot then."""
+    """What waited above the watermark when a time epoch began. `slots`: minute → its first message
+    then, and the end of its slot then."""
 
     watermark: Mark
     slots: dict[int, tuple[int, int, int]]
@@ -62,7 +66,8 @@ class _Wheel:
     ahead: Mark | None = None
     """The lowest watermark that a time epoch lowered, until the watermark reaches it again."""
     recalled: dict[tuple[int, Mark], int] = field(default_factory=dict)
-    """(minute it is due in, first place) → delivery time. One place may occur with several times, because it is not looked up."""
+    """(minute it is due in, first place) → delivery time. One place may occur with several times,
+    because it is not looked up."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
 
@@ -107,22 +112,41 @@ class Timers(Part):
             self._pass((int(fire_ms), int(offset)), entry.index)
 
     def _turn_back(self, entry: Entry) -> None:
-        """A time epoch begins. A watermark ahead of its time is lowered, and what waits above is kept apart."""
+        """A time epoch begins. A watermark ahead of its time is lowered, and what waits above is
+        kept apart."""
         wheel, now_ms = self._wheel, entry.store_ms
         if wheel.watermark[0] <= now_ms:
             return
         first = wheel.watermark[0] // MINUTE_MS
-        rows = {slot.minute: (slot.first, slot.physical_offset, number) for number, slot in wheel.slots.items() if slot.minute >= first}
-        kept = {minute: (at, place, self._queues.end(TIMER_TOPIC, number)) for minute, (at, place, number) in rows.items()}
+        rows = {
+            slot.minute: (slot.first, slot.physical_offset, number)
+            for number, slot in wheel.slots.items()
+            if slot.minute >= first
+        }
+        kept = {
+            minute: (at, place, self._queues.end(TIMER_TOPIC, number))
+            for minute, (at, place, number) in rows.items()
+        }
         ahead = wheel.watermark if wheel.ahead is None else min(wheel.ahead, wheel.watermark)
-        self._wheel = _Wheel((now_ms, -1), {}, _Former(wheel.watermark, kept) if kept else None, ahead, {}, wheel.counts)
+        self._wheel = _Wheel(
+            (now_ms, -1),
+            {},
+            _Former(wheel.watermark, kept) if kept else None,
+            ahead,
+            {},
+            wheel.counts,
+        )
         self._put_recalled(wheel.recalled)
-        self._touched |= dict.fromkeys(("watermark", "recalled", "slots", "former", "ahead"), entry.index)
+        self._touched |= dict.fromkeys(
+            ("watermark", "recalled", "slots", "former", "ahead"), entry.index
+        )
 
     def _put_recalled(self, recalled: Mapping[tuple[int, Mark], int]) -> None:
-        """Recalled messages by the minute in which they are due, which depends on `ahead`. The last one of a place in a minute counts."""
+        """Recalled messages by the minute in which they are due, which depends on `ahead`. The last
+        one of a place in a minute counts."""
         self._wheel.recalled = {
-            (_due_ms(self._wheel, place, deliver_ms) // MINUTE_MS, place): deliver_ms for (_, place), deliver_ms in sorted(recalled.items())
+            (_due_ms(self._wheel, place, deliver_ms) // MINUTE_MS, place): deliver_ms
+            for (_, place), deliver_ms in sorted(recalled.items())
         }
 
     def _recall(self, deliver_ms: int, place: Mark, index: int) -> None:
@@ -138,7 +162,8 @@ class Timers(Part):
         self._count("recalled", 1, index)
 
     def _pass(self, to: Mark, index: int) -> None:
-        """Everything up to this mark is done. Recalled messages due in an earlier minute are forgotten."""
+        """Everything up to this mark is done. Recalled messages due in an earlier minute are
+        forgotten."""
         wheel = self._wheel
         if wheel.former is not None and wheel.former.has(to):
             if to > wheel.former.watermark:
@@ -155,7 +180,9 @@ class Timers(Part):
             self._touched["ahead"] = index
         minute = to[0] // MINUTE_MS
         if minute > wheel.watermark[0] // MINUTE_MS:
-            kept = {key: deliver_ms for key, deliver_ms in wheel.recalled.items() if key[0] >= minute}
+            kept = {
+                key: deliver_ms for key, deliver_ms in wheel.recalled.items() if key[0] >= minute
+            }
             if len(kept) < len(wheel.recalled):
                 wheel.recalled = kept
                 self._touched["recalled"] = index
@@ -178,7 +205,9 @@ class Timers(Part):
 
     def touched(self, path: Path) -> int | None:
         if len(path) > 2 and path[1] == "slots":
-            found = [slot.index for slot in self._wheel.slots.values() if str(slot.minute) == path[2]]
+            found = [
+                slot.index for slot in self._wheel.slots.values() if str(slot.minute) == path[2]
+            ]
             return found[0] if found else self._touched.get("watermark")
         if path[1:2] == ("former",):
             return self._touched.get("former")
@@ -187,13 +216,20 @@ class Timers(Part):
 
 
 def _as_tree(wheel: _Wheel) -> dict[str, Any]:
-    """Watermark, slots by minute from the watermark's on, recalled messages by the minute they are due in and their place, and counts."""
+    """Watermark, slots by minute from the watermark's on, recalled messages by the minute they are
+    due in and their place, and counts."""
     first = wheel.watermark[0] // MINUTE_MS
-    slots = sorted((slot.minute, slot.first, slot.physical_offset) for slot in wheel.slots.values() if slot.minute >= first)
+    slots = sorted(
+        (slot.minute, slot.first, slot.physical_offset)
+        for slot in wheel.slots.values()
+        if slot.minute >= first
+    )
     return {
         "watermark": list(wheel.watermark),
         "slots": {str(minute): list(place) for minute, *place in slots},
-        "recalled": [[deliver_ms, *place] for (_, place), deliver_ms in sorted(wheel.recalled.items())],
+        "recalled": [
+            [deliver_ms, *place] for (_, place), deliver_ms in sorted(wheel.recalled.items())
+        ],
         "counts": dict(wheel.counts),
         **({} if wheel.ahead is None else {"ahead": list(wheel.ahead)}),
         **({} if wheel.former is None else {"former": _former_tree(wheel.former)}),
@@ -202,19 +238,25 @@ def _as_tree(wheel: _Wheel) -> dict[str, Any]:
 
 def _former_tree(former: _Former) -> dict[str, Any]:
     first = former.watermark[0] // MINUTE_MS
-    slots = {str(minute): list(former.slots[minute]) for minute in sorted(former.slots) if minute >= first}
+    slots = {
+        str(minute): list(former.slots[minute])
+        for minute in sorted(former.slots)
+        if minute >= first
+    }
     return {"watermark": list(former.watermark), "slots": slots}
 
 
 def _due_ms(wheel: _Wheel, place: Mark, deliver_ms: int) -> int:
-    """When a message fires for the last time: not before its first place, unless that lay at a watermark which a time epoch lowered."""
+    """When a message fires for the last time: not before its first place, unless that lay at a
+    watermark which a time epoch lowered."""
     if wheel.ahead is not None and deliver_ms < wheel.ahead[0] <= place[0]:
         return deliver_ms
     return max(place[0], deliver_ms)
 
 
 def _read(stored: Any) -> _Wheel:
-    """The wheel in a snapshot; None: the log has no timers. Raises KeyError, TypeError or ValueError for invalid data."""
+    """The wheel in a snapshot; None: the log has no timers. Raises KeyError, TypeError or
+    ValueError for invalid data."""
     if stored is None:
         return _Wheel()
     optional = [name for name in ("ahead", "former") if name in stored]
@@ -227,18 +269,30 @@ def _read(stored: Any) -> _Wheel:
     if "former" in stored:
         table(stored["former"], "watermark", "slots")
         fire_ms, offset = stored["former"]["watermark"]
-        rows = {int(minute): (int(first), int(place), int(end)) for minute, first, place, end in stored["former"]["slots"]}
+        rows = {
+            int(minute): (int(first), int(place), int(end))
+            for minute, first, place, end in stored["former"]["slots"]
+        }
         wheel.former = _Former((int(fire_ms), int(offset)), rows)
-        if [[int(minute), *row] for minute, row in _former_tree(wheel.former)["slots"].items()] != stored["former"]["slots"]:
-            raise ValueError("the former slots of the timers do not ascend, lie before their watermark, or occur twice")
+        if [
+            [int(minute), *row] for minute, row in _former_tree(wheel.former)["slots"].items()
+        ] != stored["former"]["slots"]:
+            raise ValueError(
+                "the former slots of the timers do not ascend, lie before their watermark, or occur"
+                " twice"
+            )
     for minute, first, physical_offset in stored["slots"]:
         wheel.slots[minute % SLOTS] = _Slot(minute, first, physical_offset, None)
     for deliver_ms, fire, at in stored["recalled"]:
         wheel.recalled[_due_ms(wheel, (fire, at), deliver_ms) // MINUTE_MS, (fire, at)] = deliver_ms
     told = _as_tree(wheel)
     if [[int(minute), *place] for minute, place in told["slots"].items()] != stored["slots"]:
-        raise ValueError("the slots of the timers do not ascend, lie before the watermark, or occur twice")
+        raise ValueError(
+            "the slots of the timers do not ascend, lie before the watermark, or occur twice"
+        )
     if told["recalled"] != stored["recalled"]:
-        raise ValueError("the recalled messages are not in the order of minute and place, or one occurs twice")
+        raise ValueError(
+            "the recalled messages are not in the order of minute and place, or one occurs twice"
+        )
     wheel.counts.update(table(stored["counts"], *COUNTS))
     return wheel

@@ -1,7 +1,9 @@
-"""Current topics, and what every other part needs to know about queues: their number, and where they begin and end in this incarnation.
+"""Current topics, and what every other part needs to know about queues: their number, and where
+they begin and end in this incarnation.
 
-`queues.py` holds the queues themselves. A topic that is created again begins where its queues ended. A lite topic does not record an offset
-for each incarnation, but the position of the topic record in the log.
+`queues.py` holds the queues themselves. A topic that is created again begins where its queues
+ended. A lite topic does not record an offset for each incarnation, but the position of the topic
+record in the log.
 """
 
 from __future__ import annotations
@@ -29,23 +31,29 @@ class Topics(Part):
     # What other parts ask
 
     def queues_of(self, topic: str) -> int:
-        """The number of queues of a topic here; 0: it does not exist now. A lite topic has one queue while its parent topic exists."""
+        """The number of queues of a topic here; 0: it does not exist now. A lite topic has one
+        queue while its parent topic exists."""
         known = self._topics.get(parent_of(topic))
         if known is None or LITE not in topic:
             return 0 if known is None else int(known["queues"])
         return int(known["kind"] == "lite")
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's current incarnation that was not trimmed. A lite topic without a queue begins where its
-        parent topic remembers."""
+        """The first queue offset of the topic's current incarnation that was not trimmed. A lite
+        topic without a queue begins where its parent topic remembers."""
         if LITE in topic:
             return self._queues.lite_begin(topic)
         return max(self._incarnation(topic, queue), self._queues.minimum(topic, queue))
 
     def first_place(self, topic: str, queue: int) -> int:
-        """Where a group without a place in the queue begins, and below which no group has one: where the queue begins or, if the object
-        store has what was trimmed last, where the topic's incarnation does."""
-        return self._incarnation(topic, queue) if self._queues.stored and LITE not in topic else self.begin(topic, queue)
+        """Where a group without a place in the queue begins, and below which no group has one:
+        where the queue begins or, if the object store has what was trimmed last, where the topic's
+        incarnation does."""
+        return (
+            self._incarnation(topic, queue)
+            if self._queues.stored and LITE not in topic
+            else self.begin(topic, queue)
+        )
 
     def _incarnation(self, topic: str, queue: int) -> int:
         begins = self._topics[topic]["begins"] if topic in self._topics else []
@@ -71,7 +79,8 @@ class Topics(Part):
         return stored_name(entry.fields["ns"], entry.fields["name"])
 
     def ends(self, entry: Entry) -> str | None:
-        """The stored topic whose incarnation this `topic` record ends, by deleting or recreating it. None: its incarnation continues."""
+        """The stored topic whose incarnation this `topic` record ends, by deleting or recreating
+        it. None: its incarnation continues."""
         stored = self.stored_of(entry)
         known = self._topics.get(stored)
         same = known is not None and known["incarnation"] == entry.fields["incarnation"]
@@ -92,12 +101,21 @@ class Topics(Part):
         begins: list[int] = []
         begin_pos = 0
         if not ends:
-            begins, begin_pos = self._topics[stored]["begins"], self._topics[stored].get("begin_pos", 0)
+            begins, begin_pos = (
+                self._topics[stored]["begins"],
+                self._topics[stored].get("begin_pos", 0),
+            )
         elif self._queues.lite_topics(stored):
             begin_pos = entry.pos
-        # A topic that gets fewer queues keeps the begins of the others; new queues begin at their current end.
-        begins += [self._queues.end(stored, queue) for queue in range(len(begins), fields["queues"])]
-        known = {name: fields[name] for name in NAMED} | {"begins": begins, "durability": fields.get("durability", "")}
+        # A topic that gets fewer queues keeps the begins of the others; new queues begin at their
+        # current end.
+        begins += [
+            self._queues.end(stored, queue) for queue in range(len(begins), fields["queues"])
+        ]
+        known = {name: fields[name] for name in NAMED} | {
+            "begins": begins,
+            "durability": fields.get("durability", ""),
+        }
         known |= {"dedup_ms": fields["dedup_ms"]} if fields.get("dedup_ms") else {}
         self._topics[stored] = known | ({"begin_pos": begin_pos} if begin_pos else {})
 
@@ -108,7 +126,10 @@ class Topics(Part):
         return {topic: {"durability": "", **fields} for topic, fields in (stored or {}).items()}
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        self._topics = {topic: {**fields, "begins": list(fields["begins"])} for topic, fields in snapshot["topics"].items()}
+        self._topics = {
+            topic: {**fields, "begins": list(fields["begins"])}
+            for topic, fields in snapshot["topics"].items()
+        }
 
     def touched(self, path: Path) -> int | None:
         return self._touched.get(path[1]) if len(path) > 1 else None

@@ -1,6 +1,8 @@
-"""Transactions, derived again: which half messages are undecided, and how the last ones ended (docs/format.md §11, Transactions).
+"""Transactions, derived again: which half messages are undecided, and how the last ones ended
+(docs/format.md §11, Transactions).
 
-A half message is identified by its queue offset on the half topic. A commit has no record: the message made from the half names it.
+A half message is identified by its queue offset on the half topic. A commit has no record: the
+message made from the half names it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Transactions(Part):
         self._halves: dict[int, _Half] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._touched: dict[int, int] = {}
-        """Half offset → index of the last entry about it, for halves that are undecided or remembered."""
+        """Half offset → index of the last entry about it, for halves that are undecided or
+        remembered."""
 
     # What entries do
 
@@ -61,8 +64,12 @@ class Transactions(Part):
                     self._halves[offset] = replace(self._halves[offset], checks=checks)
                     self._touched[offset] = entry.index
         elif entry.kind == "time-epoch":
-            late = [offset for offset, half in self._halves.items() if half.store_ms > entry.store_ms]
-            self._halves.update({offset: replace(self._halves[offset], store_ms=entry.store_ms) for offset in late})
+            late = [
+                offset for offset, half in self._halves.items() if half.store_ms > entry.store_ms
+            ]
+            self._halves.update(
+                {offset: replace(self._halves[offset], store_ms=entry.store_ms) for offset in late}
+            )
         elif entry.origin and entry.origin_text[0] == "tx":
             self._end(int(entry.origin_text[1]), "commit", entry.index)
 
@@ -71,7 +78,9 @@ class Transactions(Part):
         if offset in self._halves or offset in self._ended:
             return
         immunity_ms = int(entry.properties.get("__LMQ.RECOVERY", _NO_IMMUNITY))
-        self._halves[offset] = _Half(entry.index, entry.properties["REAL_TOPIC"], entry.store_ms, immunity_ms)
+        self._halves[offset] = _Half(
+            entry.index, entry.properties["REAL_TOPIC"], entry.store_ms, immunity_ms
+        )
         self._touched[offset] = entry.index
 
     def _end(self, offset: int, how: str, index: int) -> None:
@@ -100,7 +109,9 @@ class Transactions(Part):
     def canonical(self, key: str, stored: Any) -> Any:
         told = _as_tree(*_read(stored))
         # The writer must also keep the order of the topics.
-        return {**told, "topics": stored["halves"]["topics"]} if stored and stored["halves"] else told
+        return (
+            {**told, "topics": stored["halves"]["topics"]} if stored and stored["halves"] else told
+        )
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         self._halves, self._ended = _read(snapshot.get("transactions"))
@@ -116,7 +127,8 @@ class Transactions(Part):
 
 
 def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str, Any]:
-    """Undecided halves by offset, their topics in the order of first use, and the ends as [offset, how] in order."""
+    """Undecided halves by offset, their topics in the order of first use, and the ends as [offset,
+    how] in order."""
     told = {
         str(offset): {
             "index": half.index,
@@ -128,19 +140,32 @@ def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str,
         for offset, half in halves.items()
     }
     met = list(dict.fromkeys(half.topic for half in halves.values()))
-    return {"halves": told, "topics": met, "ended": [[offset, how] for offset, how in ended.items()]}
+    return {
+        "halves": told,
+        "topics": met,
+        "ended": [[offset, how] for offset, how in ended.items()],
+    }
 
 
 def _read(stored: Any) -> tuple[dict[int, _Half], OrderedDict[int, str]]:
-    """The transactions in a snapshot; None: it is older than transactions. Raises KeyError, TypeError or ValueError for invalid data."""
+    """The transactions in a snapshot; None: it is older than transactions. Raises KeyError,
+    TypeError or ValueError for invalid data."""
     halves: dict[int, _Half] = {}
     ended: OrderedDict[int, str] = OrderedDict()
-    value = {"halves": {}, "ended": {}} if stored is None or stored == {} else table(stored, "halves", "ended")
+    value = (
+        {"halves": {}, "ended": {}}
+        if stored is None or stored == {}
+        else table(stored, "halves", "ended")
+    )
     if value["halves"] != {}:
         columns = table(value["halves"], *_HALVES, "topics")
-        for offset, index, store_ms, immunity_ms, checks, place in zip(*unpack_all(columns, _HALVES), strict=True):
+        for offset, index, store_ms, immunity_ms, checks, place in zip(
+            *unpack_all(columns, _HALVES), strict=True
+        ):
             if not 0 <= place < len(columns["topics"]) or offset <= next(reversed(halves), -1):
-                raise ValueError(f"half message {offset} does not follow the one before, or has an unknown topic")
+                raise ValueError(
+                    f"half message {offset} does not follow the one before, or has an unknown topic"
+                )
             halves[offset] = _Half(index, columns["topics"][place], store_ms, immunity_ms, checks)
     if value["ended"] != {}:
         columns = table(value["ended"], *_ENDED)

@@ -1,1 +1,2 @@
-"""Measurements that are not part of `python -m bench`: each takes its own options, and is run by its own name."""
+"""Measurements that are not part of `python -m bench`: each takes its own options, and is run by
+its own name."""

@@ -1,10 +1,12 @@
-"""The processor time of a commit by stage, for commits of one entry to many, in one warm process without syncs, network and turns.
+"""The processor time of a commit by stage, for commits of one entry to many, in one warm process
+without syncs, network and turns.
 
     python -m bench.alone.commit_stages [--sizes 1,8,16,32,64,1000] [--body 100] [--queues 8]
 
-Both replicas have real files. The leader encodes, assigns queue offsets, seals and appends, reads back and applies; the follower verifies
-the same bytes, appends, reads back and applies. The figures are lower quartiles in microseconds of processor time per commit; to compare
-two trees, run them alternately and compare ratios.
+Both replicas have real files. The leader encodes, assigns queue offsets, seals and appends, reads
+back and applies; the follower verifies the same bytes, appends, reads back and applies. The figures
+are lower quartiles in microseconds of processor time per commit; to compare two trees, run them
+alternately and compare ratios.
 """
 
 from __future__ import annotations
@@ -31,15 +33,31 @@ from ledgermq.storage.state.identity import mint
 
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 CREATED_MS = 1_700_000_000_000
-STAGES = ("encode", "assign", "append", "read", "apply", "verify", "append there", "read there", "apply there")
+STAGES = (
+    "encode",
+    "assign",
+    "append",
+    "read",
+    "apply",
+    "verify",
+    "append there",
+    "read there",
+    "apply there",
+)
 
 
 class Replica:
     """The log and the derived state of one replica."""
 
     def __init__(self, base: Path, name: str, number: int) -> None:
-        sizes = {"data_file_bytes": 24 << 20, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
-        identity = mint(CLUSTER, "g", name, f"00000000-0000-4000-8000-{number:012d}", CREATED_MS, **sizes)
+        sizes = {
+            "data_file_bytes": 24 << 20,
+            "index_file_bytes": 32 << 18,
+            "consume_queue_file_bytes": 20 * 300_000,
+        }
+        identity = mint(
+            CLUSTER, "g", name, f"00000000-0000-4000-8000-{number:012d}", CREATED_MS, **sizes
+        )
         disk, root = RealDisk(), str(base / name)
         GroupStore.create(disk, root, identity)
         self.store = GroupStore.open(disk, root, identity)
@@ -52,7 +70,9 @@ class Replica:
     def read(self) -> Range:
         """The entries to apply."""
         first = self.machine.applied_index + 1
-        return cut(self.tail.read(first, 1 << 20) or self.log.read(first, 1 << 20), self.log.end_index)
+        return cut(
+            self.tail.read(first, 1 << 20) or self.log.read(first, 1 << 20), self.log.end_index
+        )
 
 
 def drafts_of(first: int, count: int, body: bytes, queues: int) -> list[Draft]:
@@ -102,10 +122,16 @@ def measure(base: Path, size: int, body: bytes, queues: int) -> dict[str, float]
         if number >= rounds // 5:
             for stage, ns in zip(STAGES, took, strict=True):
                 spent[stage].append(ns - idle)
-    found = {stage: round(sorted(times)[len(times) // 4] / 1000, 1) for stage, times in spent.items()}
+    found = {
+        stage: round(sorted(times)[len(times) // 4] / 1000, 1) for stage, times in spent.items()
+    }
     for replica in (leader, follower):
         replica.store.queues.close()
-    return {**found, "leader": round(sum(list(found.values())[:5]), 1), "follower": round(sum(list(found.values())[5:]), 1)}
+    return {
+        **found,
+        "leader": round(sum(list(found.values())[:5]), 1),
+        "follower": round(sum(list(found.values())[5:]), 1),
+    }
 
 
 def main() -> None:
@@ -116,7 +142,11 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as at:
         for size in map(int, given.sizes.split(",")):
-            print(json.dumps({"entries": size, **measure(Path(at), size, bytes(given.body), given.queues)}))
+            print(
+                json.dumps(
+                    {"entries": size, **measure(Path(at), size, bytes(given.body), given.queues)}
+                )
+            )
 
 
 if __name__ == "__main__":

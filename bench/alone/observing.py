@@ -1,12 +1,16 @@
-"""The processor time of a leader with and without metrics by topic and consumer group, at a million messages a minute on 1,000 topics.
+"""The processor time of a leader with and without metrics by topic and consumer group, at a million
+messages a minute on 1,000 topics.
 
-    python -m bench.alone.observing [--topics 1000] [--rate 16667] [--seconds 60] [--rounds 5] [--directory DIR]
+    python -m bench.alone.observing [--topics 1000] [--rate 16667] [--seconds 60] [--rounds 5]
+    [--directory DIR]
 
-Two clusters of three nodes run side by side, and take the load in turns; each round has one turn of both. In one cluster the metrics are
-scraped every 15 s and exported by OTLP every 60 s. In the other nothing is read, `metrics.series_max` is 0, and the leader does not count
-by topic and consumer group: a `sitecustomize` replaces the counting. A consumer group has read one message of each topic, so that every
-topic has all of its series. The result is the processor time of the leader per acknowledged message, and the ratio with to without of each
-round: a ratio of 1.02 is the limit that the product has set itself.
+Two clusters of three nodes run side by side, and take the load in turns; each round has one turn of
+both. In one cluster the metrics are scraped every 15 s and exported by OTLP every 60 s. In the
+other nothing is read, `metrics.series_max` is 0, and the leader does not count by topic and
+consumer group: a `sitecustomize` replaces the counting. A consumer group has read one message of
+each topic, so that every topic has all of its series. The result is the processor time of the
+leader per acknowledged message, and the ratio with to without of each round: a ratio of 1.02 is the
+limit that the product has set itself.
 """
 
 from __future__ import annotations
@@ -115,7 +119,11 @@ async def _read_one(side: Side, topics: list[str]) -> None:
         receive: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
         for number, topic in enumerate(topics):
             request = pb.SendMessageRequest(messages=[message(topic, number, b"x" * BODY_BYTES)])
-            check(pb.SendMessageResponse.FromString(await send(request.SerializeToString(), metadata=METADATA, timeout=TIMEOUT_S)).status)
+            check(
+                pb.SendMessageResponse.FromString(
+                    await send(request.SerializeToString(), metadata=METADATA, timeout=TIMEOUT_S)
+                ).status
+            )
             lease = pb.ReceiveMessageRequest(group=pb.Resource(name=GROUP), batch_size=1)
             lease.message_queue.topic.name, lease.message_queue.id = topic, -1
             lease.filter_expression.type, lease.filter_expression.expression = pb.TAG, "*"
@@ -126,11 +134,14 @@ async def _read_one(side: Side, topics: list[str]) -> None:
 
 
 def _channel(side: Side) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(cl.address(side.cluster, cl.leader(side.cluster)), options=[("grpc.enable_http_proxy", 0)])
+    return grpc.aio.insecure_channel(
+        cl.address(side.cluster, cl.leader(side.cluster)), options=[("grpc.enable_http_proxy", 0)]
+    )
 
 
 async def load(side: Side, topics: list[str], rate: float, seconds: float) -> int:
-    """Send batches to the topics in turn, at a rate of messages per second; returns how many messages were acknowledged."""
+    """Send batches to the topics in turn, at a rate of messages per second; returns how many
+    messages were acknowledged."""
     sent = acknowledged = 0
     began = time.monotonic()
 
@@ -142,9 +153,15 @@ async def load(side: Side, topics: list[str], rate: float, seconds: float) -> in
             await asyncio.sleep(began + due - time.monotonic())
             if time.monotonic() - began > seconds:
                 return
-            batch = [message(topic, number, b"x" * BODY_BYTES) for number in range(first, first + BATCH)]
+            batch = [
+                message(topic, number, b"x" * BODY_BYTES) for number in range(first, first + BATCH)
+            ]
             data = pb.SendMessageRequest(messages=batch).SerializeToString()
-            check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+            check(
+                pb.SendMessageResponse.FromString(
+                    await call(data, metadata=METADATA, timeout=TIMEOUT_S)
+                ).status
+            )
             acknowledged += BATCH
 
     async with _channel(side) as channel:
@@ -162,7 +179,9 @@ def scraping(side: Side, every_s: float) -> Iterator[list[int]]:
     def scrape() -> None:
         while True:
             for node in side.cluster.nodes.values():
-                with opener.open(f"http://{node.host}:{node.http_port}/metrics", timeout=10) as response:
+                with opener.open(
+                    f"http://{node.host}:{node.http_port}/metrics", timeout=10
+                ) as response:
                     pages.append(len(response.read()))
             if ended.wait(every_s):
                 return
@@ -178,7 +197,9 @@ def scraping(side: Side, every_s: float) -> Iterator[list[int]]:
             thread.join()
 
 
-def turn(side: Side, topics: list[str], rate: float, seconds: float, scrape_s: float) -> dict[str, float]:
+def turn(
+    side: Side, topics: list[str], rate: float, seconds: float, scrape_s: float
+) -> dict[str, float]:
     """One turn of the load on one cluster."""
     pid = side.pid
     with scraping(side, scrape_s) as pages:
@@ -198,7 +219,8 @@ def turn(side: Side, topics: list[str], rate: float, seconds: float, scrape_s: f
 
 
 def run(directory: Path, topics: int, rate: float, seconds: float, rounds: int) -> dict[str, Any]:
-    """The whole measurement. A turn that is shorter than the intervals has them shorter in proportion, so that each has as many scrapes."""
+    """The whole measurement. A turn that is shorter than the intervals has them shorter in
+    proportion, so that each has as many scrapes."""
     names = [f"topic-{number}" for number in range(topics)]
     scale = min(1.0, seconds / EXPORT_EVERY_S)
     interval_ms = max(1000, round(EXPORT_EVERY_S * 1000 * scale))
@@ -207,20 +229,30 @@ def run(directory: Path, topics: int, rate: float, seconds: float, rounds: int) 
         observed = {"metrics": {"otlp_endpoint": endpoint, "otlp_interval_ms": interval_ms}}
         sides = [Side(stack.enter_context(cl.running(directory / "observed", observed)), True)]
         with uncounted(directory / "site"):
-            plain = stack.enter_context(cl.running(directory / "plain", {"metrics": {"series_max": 0}}))
+            plain = stack.enter_context(
+                cl.running(directory / "plain", {"metrics": {"series_max": 0}})
+            )
         sides.append(Side(plain, False))
         for side in sides:
             prepare(side, names)
         taken: dict[bool, list[dict[str, float]]] = {True: [], False: []}
         for number in range(rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
-                taken[side.observed].append(turn(side, names, rate, seconds, SCRAPE_EVERY_S * scale))
+                taken[side.observed].append(
+                    turn(side, names, rate, seconds, SCRAPE_EVERY_S * scale)
+                )
         exported = {"requests": collector.requests, "bytes": collector.bytes}
-    ratios = [with_["us"] / without["us"] for with_, without in zip(taken[True], taken[False], strict=True)]
+    ratios = [
+        with_["us"] / without["us"]
+        for with_, without in zip(taken[True], taken[False], strict=True)
+    ]
     return {
         "topics": topics,
         "seconds": seconds,
-        "us_a_message": {name: statistics.median(one["us"] for one in taken[key]) for name, key in (("with", True), ("without", False))},
+        "us_a_message": {
+            name: statistics.median(one["us"] for one in taken[key])
+            for name, key in (("with", True), ("without", False))
+        },
         "ratio": round(statistics.median(ratios), 4),
         "ratios": [round(ratio, 4) for ratio in ratios],
         "exported": exported,
@@ -234,9 +266,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e6 / 60, help="messages per second")
     parser.add_argument("--seconds", type=float, default=60, help="of a turn")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
+    parser.add_argument(
+        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data"
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ledgermq-bench-observing-", dir=options.directory) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="ledgermq-bench-observing-", dir=options.directory
+    ) as directory:
         found = run(Path(directory), options.topics, options.rate, options.seconds, options.rounds)
     print(json.dumps(found, indent=1))
 

@@ -3,9 +3,10 @@
     python -m bench.alone.sim_soak --for 240 --from-commit        # seeds derived from the commit, as `.ci/run` does
     python -m bench.alone.sim_soak --virtual-seconds 1000000 --first 1 --json
 
-The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N --steps S`. Several profiles alternate: the
-default faults, every kind except damaged media over small log files, earlier acknowledgements, five nodes, and as many for HA groups. A run
-that violates an invariant is reported and the next seed continues; the exit status is then 1.
+The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N
+--steps S`. Several profiles alternate: the default faults, every kind except damaged media over
+small log files, earlier acknowledgements, five nodes, and as many for HA groups. A run that
+violates an invariant is reported and the next seed continues; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Profile:
     options: str
 
 
-ALL = tuple(name for name in KNOWN if name not in faults_media.KINDS and name not in faults_ha.KINDS)
+ALL = tuple(
+    name for name in KNOWN if name not in faults_media.KINDS and name not in faults_ha.KINDS
+)
 """Damaged media together with everything else: see docs/known-weaknesses.md."""
 HA_ALL = (*ALL, *[name for name in faults_ha.KINDS for _ in range(3)])
 PROFILES = (
@@ -49,7 +52,11 @@ PROFILES = (
     Profile(Settings.of_ha(), None, "--ha in-sync"),
     Profile(Settings.of_ha(ack_async=True), None, "--ha async"),
     Profile(Settings.of_ha(minimum=2, pull=True), None, "--ha in-sync,pull,min=2"),
-    Profile(replace(Settings.of_ha(), file_bytes=SMALL_FILE_BYTES), HA_ALL, f"--ha in-sync --faults {','.join(HA_ALL)}"),
+    Profile(
+        replace(Settings.of_ha(), file_bytes=SMALL_FILE_BYTES),
+        HA_ALL,
+        f"--ha in-sync --faults {','.join(HA_ALL)}",
+    ),
     Profile(Settings.of_ha(5, minimum=2), None, "--ha in-sync,min=2 --nodes 5"),
 )
 
@@ -80,8 +87,14 @@ class Sum:
         self.commits += result.commits
         self.faults.update(ran.faults)
         if result.violation is not None:
-            replay = f"ledgermq sim --steps {ran.case.steps} {options} --seed {result.seed}".replace("  ", " ")
-            self.failures.append({"seed": result.seed, "violation": str(result.violation), "replay": replay})
+            replay = (
+                f"ledgermq sim --steps {ran.case.steps} {options} --seed {result.seed}".replace(
+                    "  ", " "
+                )
+            )
+            self.failures.append(
+                {"seed": result.seed, "violation": str(result.violation), "replay": replay}
+            )
 
     def as_object(self, first: int, machine_s: float) -> dict[str, object]:
         return {
@@ -99,9 +112,12 @@ class Sum:
 
 
 def commit_seed() -> int:
-    """A first seed specific to the commit: its hash, cut to eight digits; 1 outside of a repository."""
+    """A first seed specific to the commit: its hash, cut to eight digits; 1 outside of a
+    repository."""
     root = Path(__file__).resolve().parent.parent.parent
-    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
     return int(told.stdout[:8], 16) if told.returncode == 0 else 1
 
 
@@ -116,17 +132,39 @@ def soak(first: int, seconds: float, virtual_s: float, steps: int) -> tuple[Sum,
         seed += 1
         if time.monotonic() - told > EVERY_S:
             told = time.monotonic()
-            print(f"{whole.seeds} seeds, {whole.virtual_ns / 1e9:.0f} virtual s, {len(whole.failures)} failed", file=sys.stderr, flush=True)
+            print(
+                f"{whole.seeds} seeds, {whole.virtual_ns / 1e9:.0f} virtual s,"
+                f" {len(whole.failures)} failed",
+                file=sys.stderr,
+                flush=True,
+            )
     return whole, time.process_time() - began
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.alone.sim_soak", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--for", dest="seconds", type=float, default=240.0, help="seconds by the clock (default: 240)")
-    parser.add_argument("--virtual-seconds", type=float, default=float("inf"), help="stop after this many virtual seconds")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.alone.sim_soak", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=float,
+        default=240.0,
+        help="seconds by the clock (default: 240)",
+    )
+    parser.add_argument(
+        "--virtual-seconds",
+        type=float,
+        default=float("inf"),
+        help="stop after this many virtual seconds",
+    )
     parser.add_argument("--first", type=int, default=1, help="first seed (default: 1)")
-    parser.add_argument("--from-commit", action="store_true", help="derive the first seed from the commit")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps per seed (default: {STEPS})")
+    parser.add_argument(
+        "--from-commit", action="store_true", help="derive the first seed from the commit"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"steps per seed (default: {STEPS})"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     given = parser.parse_args(arguments)
     first = commit_seed() if given.from_commit else given.first
@@ -136,8 +174,14 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         print(json.dumps(told))
     else:
-        print(f"seeds {first}..{first + whole.seeds - 1}: {told['virtual_s']} virtual s in {told['machine_s']} s of one core")
-        print(f"{whole.counted} of {whole.seeds} seeds count; {whole.commits} entries committed; {sum(whole.faults.values())} faults")
+        print(
+            f"seeds {first}..{first + whole.seeds - 1}: {told['virtual_s']} virtual s in"
+            f" {told['machine_s']} s of one core"
+        )
+        print(
+            f"{whole.counted} of {whole.seeds} seeds count; {whole.commits} entries committed;"
+            f" {sum(whole.faults.values())} faults"
+        )
         for failure in whole.failures:
             print(f"{failure['violation']}\n  replay: {failure['replay']}")
     return 1 if whole.failures else 0

@@ -1,7 +1,8 @@
 """Shared code of the peers' scripts: the package cache, processes and ports, and the form of a row.
 
-This module knows no peer. Packages come from ordinary registries through their ordinary clients into a cache directory outside the
-repository (`$XDG_CACHE_HOME/ledgermq-peers`); data goes to the caller's directory. Only processes started here are ended, by id.
+This module knows no peer. Packages come from ordinary registries through their ordinary clients
+into a cache directory outside the repository (`$XDG_CACHE_HOME/ledgermq-peers`); data goes to the
+caller's directory. Only processes started here are ended, by id.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ START_S = 90.0
 INSTALL_S = 900.0
 
 DURABLE = "durable on a majority"
-"""On stable storage on a majority of the replicas before it is acknowledged: LedgerMQ's `durable`."""
+"""On stable storage on a majority of the replicas before it is acknowledged: LedgerMQ's
+`durable`."""
 MEMORY = "memory of a majority"
 """Received by a majority before it is acknowledged, in the page cache or in the process."""
 WEAKER = "fewer than a majority"
@@ -74,7 +76,10 @@ class Row:
 
     def document(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if key != "result"}
-        return {**found, **{key: self.result[key] for key in ("messages_per_s", "p50_ms", "p99_ms")}}
+        return {
+            **found,
+            **{key: self.result[key] for key in ("messages_per_s", "p50_ms", "p99_ms")},
+        }
 
 
 def tool(name: str) -> str:
@@ -85,14 +90,24 @@ def tool(name: str) -> str:
     return found
 
 
-def install(what: str, command: Sequence[str], directory: Path, extra: Mapping[str, str] | None = None) -> None:
+def install(
+    what: str, command: Sequence[str], directory: Path, extra: Mapping[str, str] | None = None
+) -> None:
     """One step of an installation into the cache."""
     directory.mkdir(parents=True, exist_ok=True)
     print(f"installing {what}", file=sys.stderr, flush=True)
     environment = {**os.environ, **(extra or {})}
     with (directory / "install.log").open("ab") as log:
         try:
-            done = subprocess.run(command, cwd=directory, stdout=log, stderr=log, env=environment, timeout=INSTALL_S, check=False)
+            done = subprocess.run(
+                command,
+                cwd=directory,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                timeout=INSTALL_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise Skip(f"{what} was not installed within {INSTALL_S:g} s") from None
     if done.returncode:
@@ -100,7 +115,8 @@ def install(what: str, command: Sequence[str], directory: Path, extra: Mapping[s
 
 
 def go_build(name: str, modules: Sequence[str], packages: Mapping[str, str]) -> Path:
-    """Programs of Go modules, built in their own module: {program: package}; a package that is a file is one of our clients."""
+    """Programs of Go modules, built in their own module: {program: package}; a package that is a
+    file is one of our clients."""
     go, directory = tool("go"), CACHE / name
     if all((directory / "bin" / program).exists() for program in packages):
         return directory / "bin"
@@ -122,7 +138,12 @@ def go_client(source: str, directory: Path) -> Path:
     if not (program.exists() and place.exists() and place.read_text() == text):
         place.parent.mkdir(exist_ok=True)
         place.write_text(text)
-        install(source, [go, "build", "-o", f"bin/{name}", f"./{name}"], directory.parent, {"GOFLAGS": "-mod=mod"})
+        install(
+            source,
+            [go, "build", "-o", f"bin/{name}", f"./{name}"],
+            directory.parent,
+            {"GOFLAGS": "-mod=mod"},
+        )
     return program
 
 
@@ -132,8 +153,13 @@ def jars(name: str, artifacts: Sequence[str]) -> str:
     lines = []
     for artifact in artifacts:
         group, one, version = artifact.split(":")
-        lines.append(f"<dependency><groupId>{group}</groupId><artifactId>{one}</artifactId><version>{version}</version></dependency>")
-    model = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>peers</groupId>'
+        lines.append(
+            f"<dependency><groupId>{group}</groupId><artifactId>{one}</artifactId><version>{version}</version></dependency>"
+        )
+    model = (
+        "<project"
+        ' xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>peers</groupId>'
+    )
     model += f"<artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging><dependencies>"
     model += "".join(lines) + "</dependencies></project>\n"
     file = directory / "pom.xml"
@@ -141,11 +167,17 @@ def jars(name: str, artifacts: Sequence[str]) -> str:
         shutil.rmtree(directory / "lib", ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         file.write_text(model)
-        install(", ".join(artifacts), [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], directory)
+        install(
+            ", ".join(artifacts),
+            [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
+            directory,
+        )
     return f"{directory / 'lib'}/*"
 
 
-def java_client(source: str, class_path: str, arguments: Sequence[object], timeout_s: float) -> dict[str, float]:
+def java_client(
+    source: str, class_path: str, arguments: Sequence[object], timeout_s: float
+) -> dict[str, float]:
     """Run one of our Java clients from its source; it prints one JSON line."""
     # Clients write their logs below user.home.
     java = [tool("java"), "-Xmx1g", f"-Duser.home={CACHE / 'home'}", "-cp", class_path]
@@ -158,10 +190,15 @@ def client(command: Sequence[str], timeout_s: float) -> dict[str, float]:
     return result
 
 
-def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
-    """The output of a client. If it fails, its errors are passed to stderr, and their last line is the reason."""
+def output(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> str:
+    """The output of a client. If it fails, its errors are passed to stderr, and their last line is
+    the reason."""
     full = {**os.environ, **(environment or {})}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full
+    ) as process:
         try:
             told, errors = process.communicate(timeout=timeout_s)
             failure = f"the client ended with {process.returncode}" if process.returncode else ""
@@ -175,14 +212,19 @@ def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, s
     if failure:
         print(told[-4000:], errors[-4000:], file=sys.stderr, flush=True)
         # Lines of a stack trace are indented.
-        last = next((line for line in reversed(errors.splitlines()) if line and not line[0].isspace()), "it said nothing")
+        last = next(
+            (line for line in reversed(errors.splitlines()) if line and not line[0].isspace()),
+            "it said nothing",
+        )
         raise RuntimeError(f"{failure}: {last}")
     return told
 
 
 def configuration(file: str, /, **values: object) -> str:
     """One of the committed configurations with its placeholders filled in."""
-    return string.Template((CONFIGURATIONS / file).read_text()).substitute({key: str(value) for key, value in values.items()})
+    return string.Template((CONFIGURATIONS / file).read_text()).substitute(
+        {key: str(value) for key, value in values.items()}
+    )
 
 
 def free_ports(count: int, span: int = 1) -> list[int]:
@@ -226,7 +268,13 @@ class Processes:
     directory: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[str]:
         log = (self.directory / f"{name}.log").open("ab")
         more.setdefault("stdout", log)
         with log:
@@ -245,7 +293,9 @@ class Processes:
     def check(self) -> None:
         for process in self.started:
             if process.poll() is not None:
-                raise RuntimeError(f"a server ended with {process.returncode}; see {self.directory}")
+                raise RuntimeError(
+                    f"a server ended with {process.returncode}; see {self.directory}"
+                )
 
     def cpu_s(self) -> float:
         """Processor time of all sessions so far, without ended processes."""
@@ -284,7 +334,8 @@ class Processes:
 
 @contextmanager
 def servers(directory: Path) -> Iterator[Processes]:
-    """Servers that are ended, and their directory removed, when the block ends; after a failure the ends of their logs are printed."""
+    """Servers that are ended, and their directory removed, when the block ends; after a failure the
+    ends of their logs are printed."""
     work = Path(tempfile.mkdtemp(prefix="peer-", dir=directory))
     processes = Processes(work)
     try:
@@ -292,15 +343,22 @@ def servers(directory: Path) -> Iterator[Processes]:
     except Exception:
         # After any failure print the servers' logs, which are about to be removed.
         for log in sorted(work.rglob("*.log")):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr, flush=True)
+            print(
+                f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}",
+                file=sys.stderr,
+                flush=True,
+            )
         raise
     finally:
         processes.end()
         shutil.rmtree(work, ignore_errors=True)
 
 
-def measured(processes: Processes, work: Callable[[], dict[str, float]]) -> tuple[dict[str, float], float | None]:
-    """A client's result, and the servers' processor time per acknowledged message if the client says how many (`total`)."""
+def measured(
+    processes: Processes, work: Callable[[], dict[str, float]]
+) -> tuple[dict[str, float], float | None]:
+    """A client's result, and the servers' processor time per acknowledged message if the client
+    says how many (`total`)."""
     processes.check()
     before = processes.cpu_s()
     result = work()
@@ -310,8 +368,12 @@ def measured(processes: Processes, work: Callable[[], dict[str, float]]) -> tupl
 
 def main(system: str, rows: Callable[[Path, Load], Iterator[Row]]) -> None:
     """The command line of a peer's script: prints one JSON document on stdout."""
-    parser = argparse.ArgumentParser(description=f"{system}: installed, started, measured and stopped")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
+    parser = argparse.ArgumentParser(
+        description=f"{system}: installed, started, measured and stopped"
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data"
+    )
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm-up-s", type=float, default=30.0)
@@ -320,11 +382,20 @@ def main(system: str, rows: Callable[[Path, Load], Iterator[Row]]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     document: dict[str, Any] = {"system": system, "rows": [], "skipped": None}
     try:
-        for row in rows(options.directory, Load(options.body_bytes, options.seconds, options.warm_up_s)):
-            print(f"{system}: {row.durability}: {row.result['messages_per_s']:,.0f} messages/s", file=sys.stderr, flush=True)
+        for row in rows(
+            options.directory, Load(options.body_bytes, options.seconds, options.warm_up_s)
+        ):
+            print(
+                f"{system}: {row.durability}: {row.result['messages_per_s']:,.0f} messages/s",
+                file=sys.stderr,
+                flush=True,
+            )
             document["rows"].append(row.document())
     except Skip as reason:
         document["skipped"] = str(reason)
-    except (RuntimeError, subprocess.SubprocessError, OSError) as failure:  # the rows before it stand
-        document["skipped"] = f"after {len(document['rows'])} rows: {type(failure).__name__}: {failure}"[:300]
+    # the rows before it stand
+    except (RuntimeError, subprocess.SubprocessError, OSError) as failure:
+        document["skipped"] = (
+            f"after {len(document['rows'])} rows: {type(failure).__name__}: {failure}"[:300]
+        )
     print(json.dumps(document))

@@ -1,4 +1,5 @@
-"""etcd: three members, puts of new keys; fsync before acknowledge (its default), and without fsync."""
+"""etcd: three members, puts of new keys; fsync before acknowledge (its default), and without
+fsync."""
 
 from __future__ import annotations
 
@@ -19,35 +20,80 @@ CLASSES = (
 
 def rows(directory: Path, load: Load) -> Iterator[Row]:
     modules = [f"go.etcd.io/etcd/server/v3@{VERSION}", f"go.etcd.io/etcd/v3@{VERSION}"]
-    packages = {"etcd": "go.etcd.io/etcd/server/v3", "benchmark": "go.etcd.io/etcd/v3/tools/benchmark"}
+    packages = {
+        "etcd": "go.etcd.io/etcd/server/v3",
+        "benchmark": "go.etcd.io/etcd/v3/tools/benchmark",
+    }
     programs = common.go_build("etcd", modules, packages)
     for no_fsync, durability_class, durability in CLASSES:
         with common.servers(directory) as processes:
             free = common.free_ports(6)
             names, ports, peer_ports = ("e1", "e2", "e3"), free[:3], free[3:]
-            members = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, peer_ports, strict=True))
+            members = ",".join(
+                f"{name}=http://127.0.0.1:{port}"
+                for name, port in zip(names, peer_ports, strict=True)
+            )
             for name, port, peer_port in zip(names, ports, peer_ports, strict=True):
                 file, data = processes.directory / f"{name}.yaml", processes.directory / name
-                values = {"name": name, "port": port, "peer_port": peer_port, "members": members, "directory": data}
-                file.write_text(common.configuration("etcd.yaml", no_fsync=str(no_fsync).lower(), **values))
+                values = {
+                    "name": name,
+                    "port": port,
+                    "peer_port": peer_port,
+                    "members": members,
+                    "directory": data,
+                }
+                file.write_text(
+                    common.configuration("etcd.yaml", no_fsync=str(no_fsync).lower(), **values)
+                )
                 processes.start(name, [str(programs / "etcd"), "--config-file", str(file)])
             for port in ports:
                 common.wait_for(lambda port=port: common.listens(port), "an etcd member")  # type: ignore[misc]
             command = put_command(programs, ports, load)
             total = PUTS_MIN
-            # The tool takes a number of puts, not a time: the rate of a short run gives the warm-up's, and its rate the measurement's.
+            # The tool takes a number of puts, not a time: the rate of a short run gives the
+            # warm-up's, and its rate the measurement's.
             for seconds in (load.warm_up_s, load.seconds):
-                total = max(PUTS_MIN, int(put(command, processes, total)["messages_per_s"] * seconds))
-            result, cpu = common.measured(processes, lambda command=command, total=total: put(command, processes, total))  # type: ignore[misc]
+                total = max(
+                    PUTS_MIN, int(put(command, processes, total)["messages_per_s"] * seconds)
+                )
+            result, cpu = common.measured(
+                processes, lambda command=command, total=total: put(command, processes, total)
+            )  # type: ignore[misc]
             batching = f"single puts, {CLIENTS:,} clients on {CONNECTIONS} connections"
             client = f"etcd's benchmark tool {VERSION}, connected to the leader"
-            yield Row("etcd", VERSION, durability_class, durability, client, batching, result, load.body_bytes, cpu)
+            yield Row(
+                "etcd",
+                VERSION,
+                durability_class,
+                durability,
+                client,
+                batching,
+                result,
+                load.body_bytes,
+                cpu,
+            )
 
 
 def put_command(programs: Path, ports: list[int], load: Load) -> list[str]:
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
-    command = [str(programs / "benchmark"), "--endpoints", endpoints, "--target-leader", "--precise", "--clients", str(CLIENTS)]
-    command += ["--conns", str(CONNECTIONS), "put", "--val-size", str(load.body_bytes), "--key-space-size", "100000000"]
+    command = [
+        str(programs / "benchmark"),
+        "--endpoints",
+        endpoints,
+        "--target-leader",
+        "--precise",
+        "--clients",
+        str(CLIENTS),
+    ]
+    command += [
+        "--conns",
+        str(CONNECTIONS),
+        "put",
+        "--val-size",
+        str(load.body_bytes),
+        "--key-space-size",
+        "100000000",
+    ]
     return [*command, "--sequential-keys"]
 
 

@@ -1,4 +1,5 @@
-"""NATS JetStream: three servers, a stream of three replicas in files; fsync before acknowledge, and its default of every two minutes."""
+"""NATS JetStream: three servers, a stream of three replicas in files; fsync before acknowledge, and
+its default of every two minutes."""
 
 from __future__ import annotations
 
@@ -17,8 +18,13 @@ CLASSES = (
 
 
 def rows(directory: Path, load: Load) -> Iterator[Row]:
-    modules = [f"github.com/nats-io/nats-server/v2@{SERVER}", f"github.com/nats-io/nats.go@{LIBRARY}"]
-    programs = common.go_build("nats", modules, {"nats-server": "github.com/nats-io/nats-server/v2"})
+    modules = [
+        f"github.com/nats-io/nats-server/v2@{SERVER}",
+        f"github.com/nats-io/nats.go@{LIBRARY}",
+    ]
+    programs = common.go_build(
+        "nats", modules, {"nats-server": "github.com/nats-io/nats-server/v2"}
+    )
     publish = common.go_client("nats_publish.go", programs)
     for sync, durability_class, durability in CLASSES:
         with common.servers(directory) as processes:
@@ -27,13 +33,30 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in cluster_ports)
             for name, port, cluster_port in zip(names, ports, cluster_ports, strict=True):
                 file, data = processes.directory / f"{name}.conf", processes.directory / name
-                values = {"name": name, "port": port, "cluster_port": cluster_port, "routes": routes, "sync": sync, "directory": data}
+                values = {
+                    "name": name,
+                    "port": port,
+                    "cluster_port": cluster_port,
+                    "routes": routes,
+                    "sync": sync,
+                    "directory": data,
+                }
                 file.write_text(common.configuration("nats.conf", **values))
                 processes.start(name, [str(programs / "nats-server"), "-c", str(file)])
             for port in ports:
                 common.wait_for(lambda port=port: common.listens(port), "a NATS server")  # type: ignore[misc]
-            urls = ",".join(f"{name}=nats://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True))
-            command = [str(publish), "-servers", urls, "-size", str(load.body_bytes), "-window", str(WINDOW)]
+            urls = ",".join(
+                f"{name}=nats://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+            )
+            command = [
+                str(publish),
+                "-servers",
+                urls,
+                "-size",
+                str(load.body_bytes),
+                "-window",
+                str(WINDOW),
+            ]
             command += ["-seconds", str(load.seconds), "-warm-up", str(load.warm_up_s)]
             result, cpu = common.measured(
                 processes,
@@ -41,7 +64,17 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             )
             batching = f"single messages, {WINDOW:,} in flight"
             client = f"nats.go {LIBRARY}, PublishAsync, connected to the stream's leader"
-            yield Row("NATS JetStream", SERVER, durability_class, durability, client, batching, result, load.body_bytes, cpu)
+            yield Row(
+                "NATS JetStream",
+                SERVER,
+                durability_class,
+                durability,
+                client,
+                batching,
+                result,
+                load.body_bytes,
+                cpu,
+            )
 
 
 if __name__ == "__main__":

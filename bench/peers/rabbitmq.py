@@ -1,6 +1,8 @@
-"""RabbitMQ: three nodes; a quorum queue, whose log is synced before a confirm, and a stream, which is never synced.
+"""RabbitMQ: three nodes; a quorum queue, whose log is synced before a confirm, and a stream, which
+is never synced.
 
-Debian's package and its dependencies are unpacked into the cache, not installed: only this script starts servers.
+Debian's package and its dependencies are unpacked into the cache, not installed: only this script
+starts servers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ PERF_TEST, STREAM_CLIENT = "com.rabbitmq:perf-test:2.22.1", "com.rabbitmq:stream
 CONFIRM, PRODUCERS = 1000, 4
 STREAM_BATCH, STREAM_WINDOW = 500, 10_000
 COMPACT = re.compile(
-    r"confirmed: ([\d.]+) msg/s.*?min/median/75th/95th/99th confirm latency: [\d.]+/([\d.]+)/[\d.]+/[\d.]+/([\d.]+) (µs|ms)",
+    r"confirmed: ([\d.]+) msg/s.*?min/median/75th/95th/99th confirm latency:"
+    r" [\d.]+/([\d.]+)/[\d.]+/[\d.]+/([\d.]+) (µs|ms)",
 )
 
 
@@ -32,17 +35,39 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
         durability = "fdatasync before confirm, majority of 3 (quorum queue, default)"
         batching = f"single messages, {PRODUCERS} producers with {CONFIRM:,} in flight each"
         client = "perf-test " + PERF_TEST.rpartition(":")[2]
-        yield Row("RabbitMQ quorum queue", version, common.DURABLE, durability, client, batching, result, load.body_bytes, cpu)
+        yield Row(
+            "RabbitMQ quorum queue",
+            version,
+            common.DURABLE,
+            durability,
+            client,
+            batching,
+            result,
+            load.body_bytes,
+            cpu,
+        )
     with common.servers(directory) as processes:
         _, stream_ports = start(processes, root)
-        arguments = (stream_ports[0], load.body_bytes, STREAM_BATCH, STREAM_WINDOW, load.seconds, load.warm_up_s)
+        arguments = (
+            stream_ports[0],
+            load.body_bytes,
+            STREAM_BATCH,
+            STREAM_WINDOW,
+            load.seconds,
+            load.warm_up_s,
+        )
         until_s = load.seconds + load.warm_up_s + 120
-        result, cpu = common.measured(processes, lambda: common.java_client("StreamPublish.java", class_path, arguments, until_s))
+        result, cpu = common.measured(
+            processes,
+            lambda: common.java_client("StreamPublish.java", class_path, arguments, until_s),
+        )
         durability = "page cache of a majority of 3, never synced (stream, default)"
         batching = f"batches of {STREAM_BATCH}, {STREAM_WINDOW:,} in flight"
         client = "stream-client " + STREAM_CLIENT.rpartition(":")[2]
         of_client = (client, batching, result, load.body_bytes, cpu)
-        yield Row("RabbitMQ stream", version, common.MEMORY, durability, *of_client, kind=common.BATCHES)
+        yield Row(
+            "RabbitMQ stream", version, common.MEMORY, durability, *of_client, kind=common.BATCHES
+        )
 
 
 def unpacked() -> tuple[Path, str]:
@@ -54,13 +79,23 @@ def unpacked() -> tuple[Path, str]:
             common.tool(name)
         (archives / "partial").mkdir(parents=True, exist_ok=True)
         options = ["-o", f"Dir::Cache::archives={archives}", "-o", "Debug::NoLocking=1"]
-        command = ["apt-get", "install", "-y", "--download-only", "--no-install-recommends", *options, "rabbitmq-server"]
+        command = [
+            "apt-get",
+            "install",
+            "-y",
+            "--download-only",
+            "--no-install-recommends",
+            *options,
+            "rabbitmq-server",
+        ]
         common.install("rabbitmq-server", command, directory)
         for archive in sorted(archives.glob("*.deb")):
             common.install(archive.name, ["dpkg", "-x", str(archive), str(root)], directory)
         # Its start script contains the path where Debian installs it.
         erl = root / "usr" / "lib" / "erlang" / "bin" / "erl"
-        erl.write_text(erl.read_text().replace("ROOTDIR=/usr/lib/erlang", f"ROOTDIR={erl.parent.parent}"))
+        erl.write_text(
+            erl.read_text().replace("ROOTDIR=/usr/lib/erlang", f"ROOTDIR={erl.parent.parent}")
+        )
     found = list(root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*"))
     if not found:
         raise Skip("rabbitmq-server is installed elsewhere or its package holds no server")
@@ -94,7 +129,11 @@ def start(processes: Processes, root: Path) -> tuple[list[int], list[int]]:
     for number in range(3):
         name = f"r{number + 1}"
         file = home / f"{name}.conf"
-        file.write_text(common.configuration("rabbitmq.conf", port=ports[number], stream_port=stream_ports[number]))
+        file.write_text(
+            common.configuration(
+                "rabbitmq.conf", port=ports[number], stream_port=stream_ports[number]
+            )
+        )
         own = {
             "RABBITMQ_NODENAME": f"{name}@localhost",
             "RABBITMQ_CONFIG_FILE": str(file),
@@ -105,8 +144,22 @@ def start(processes: Processes, root: Path) -> tuple[list[int], list[int]]:
         }
         processes.start(name, [str(scripts / "rabbitmq-server")], {**shared, **own})
         # One after the other, because nodes that form a cluster at the same moment may form two.
-        common.wait_for(lambda number=number: _ready(processes, ports[number], stream_ports[number]), f"node {name}")  # type: ignore[misc]
-    status = common.output([str(scripts / "rabbitmqctl"), "-n", "r1@localhost", "cluster_status", "--formatter", "json"], 60, shared)
+        common.wait_for(
+            lambda number=number: _ready(processes, ports[number], stream_ports[number]),
+            f"node {name}",
+        )  # type: ignore[misc]
+    status = common.output(
+        [
+            str(scripts / "rabbitmqctl"),
+            "-n",
+            "r1@localhost",
+            "cluster_status",
+            "--formatter",
+            "json",
+        ],
+        60,
+        shared,
+    )
     if len(json.loads(status)["running_nodes"]) != 3:
         raise RuntimeError(f"the nodes form no cluster of three: {status}")
     return ports, stream_ports
@@ -118,12 +171,34 @@ def _ready(processes: Processes, *ports: int) -> bool:
 
 
 def quorum(class_path: str, ports: list[int], load: Load) -> dict[str, float]:
-    """perf-test prints one line per second: rates are averaged, latencies are the medians of its medians and of its 99th percentiles."""
+    """perf-test prints one line per second: rates are averaged, latencies are the medians of its
+    medians and of its 99th percentiles."""
     uris = ",".join(f"amqp://127.0.0.1:{port}" for port in ports)
     seconds = load.seconds + load.warm_up_s
-    command = [common.tool("java"), "-cp", class_path, "com.rabbitmq.perf.PerfTest", "--uris", uris, "--quorum-queue", "--queue", "bench"]
-    command += ["--producers", str(PRODUCERS), "--consumers", "0", "--confirm", str(CONFIRM), "--size", str(load.body_bytes)]
-    text = common.output([*command, "--time", str(round(seconds)), "--metrics-format", "default"], seconds + 120)
+    command = [
+        common.tool("java"),
+        "-cp",
+        class_path,
+        "com.rabbitmq.perf.PerfTest",
+        "--uris",
+        uris,
+        "--quorum-queue",
+        "--queue",
+        "bench",
+    ]
+    command += [
+        "--producers",
+        str(PRODUCERS),
+        "--consumers",
+        "0",
+        "--confirm",
+        str(CONFIRM),
+        "--size",
+        str(load.body_bytes),
+    ]
+    text = common.output(
+        [*command, "--time", str(round(seconds)), "--metrics-format", "default"], seconds + 120
+    )
     every = COMPACT.findall(text)
     lines = every[round(load.warm_up_s) :]
     if len(lines) < 2:

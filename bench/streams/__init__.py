@@ -1,1 +1,2 @@
-"""The benchmark of native streams: its load generator, its faults, and the page that publishes it."""
+"""The benchmark of native streams: its load generator, its faults, and the page that publishes
+it."""

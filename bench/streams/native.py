@@ -1,7 +1,9 @@
-"""Native streams: throughput and latency curves, scaling, readers, delay between nodes; with the machine's limits in the same run.
+"""Native streams: throughput and latency curves, scaling, readers, delay between nodes; with the
+machine's limits in the same run.
 
-`run(directory, plan)` takes a `Plan`: the full one, or a quick one that runs every scenario in a few minutes. A failed scenario is reported
-with its reason, and the others continue. Loads are processes of `bench.streams.native_load`.
+`run(directory, plan)` takes a `Plan`: the full one, or a quick one that runs every scenario in a
+few minutes. A failed scenario is reported with its reason, and the others continue. Loads are
+processes of `bench.streams.native_load`.
 """
 
 from __future__ import annotations
@@ -55,18 +57,39 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(2.0, 0.5, (0.25, 0.75), (100,), (100,), (1, 100, 1000), (1, 2), (1, 1000), 64 << 20, 0.25, (3, 1), 1)
+QUICK = Plan(
+    2.0,
+    0.5,
+    (0.25, 0.75),
+    (100,),
+    (100,),
+    (1, 100, 1000),
+    (1, 2),
+    (1, 1000),
+    64 << 20,
+    0.25,
+    (3, 1),
+    1,
+)
 
 
 def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
-    found: dict[str, Any] = {"plan": vars(plan), "limits": limits.run(directory, plan.limits_scale), "throughput": [], "failed": {}}
+    found: dict[str, Any] = {
+        "plan": vars(plan),
+        "limits": limits.run(directory, plan.limits_scale),
+        "throughput": [],
+        "failed": {},
+    }
     with noted(found, "ceiling", None):
         found["ceiling"] = ceiling(plan)
     run_curves(found, directory, plan)
     for replicas in plan.replicas:
         for policy in CLASSES:
             place = directory / f"{policy}-{replicas}"
-            with noted(found, f"{policy}, {replicas} replicas", place), cl.running(place, flush(policy), nodes=replicas) as cluster:
+            with (
+                noted(found, f"{policy}, {replicas} replicas", place),
+                cl.running(place, flush(policy), nodes=replicas) as cluster,
+            ):
                 on_one_cluster(found, Target(cluster, policy, replicas), plan)
                 found["settings"] = found.get("settings") or cl.defaults(cluster)
     place = directory / "readers"
@@ -90,8 +113,8 @@ def run_curves(found: dict[str, Any], directory: Path, plan: Plan = FULL) -> Non
 
 @contextmanager
 def noted(found: dict[str, Any], scenario: str, place: Path | None) -> Iterator[None]:
-    """A failed scenario is recorded in `failed`, and the suite continues. `place`, its data, is removed: all scenarios together would fill
-    a disk of a hundred gigabytes."""
+    """A failed scenario is recorded in `failed`, and the suite continues. `place`, its data, is
+    removed: all scenarios together would fill a disk of a hundred gigabytes."""
     report.say(f"native: {scenario}")
     began = time.monotonic()
     try:
@@ -118,25 +141,44 @@ class Target:
     replicas: int
     topics: int = 0
 
-    def load(self, plan: Plan, body_bytes: int = 100, queues: int = 8, **options: Any) -> dict[str, Any]:
+    def load(
+        self, plan: Plan, body_bytes: int = 100, queues: int = 8, **options: Any
+    ) -> dict[str, Any]:
         """One load into its own topic, and its cost."""
         self.topics += 1
         topic = f"bench-{self.topics}"
         cl.create_topic(self.cluster, topic, queues)
-        given = {"body_bytes": body_bytes, "queues": queues, "seconds": plan.seconds, "warm_up_s": plan.warm_up_s, **options}
+        given = {
+            "body_bytes": body_bytes,
+            "queues": queues,
+            "seconds": plan.seconds,
+            "warm_up_s": plan.warm_up_s,
+            **options,
+        }
         given.setdefault("batch", batch_of(body_bytes))
         if self.policy == "memory":
             given["memory"] = True
         result, cost = self._repeated(topic, body_bytes, given)
-        place = {"class": self.policy, "replicas": self.replicas, "body_bytes": body_bytes, "queues": queues, "batch": given["batch"]}
+        place = {
+            "class": self.policy,
+            "replicas": self.replicas,
+            "body_bytes": body_bytes,
+            "queues": queues,
+            "batch": given["batch"],
+        }
         return {**place, "producers": given.get("producers", 1), **result, **cost}
 
-    def _repeated(self, topic: str, body_bytes: int, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A load that ends because the leader changed is repeated, and the result contains the number of repetitions."""
+    def _repeated(
+        self, topic: str, body_bytes: int, given: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A load that ends because the leader changed is repeated, and the result contains the
+        number of repetitions."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with gauged(self.cluster) as gauges:
-                    result = cl.native_load("produce", cl.address(self.cluster, cl.leader(self.cluster)), topic, **given)
+                    result = cl.native_load(
+                        "produce", cl.address(self.cluster, cl.leader(self.cluster)), topic, **given
+                    )
                     return {**result, "attempts": attempt}, gauges.read(result["total"], body_bytes)
             except RuntimeError as error:
                 report.say(f"native: attempt {attempt} failed: {error}")
@@ -154,12 +196,16 @@ def ceiling(plan: Plan) -> dict[str, Any]:
     """The same client with a Log service that stores nothing."""
     port = cl.free_port()
     command = cl.program("tools.empty_log", str(port))
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT
+    )
     try:
         assert server.stdout is not None
         server.stdout.readline()
         before = cl.cpu_s(server.pid)
-        result = cl.native_load("produce", f"127.0.0.1:{port}", "T", seconds=plan.seconds, warm_up_s=plan.warm_up_s)
+        result = cl.native_load(
+            "produce", f"127.0.0.1:{port}", "T", seconds=plan.seconds, warm_up_s=plan.warm_up_s
+        )
         used = (cl.cpu_s(server.pid) - before) / max(result["total"], 1) * 1e6
         read = cl.native_load("consume", f"127.0.0.1:{port}", "T", queues=1)
         return {"produce": {**result, "server_cpu_us_a_message": round(used, 3)}, "consume": read}
@@ -169,16 +215,26 @@ def ceiling(plan: Plan) -> dict[str, Any]:
 
 def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
     """Throughput by size, and with three replicas also latency by rate."""
-    for size in SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere:
+    for size in (
+        SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere
+    ):
         found["throughput"].append(target.load(plan, size))
     if target.replicas != 3:
         return
     latency = found.setdefault("latency", [])
     for size in plan.latency_sizes:
-        # Parts of the throughput with frames of this length: a higher rate would only measure a growing queue.
+        # Parts of the throughput with frames of this length: a higher rate would only measure a
+        # growing queue.
         most = target.load(plan, size, batch=latency_batch(size))["messages_per_s"]
         for part in plan.latency_parts:
-            latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most * part), batch=latency_batch(size))})
+            latency.append(
+                {
+                    "part": part,
+                    **target.load(
+                        plan, size, rate=max(1.0, most * part), batch=latency_batch(size)
+                    ),
+                }
+            )
 
 
 def curves(found: dict[str, Any], target: Target, plan: Plan) -> None:
@@ -189,19 +245,30 @@ def curves(found: dict[str, Any], target: Target, plan: Plan) -> None:
 
 
 def latency_batch(body_bytes: int) -> int:
-    """Smaller frames than for throughput, because a latency-sensitive client does not wait for a thousand messages."""
+    """Smaller frames than for throughput, because a latency-sensitive client does not wait for a
+    thousand messages."""
     return max(1, batch_of(body_bytes) // 10)
 
 
 def readers(cluster: LocalCluster, plan: Plan) -> dict[str, Any]:
-    """A backlog read from the page cache and from the disk, tailing, and a producer beside a reader of the backlog."""
+    """A backlog read from the page cache and from the disk, tailing, and a producer beside a reader
+    of the backlog."""
     leads = cl.leader(cluster)
     target = cl.address(cluster, leads)
     found: dict[str, Any] = {}
     for size in (100, 10_240):
         topic, messages = f"{COLD_TOPIC}-{size}", plan.backlog_bytes // (size + ENTRY_OVER_BYTES)
         cl.create_topic(cluster, topic)
-        cl.native_load("produce", target, topic, body_bytes=size, batch=batch_of(size), limit=messages, warm_up_s=0, seconds=800)
+        cl.native_load(
+            "produce",
+            target,
+            topic,
+            body_bytes=size,
+            batch=batch_of(size),
+            limit=messages,
+            warm_up_s=0,
+            seconds=800,
+        )
         rows = found[f"backlog_{size}"] = {"messages": messages}
         rows["page_cache"] = consume(cluster, leads, topic, size, messages)
         rows["page_cache_bodies"] = consume(cluster, leads, topic, size, messages, decode=True)
@@ -212,9 +279,18 @@ def readers(cluster: LocalCluster, plan: Plan) -> dict[str, Any]:
     return found
 
 
-def consume(cluster: LocalCluster, node: str, topic: str, body_bytes: int, messages: int, **options: Any) -> dict[str, Any]:
+def consume(
+    cluster: LocalCluster, node: str, topic: str, body_bytes: int, messages: int, **options: Any
+) -> dict[str, Any]:
     before = cl.cpu_s(cl.pids(cluster)[node])
-    result = cl.native_load("consume", cl.address(cluster, node), topic, body_bytes=body_bytes, limit=messages, **options)
+    result = cl.native_load(
+        "consume",
+        cl.address(cluster, node),
+        topic,
+        body_bytes=body_bytes,
+        limit=messages,
+        **options,
+    )
     used = cl.cpu_s(cl.pids(cluster)[node]) - before
     return {**result, "leader_cpu_us_a_message": round(used / result["messages"] * 1e6, 3)}
 
@@ -231,18 +307,27 @@ def forget_pages(directory: Path) -> None:
 
 
 def tailing(cluster: LocalCluster, target: str, plan: Plan) -> dict[str, Any]:
-    """From the intended time of a send to its arrival at a reader of the log's end, at half of the throughput and at full throughput."""
+    """From the intended time of a send to its arrival at a reader of the log's end, at half of the
+    throughput and at full throughput."""
     times = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s}
     cl.create_topic(cluster, "bench-tail-all")
     everything = cl.native_load("deliver", target, "bench-tail-all", **times)
     cl.create_topic(cluster, "bench-tail-half")
-    rate = cl.native_load("produce", target, "bench-tail-half", **times, batch=latency_batch(100))["messages_per_s"] / 2
-    half = cl.native_load("deliver", target, "bench-tail-half", **times, rate=max(1.0, rate), batch=latency_batch(100))
+    rate = (
+        cl.native_load("produce", target, "bench-tail-half", **times, batch=latency_batch(100))[
+            "messages_per_s"
+        ]
+        / 2
+    )
+    half = cl.native_load(
+        "deliver", target, "bench-tail-half", **times, rate=max(1.0, rate), batch=latency_batch(100)
+    )
     return {"saturated": everything, "half": half}
 
 
 def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]:
-    """A producer at half load, alone and while the whole backlog is read from the disk repeatedly."""
+    """A producer at half load, alone and while the whole backlog is read from the disk
+    repeatedly."""
     target = cl.address(cluster, leads)
     topic = "bench-beside"
     cl.create_topic(cluster, topic)
@@ -251,13 +336,22 @@ def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]
     options = {**times, "rate": max(1.0, most / 2)}
     alone = cl.native_load("produce", target, topic, **options)
     cold = f"{COLD_TOPIC}-10240"
-    reading = Again(lambda: cl.program("streams.native_load", "consume", "--target", target, "--topic", cold), cluster.data(leads))
+    reading = Again(
+        lambda: cl.program("streams.native_load", "consume", "--target", target, "--topic", cold),
+        cluster.data(leads),
+    )
     try:
         beside = cl.native_load("produce", target, topic, **options)
     finally:
         read = reading.end()
     ratio = round(beside["p99_ms"] / alone["p99_ms"], 3)
-    return {"rate": round(most / 2), "alone": alone, "beside": beside, "p99_ratio": ratio, "whole_reads": read}
+    return {
+        "rate": round(most / 2),
+        "alone": alone,
+        "beside": beside,
+        "p99_ratio": ratio,
+        "whole_reads": read,
+    }
 
 
 class Again:

@@ -1,9 +1,11 @@
-"""The load generator of native streams: a lean `grpc.aio` client in its own process that uses `ledgermq.v1.Log` with our frames.
+"""The load generator of native streams: a lean `grpc.aio` client in its own process that uses
+`ledgermq.v1.Log` with our frames.
 
-`python -m bench.streams.native_load produce|consume|deliver --target HOST:PORT --topic NAME …` prints one JSON line. The target leads the
-broker group. Frames are encoded while the clock runs, so every figure includes the client's share, as for any client. With `--rate`, the
-intended times of frames are fixed before the run and latency counts from there (`bench.tools.histogram`); without, a fixed number is in
-flight and the percentiles are those at saturation.
+`python -m bench.streams.native_load produce|consume|deliver --target HOST:PORT --topic NAME …`
+prints one JSON line. The target leads the broker group. Frames are encoded while the clock runs, so
+every figure includes the client's share, as for any client. With `--rate`, the intended times of
+frames are fixed before the run and latency counts from there (`bench.tools.histogram`); without, a
+fixed number is in flight and the percentiles are those at saturation.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ from ledgermq.proto.frames import EncodedFrame, FrameBuilder, read_entries
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 SERVICE = "/ledgermq.v1.Log/"
-CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+CHANNEL = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+]
 METADATA = (("x-mq-client-id", "bench"),)
 GROUP = "g1"
 CREDIT_BYTES = 16 << 20
@@ -123,7 +129,14 @@ class Bodies:
 class Producer:
     """One stream of frames into one broker group; frames are answered in order."""
 
-    def __init__(self, channel: grpc.aio.Channel, options: argparse.Namespace, meter: Meter, *, stamped: bool = False) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        options: argparse.Namespace,
+        meter: Meter,
+        *,
+        stamped: bool = False,
+    ) -> None:
         meant = ((MEMBER_METADATA, options.node),) if options.node else ()
         self._call: Any = channel.stream_stream(SERVICE + "Produce")(metadata=(*METADATA, *meant))
         self._options, self._meter, self._stamped = options, meter, stamped
@@ -137,11 +150,15 @@ class Producer:
 
     async def open(self) -> None:
         options = self._options
-        wanted = pb.OpenProducer(broker_group=options.group, client_id="bench", memory=options.memory)
+        wanted = pb.OpenProducer(
+            broker_group=options.group, client_id="bench", memory=options.memory
+        )
         await self._call.write(pb.ProduceRequest(open=wanted).SerializeToString())
         opened = _expect(pb.ProduceResponse.FromString(await self._call.read()), "opened")
         self.passed_by = dict(await self._call.initial_metadata()).get(PASSED_BY)
-        self._builder = FrameBuilder(options.topic, opened.log_tag, opened.producer_id, opened.epoch)
+        self._builder = FrameBuilder(
+            options.topic, opened.log_tag, opened.producer_id, opened.epoch
+        )
         self._sequence = opened.next_sequence
         self._window = min(options.window, opened.window_frames or options.window)
         self._room = asyncio.Semaphore(self._window)
@@ -165,10 +182,13 @@ class Producer:
         await self._call.write(produce_request(self._options.topic, frame))
 
     async def run(self) -> None:
-        """Send frames until the time is over or `limit` messages are sent; returns when all are answered."""
+        """Send frames until the time is over or `limit` messages are sent; returns when all are
+        answered."""
         reading = asyncio.create_task(self._read())
         rate, batch, limit = self._options.rate, self._options.batch, self._options.limit
-        schedule = Schedule(time.monotonic_ns(), rate / batch / self._options.producers) if rate else None
+        schedule = (
+            Schedule(time.monotonic_ns(), rate / batch / self._options.producers) if rate else None
+        )
         number = 0
         while not self._meter.over and (not limit or number * batch < limit):
             intended = time.monotonic_ns()
@@ -187,10 +207,16 @@ class Producer:
     async def _acquire(self, reading: asyncio.Task[None]) -> None:
         if self._room.locked():
             waiting = asyncio.create_task(self._room.acquire())
-            await asyncio.wait((waiting, reading), timeout=ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (waiting, reading), timeout=ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
+            )
             if not waiting.done():
                 waiting.cancel()
-                raise reading.exception() if reading.done() and reading.exception() else RuntimeError("no answer came")  # type: ignore[misc]
+                raise (
+                    reading.exception()
+                    if reading.done() and reading.exception()
+                    else RuntimeError("no answer came")
+                )  # type: ignore[misc]
             return
         await self._room.acquire()
 
@@ -199,7 +225,10 @@ class Producer:
             ack = _expect(pb.ProduceResponse.FromString(data), "ack")
             first, count, since = self._waiting.popleft()
             if (ack.first_sequence, ack.count) != (first, count):
-                raise RuntimeError(f"frame {first} (+{count}) was acknowledged as {ack.first_sequence} (+{ack.count})")
+                raise RuntimeError(
+                    f"frame {first} (+{count}) was acknowledged as {ack.first_sequence}"
+                    f" (+{ack.count})"
+                )
             self.acknowledged += count
             self._meter.count(since, count)
             self._room.release()
@@ -209,7 +238,10 @@ class Producer:
 def _expect(response: Any, what: str) -> Any:
     kind = response.WhichOneof("response")
     if kind != what:
-        raise RuntimeError(f"{what} was expected, but the node answers: {kind}: {getattr(response, kind or '', response)}")
+        raise RuntimeError(
+            f"{what} was expected, but the node answers: {kind}:"
+            f" {getattr(response, kind or '', response)}"
+        )
     return getattr(response, what)
 
 
@@ -235,7 +267,11 @@ async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     result = {**meter.result(options.body_bytes), "passed_by": producers[0].passed_by}
     if options.limit:
         payload = meter.total * options.body_bytes / took / (1 << 20)
-        result |= {"seconds": round(took, 3), "messages_per_s": round(meter.total / took, 1), "payload_mib_per_s": round(payload, 2)}
+        result |= {
+            "seconds": round(took, 3),
+            "messages_per_s": round(meter.total / took, 1),
+            "payload_mib_per_s": round(payload, 2),
+        }
     return {**result, "open_loop": bool(options.rate)}
 
 
@@ -248,8 +284,16 @@ class Consumer:
         self.messages = self.bytes = self.responses = self.skipped = 0
 
     async def open(self, *, earliest: bool, until_end: bool) -> None:
-        places = [pb.FetchFrom(queue=queue, earliest=earliest) for queue in range(self._options.queues)]
-        words = {"broker_group": GROUP, "topic": self._options.topic, "from": places, "until_end": until_end, "credit_bytes": CREDIT_BYTES}
+        places = [
+            pb.FetchFrom(queue=queue, earliest=earliest) for queue in range(self._options.queues)
+        ]
+        words = {
+            "broker_group": GROUP,
+            "topic": self._options.topic,
+            "from": places,
+            "until_end": until_end,
+            "credit_bytes": CREDIT_BYTES,
+        }
         await self._call.write(pb.FetchRequest(open=pb.OpenFetch(**words)).SerializeToString())
         _expect(pb.FetchResponse.FromString(await self._call.read()), "opened")
         self._until_end = until_end
@@ -282,7 +326,8 @@ class Consumer:
 
 
 async def consume(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, Any]:
-    """Read everything from the first message to the end; with `--decode` every body is converted to Python bytes."""
+    """Read everything from the first message to the end; with `--decode` every body is converted to
+    Python bytes."""
     consumer, used = Consumer(channel, options), cpu_s()
     began = time.monotonic()
     await consumer.open(earliest=True, until_end=True)
@@ -308,15 +353,21 @@ def _decode(entries: Any) -> None:
 
 
 async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, Any]:
-    """A consumer at the end of the log while frames are produced: from the intended time of a send to its arrival."""
-    meter, arrivals = Meter(options.warm_up_s, options.seconds), Meter(options.warm_up_s, options.seconds)
+    """A consumer at the end of the log while frames are produced: from the intended time of a send
+    to its arrival."""
+    meter, arrivals = (
+        Meter(options.warm_up_s, options.seconds),
+        Meter(options.warm_up_s, options.seconds),
+    )
     consumer, producer = Consumer(channel, options), Producer(channel, options, meter, stamped=True)
     await consumer.open(earliest=False, until_end=False)
     await producer.open()
 
     def arrived(entries: Any) -> None:
         columns = read_entries(entries.sizes, entries.entries, verify=False)
-        stamps = np.array([struct.unpack_from("<Q", body)[0] for body in columns.bodies()], np.int64)
+        stamps = np.array(
+            [struct.unpack_from("<Q", body)[0] for body in columns.bodies()], np.int64
+        )
         for stamp, count in zip(*np.unique(stamps, return_counts=True), strict=True):
             arrivals.count(int(stamp), int(count))
 
@@ -331,7 +382,11 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
     consumer.cancel()
     if arrivals.total != meter.total:
         raise RuntimeError(f"{arrivals.total} of {meter.total} messages arrived")
-    return {"produced": meter.result(options.body_bytes), "arrived": arrivals.result(options.body_bytes), "open_loop": bool(options.rate)}
+    return {
+        "produced": meter.result(options.body_bytes),
+        "arrived": arrivals.result(options.body_bytes),
+        "open_loop": bool(options.rate),
+    }
 
 
 WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[str, Any]]]] = {
@@ -353,18 +408,39 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--target", required=True)
     found.add_argument("--topic", required=True)
     found.add_argument("--queues", type=int, default=8)
-    found.add_argument("--spread", choices=("frame", "message"), default="frame", help="unit that is distributed over the queues in turn")
+    found.add_argument(
+        "--spread",
+        choices=("frame", "message"),
+        default="frame",
+        help="unit that is distributed over the queues in turn",
+    )
     found.add_argument("--producers", type=int, default=1)
-    found.add_argument("--window", type=int, default=5, help="frames of a producer in flight; the node may allow fewer")
+    found.add_argument(
+        "--window",
+        type=int,
+        default=5,
+        help="frames of a producer in flight; the node may allow fewer",
+    )
     found.add_argument("--batch", type=int, default=1000)
     found.add_argument("--rate", type=float, help="messages per second of all producers together")
-    found.add_argument("--limit", type=int, default=0, help="produce: messages of each producer; consume: minimum number that must arrive")
+    found.add_argument(
+        "--limit",
+        type=int,
+        default=0,
+        help="produce: messages of each producer; consume: minimum number that must arrive",
+    )
     found.add_argument("--body-bytes", type=int, default=100)
     found.add_argument("--group", default=GROUP, help="produce: the broker group")
-    found.add_argument("--node", default="", help="produce: the worker that leads it, where several share a port")
+    found.add_argument(
+        "--node", default="", help="produce: the worker that leads it, where several share a port"
+    )
     found.add_argument("--memory", action="store_true")
     found.add_argument("--decode", action="store_true")
-    found.add_argument("--attended", action="store_true", help="produce: report the start of measured time; it ends with standard input")
+    found.add_argument(
+        "--attended",
+        action="store_true",
+        help="produce: report the start of measured time; it ends with standard input",
+    )
     found.add_argument("--warm-up-s", type=float, default=2)
     found.add_argument("--seconds", type=float, default=10)
     return found

@@ -1,4 +1,5 @@
-"""The suite's page: Markdown tables between marks in docs/benchmarks.md, generated from one result. Nothing is measured here."""
+"""The suite's page: Markdown tables between marks in docs/benchmarks.md, generated from one result.
+Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -72,11 +73,24 @@ def number(value: float) -> str:
 
 
 def costs(row: Row) -> list[str]:
-    """Processor time of leader, follower and client per message; bytes written by the leader per payload byte; anonymous memory."""
+    """Processor time of leader, follower and client per message; bytes written by the leader per
+    payload byte; anonymous memory."""
     follower = row.get("follower_cpu_us_a_message")
-    cpu = [row["leader_cpu_us_a_message"], *([] if follower is None else [follower]), row["client_cpu_us_a_message"]]
-    shown = " / ".join(number(part) for part in cpu[:-1]) + (" / –" if follower is None else "") + f" / {number(cpu[-1])}"
-    return [shown, number(row["leader_written_per_payload_byte"]), f"{row['rss_anon_max_mib']:.0f} MiB"]
+    cpu = [
+        row["leader_cpu_us_a_message"],
+        *([] if follower is None else [follower]),
+        row["client_cpu_us_a_message"],
+    ]
+    shown = (
+        " / ".join(number(part) for part in cpu[:-1])
+        + (" / –" if follower is None else "")
+        + f" / {number(cpu[-1])}"
+    )
+    return [
+        shown,
+        number(row["leader_written_per_payload_byte"]),
+        f"{row['rss_anon_max_mib']:.0f} MiB",
+    ]
 
 
 PARTS = ("50", "90", "99", "99.9", "99.99")
@@ -88,7 +102,16 @@ def entries_mib_per_s(row: Row) -> float:
 
 
 def throughput(rows: Sequence[Row], bare: Row) -> str:
-    titles = ("replicas", "class", "message", "messages/s", "payload", "of the disk's writes ÷ replicas", "of a bare gRPC stream", *COSTS)
+    titles = (
+        "replicas",
+        "class",
+        "message",
+        "messages/s",
+        "payload",
+        "of the disk's writes ÷ replicas",
+        "of a bare gRPC stream",
+        *COSTS,
+    )
     lines = []
     for row in rows:
         disk = row["payload_mib_per_s"] / (bare["sequential_write_mib_per_s"] / row["replicas"])
@@ -104,26 +127,51 @@ def throughput(rows: Sequence[Row], bare: Row) -> str:
                 *costs(row),
             ]
         )
-    return "**Throughput**, full frames, one producer with five frames under way:\n\n" + markdown(titles, lines)
+    return "**Throughput**, full frames, one producer with five frames under way:\n\n" + markdown(
+        titles, lines
+    )
 
 
 def latency(rows: Sequence[Row], bare: Row) -> str:
     parts = tuple(f"p{part}" for part in PARTS)
-    titles = ("class", "message", "messages/s offered", "frames of", *parts, "p50 in fdatasyncs", "in bare calls")
+    titles = (
+        "class",
+        "message",
+        "messages/s offered",
+        "frames of",
+        *parts,
+        "p50 in fdatasyncs",
+        "in bare calls",
+    )
     lines = []
     for row in rows:
         times = [f"{number(row[f'p{part}_ms'])} ms" for part in PARTS]
-        ratios = [f"{row['p50_ms'] / bare[key]:.1f}" for key in ("fdatasync_p50_ms", "grpc_unary_p50_ms")]
+        ratios = [
+            f"{row['p50_ms'] / bare[key]:.1f}" for key in ("fdatasync_p50_ms", "grpc_unary_p50_ms")
+        ]
         offered = f"{number(row['messages_per_s'])} ({row['part']:.0%})"
-        lines.append([row["class"], f"{row['body_bytes']:,} bytes", offered, str(row["batch"]), *times, *ratios])
-    return "**Latency** from intended send times, three replicas, at parts of the throughput above:\n\n" + markdown(titles, lines)
+        lines.append(
+            [
+                row["class"],
+                f"{row['body_bytes']:,} bytes",
+                offered,
+                str(row["batch"]),
+                *times,
+                *ratios,
+            ]
+        )
+    return (
+        "**Latency** from intended send times, three replicas, at parts of the throughput"
+        " above:\n\n" + markdown(titles, lines)
+    )
 
 
 def single(row: Row, bare: Row) -> str:
     budget = bare["fdatasync_p50_ms"] + bare["loopback_round_trip_p50_ms"] + 0.5
     return (
-        f"**One durable message at a time**: p50 {number(row['p50_ms'])} ms, p99 {number(row['p99_ms'])} ms. The budget, fdatasync p50 + "
-        f"loopback round trip + 0.5 ms, is {budget:.2f} ms: {row['p50_ms'] / budget:.2f} of it was taken."
+        f"**One durable message at a time**: p50 {number(row['p50_ms'])} ms, p99"
+        f" {number(row['p99_ms'])} ms. The budget, fdatasync p50 + loopback round trip + 0.5 ms, is"
+        f" {budget:.2f} ms: {row['p50_ms'] / budget:.2f} of it was taken."
     )
 
 
@@ -144,7 +192,9 @@ def varied(title: str, key: str) -> Callable[[Sequence[Row], Row], str]:
             for row in rows
         ]
         titles = (key, "messages/s", "to the first", "of a bare gRPC stream", "p50 / p99", *COSTS)
-        return f"**{title}**, durable, three replicas, 100 bytes, saturated:\n\n" + markdown(titles, lines)
+        return f"**{title}**, durable, three replicas, 100 bytes, saturated:\n\n" + markdown(
+            titles, lines
+        )
 
     return make
 
@@ -153,7 +203,11 @@ def readers(found: Row, bare: Row) -> str:
     ratios = ("of a bare gRPC stream", "of a memory copy")
     titles = ("reader", "messages/s", "entries", *ratios, "µs a message: leader / client")
     lines = []
-    names = {"page_cache": "from the page cache", "page_cache_bodies": "… bodies checked and handed out", "disk": "pages dropped before"}
+    names = {
+        "page_cache": "from the page cache",
+        "page_cache_bodies": "… bodies checked and handed out",
+        "disk": "pages dropped before",
+    }
     for size in (100, 10_240):
         backlog = found[f"backlog_{size}"]
         for key, name in names.items():
@@ -166,39 +220,48 @@ def readers(found: Row, bare: Row) -> str:
                     f"{number(row['entries_mb_per_s'])} MB/s",
                     f"{mib / bare['grpc_stream_mib_per_s']:.1%}",
                     f"{mib / bare['memory_copy_mib_per_s']:.1%}",
-                    f"{number(row['leader_cpu_us_a_message'])} / {number(row['client_cpu_us_a_message'])}",
+                    (
+                        f"{number(row['leader_cpu_us_a_message'])} /"
+                        f" {number(row['client_cpu_us_a_message'])}"
+                    ),
                 ]
             )
     parts = ["**Readers**, cold, of a backlog on three replicas:\n\n" + markdown(titles, lines)]
     half, everything = (found["tailing"][key]["arrived"] for key in ("half", "saturated"))
     parts.append(
-        f"**Tailing**: a reader at the end beside a saturated producer got {number(everything['messages_per_s'])} messages/s; at half of "
-        f"that a message arrives {number(half['p50_ms'])} ms (p50), {number(half['p99_ms'])} ms (p99) after its intended send "
-        f"({half['p50_ms'] / bare['fdatasync_p50_ms']:.1f} fdatasyncs)."
+        "**Tailing**: a reader at the end beside a saturated producer got"
+        f" {number(everything['messages_per_s'])} messages/s; at half of that a message arrives"
+        f" {number(half['p50_ms'])} ms (p50), {number(half['p99_ms'])} ms (p99) after its intended"
+        f" send ({half['p50_ms'] / bare['fdatasync_p50_ms']:.1f} fdatasyncs)."
     )
     beside = found["beside_cold"]
     parts.append(
-        f"**A cold reader beside a producer** at {number(beside['rate'])} messages/s: p99 {number(beside['alone']['p99_ms'])} ms alone, "
-        f"{number(beside['beside']['p99_ms'])} ms while the whole backlog is read from the disk again and again "
-        f"({beside['p99_ratio']:.2f} times)."
+        f"**A cold reader beside a producer** at {number(beside['rate'])} messages/s: p99"
+        f" {number(beside['alone']['p99_ms'])} ms alone, {number(beside['beside']['p99_ms'])} ms"
+        f" while the whole backlog is read from the disk again and again ({beside['p99_ratio']:.2f}"
+        " times)."
     )
     return "\n\n".join(parts)
 
 
 def delay(found: Row, _: Row) -> str:
     return (
-        f"**{found['delay_each_way_ms']:g} ms between the nodes**, each way: {number(found['with']['messages_per_s'])} messages/s with it, "
-        f"{number(found['without']['messages_per_s'])} through the same proxy without ({found['rate_ratio']:.2f})."
+        f"**{found['delay_each_way_ms']:g} ms between the nodes**, each way:"
+        f" {number(found['with']['messages_per_s'])} messages/s with it,"
+        f" {number(found['without']['messages_per_s'])} through the same proxy without"
+        f" ({found['rate_ratio']:.2f})."
     )
 
 
 def leader_kill(found: Row, bare: Row) -> str:
     silence = found["silence_s"]
     return (
-        f"**Leaders killed under load** ({found['kills']} kills, {found['rate']:,} messages/s offered): no acknowledgement for "
-        f"{silence['median']:.2f} s (median), {silence['all'][-1]:.2f} s at most; all {found['messages']:,} messages are stored, each "
-        f"once. From intended send times over the whole run: p50 {number(found['p50_ms'])} ms, p99 {number(found['p99_ms'])} ms "
-        f"({found['p50_ms'] / bare['fdatasync_p50_ms']:.1f} fdatasyncs)."
+        f"**Leaders killed under load** ({found['kills']} kills, {found['rate']:,} messages/s"
+        f" offered): no acknowledgement for {silence['median']:.2f} s (median),"
+        f" {silence['all'][-1]:.2f} s at most; all {found['messages']:,} messages are stored, each"
+        f" once. From intended send times over the whole run: p50 {number(found['p50_ms'])} ms, p99"
+        f" {number(found['p99_ms'])} ms ({found['p50_ms'] / bare['fdatasync_p50_ms']:.1f}"
+        " fdatasyncs)."
     )
 
 
@@ -206,9 +269,11 @@ def ceiling(found: Row, bare: Row) -> str:
     produce, consume = found["produce"], found["consume"]
     share = entries_mib_per_s(produce) / bare["grpc_stream_mib_per_s"]
     return (
-        f"**The ceiling of the client** on a Log service that stores nothing: {number(produce['messages_per_s'])} messages/s produced "
-        f"({share:.0%} of a bare gRPC stream; {number(produce['client_cpu_us_a_message'])} µs of the client and "
-        f"{number(produce['server_cpu_us_a_message'])} µs of the server a message), {number(consume['messages_per_s'])} read."
+        "**The ceiling of the client** on a Log service that stores nothing:"
+        f" {number(produce['messages_per_s'])} messages/s produced ({share:.0%} of a bare gRPC"
+        f" stream; {number(produce['client_cpu_us_a_message'])} µs of the client and"
+        f" {number(produce['server_cpu_us_a_message'])} µs of the server a message),"
+        f" {number(consume['messages_per_s'])} read."
     )
 
 

@@ -12,7 +12,8 @@ CURVE = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 def draw(found: Mapping[str, Any], directory: Path) -> None:
-    """Draw native-throughput.svg, native-latency.svg and peers.svg, for what the result contains."""
+    """Draw native-throughput.svg, native-latency.svg and peers.svg, for what the result
+    contains."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -35,11 +36,18 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def throughput(native: Row, path: Path) -> None:
-    """Bars by message size, class and replicas; and the effect of batches, producers and queues on the rate."""
+    """Bars by message size, class and replicas; and the effect of batches, producers and queues on
+    the rate."""
     from matplotlib import pyplot
 
     varied = [key for key in ("batches", "producers", "queues") if native.get(key)]
-    figure, axes = pyplot.subplots(1, 1 + len(varied), figsize=(4 + 2.6 * len(varied), 3.2), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(
+        1,
+        1 + len(varied),
+        figsize=(4 + 2.6 * len(varied), 3.2),
+        layout="constrained",
+        squeeze=False,
+    )
     rows = native["throughput"]
     names = [f"{row['body_bytes']:,} B, {row['replicas']} × {row['class']}" for row in rows]
     colours = [OURS if row["class"] == "durable" else OTHERS for row in rows]
@@ -50,12 +58,23 @@ def throughput(native: Row, path: Path) -> None:
     axes[0][0].set_title("payload, MiB/s (messages/s)", fontsize=9)
     for axis, key in zip(axes[0][1:], varied, strict=True):
         what = {"batches": "batch"}.get(key, key)
-        axis.plot([row[what] for row in native[key]], [row["messages_per_s"] for row in native[key]], "o-", color=OURS)
+        axis.plot(
+            [row[what] for row in native[key]],
+            [row["messages_per_s"] for row in native[key]],
+            "o-",
+            color=OURS,
+        )
         axis.set_xscale("log")
-        axis.set_xticks([row[what] for row in native[key]], [f"{row[what]:,}" for row in native[key]])
+        axis.set_xticks(
+            [row[what] for row in native[key]], [f"{row[what]:,}" for row in native[key]]
+        )
         axis.minorticks_off()
         axis.set_ylim(0, 1.15 * max(row["messages_per_s"] for row in native[key]))
-        axis.set_title({"batches": "messages in a frame", "producers": "producers", "queues": "queues"}[key] + ": messages/s", fontsize=9)
+        axis.set_title(
+            {"batches": "messages in a frame", "producers": "producers", "queues": "queues"}[key]
+            + ": messages/s",
+            fontsize=9,
+        )
     for axis in axes[0]:
         axis.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
@@ -68,7 +87,9 @@ def latency(rows: Sequence[Row], path: Path) -> None:
     classes = sorted({row["class"] for row in rows})
     sizes = sorted({row["body_bytes"] for row in rows})
     size = (5 * len(classes), 2.8 * len(sizes))
-    figure, axes = pyplot.subplots(len(sizes), len(classes), figsize=size, layout="constrained", squeeze=False, sharey="row")
+    figure, axes = pyplot.subplots(
+        len(sizes), len(classes), figsize=size, layout="constrained", squeeze=False, sharey="row"
+    )
     for down, body_bytes in enumerate(sizes):
         for across, kind in enumerate(classes):
             axis = axes[down][across]
@@ -77,10 +98,20 @@ def latency(rows: Sequence[Row], path: Path) -> None:
                     continue
                 times = [row[f"p{percent:g}_ms"] for percent in CURVE]
                 shade, label = 0.25 + 0.75 * row["part"], f"{row['messages_per_s']:,.0f}/s"
-                axis.plot([100 / (100 - percent) for percent in CURVE], times, "o-", color=OURS, alpha=shade, label=label)
+                axis.plot(
+                    [100 / (100 - percent) for percent in CURVE],
+                    times,
+                    "o-",
+                    color=OURS,
+                    alpha=shade,
+                    label=label,
+                )
             axis.set_xscale("log")
             axis.set_yscale("log")
-            axis.set_xticks([100 / (100 - percent) for percent in CURVE], [f"{percent:g} %" for percent in CURVE])
+            axis.set_xticks(
+                [100 / (100 - percent) for percent in CURVE],
+                [f"{percent:g} %" for percent in CURVE],
+            )
             axis.minorticks_off()
             axis.set_title(f"{kind}, {body_bytes:,} bytes: ms from the intended send", fontsize=9)
             axis.legend(frameon=False, fontsize=8)
@@ -95,14 +126,24 @@ def peers(rows: Sequence[Row], path: Path) -> None:
     classes = sorted({row["durability_class"] for row in rows})
     heights = [sum(row["durability_class"] == kind for row in rows) for kind in classes]
     figure, axes = pyplot.subplots(
-        len(classes), 1, figsize=(9, 0.4 * sum(heights) + 0.7 * len(classes)), layout="constrained", squeeze=False, height_ratios=heights
+        len(classes),
+        1,
+        figsize=(9, 0.4 * sum(heights) + 0.7 * len(classes)),
+        layout="constrained",
+        squeeze=False,
+        height_ratios=heights,
     )
     for (axis,), kind in zip(axes, classes, strict=True):
-        chosen = sorted((row for row in rows if row["durability_class"] == kind), key=lambda row: -row["messages_per_s"])
+        chosen = sorted(
+            (row for row in rows if row["durability_class"] == kind),
+            key=lambda row: -row["messages_per_s"],
+        )
         places = range(len(chosen))
         colours = [OURS if row["system"].startswith("LedgerMQ") else OTHERS for row in chosen]
         bars = axis.barh(places, [row["messages_per_s"] for row in chosen], color=colours)
-        axis.set_yticks(places, [f"{row['system']}: {row['batching'].partition(', ')[0]}" for row in chosen])
+        axis.set_yticks(
+            places, [f"{row['system']}: {row['batching'].partition(', ')[0]}" for row in chosen]
+        )
         axis.bar_label(bars, [f"{row['messages_per_s']:,.0f}" for row in chosen], padding=3)
         axis.invert_yaxis()
         axis.margins(x=0.15)

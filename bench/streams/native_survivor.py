@@ -2,9 +2,10 @@
 
     python -m bench.streams.native_survivor --endpoints HOST:PORT,… --topic NAME …
 
-Frames have intended times. Whatever happens to a stream, the producer resumes at some node with the same id and epoch, and repeats
-unanswered frames in order. The line contains the times of acknowledgements (CLOCK_MONOTONIC, which all processes share), so the process
-that killed a leader sees how long none arrived.
+Frames have intended times. Whatever happens to a stream, the producer resumes at some node with the
+same id and epoch, and repeats unanswered frames in order. The line contains the times of
+acknowledgements (CLOCK_MONOTONIC, which all processes share), so the process that killed a leader
+sees how long none arrived.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Gone(Exception):
 
 
 class Survivor:
-    """One producer. Frames are rebuilt for every attempt, because their ids contain values assigned by the node."""
+    """One producer. Frames are rebuilt for every attempt, because their ids contain values assigned
+    by the node."""
 
     def __init__(self, endpoints: list[str], topic: str) -> None:
         self._endpoints, self._topic = endpoints, topic
@@ -84,7 +86,9 @@ class Survivor:
         wanted = pb.OpenProducer(broker_group=GROUP, client_id="bench-survivor")
         if self._identity is not None:
             wanted.producer_id, wanted.epoch = self._identity[1:]
-        await asyncio.wait_for(call.write(pb.ProduceRequest(open=wanted).SerializeToString()), OPEN_S)
+        await asyncio.wait_for(
+            call.write(pb.ProduceRequest(open=wanted).SerializeToString()), OPEN_S
+        )
         opened = self._expect(await asyncio.wait_for(call.read(), OPEN_S), "opened")
         self._identity = opened.log_tag, opened.producer_id, opened.epoch
         self.streams += 1
@@ -93,7 +97,9 @@ class Survivor:
         writing = asyncio.create_task(self._write(call, opened.window_frames or 5))
         try:
             while True:
-                self._answer(await asyncio.wait_for(call.read(), ANSWER_S if self.waiting else None))
+                self._answer(
+                    await asyncio.wait_for(call.read(), ANSWER_S if self.waiting else None)
+                )
         finally:
             writing.cancel()
             call.cancel()
@@ -105,7 +111,9 @@ class Survivor:
             while self._sent < min(window, len(self.waiting)):
                 one = self.waiting[self._sent]
                 queue = (one.first // max(len(one.bodies), 1)) % QUEUES
-                frame = builder.encode(one.first, queue, one.bodies, born_ms=time.time_ns() // 1_000_000)
+                frame = builder.encode(
+                    one.first, queue, one.bodies, born_ms=time.time_ns() // 1_000_000
+                )
                 self._sent += 1
                 await call.write(produce_request(self._topic, frame))
             self.changed.clear()
@@ -120,7 +128,9 @@ class Survivor:
             raise Gone("redirect", response.redirect.endpoint)
         if kind == "problem":
             if not response.problem.retryable:
-                raise RuntimeError(f"the node answers {response.problem.code}: {response.problem.message}")
+                raise RuntimeError(
+                    f"the node answers {response.problem.code}: {response.problem.message}"
+                )
             raise Gone(response.problem.message)
         if kind == "rejected":
             self._rejected(response.rejected)
@@ -129,26 +139,35 @@ class Survivor:
         return getattr(response, what)
 
     def _rejected(self, rejected: Any) -> None:
-        """A former leader stored a part: the answer acknowledges that part, and the rest is sent again on the next stream."""
+        """A former leader stored a part: the answer acknowledges that part, and the rest is sent
+        again on the next stream."""
         if rejected.next_sequence > rejected.first_sequence:
             self._stored_until(rejected.next_sequence)
             raise Gone("a frame was cut")
         if rejected.problem.retryable:
             raise Gone(rejected.problem.message)
-        raise RuntimeError(f"frame {rejected.first_sequence} was rejected: {rejected.problem.code} {rejected.problem.message}")
+        raise RuntimeError(
+            f"frame {rejected.first_sequence} was rejected: {rejected.problem.code}"
+            f" {rejected.problem.message}"
+        )
 
     def _answer(self, data: Any) -> None:
         ack = self._expect(data, "ack")
         one = self.waiting[0]
         if (ack.first_sequence, ack.count) != (one.first, len(one.bodies)):
-            raise RuntimeError(f"frame {one.first} (+{len(one.bodies)}) was acknowledged as {ack.first_sequence} (+{ack.count})")
+            raise RuntimeError(
+                f"frame {one.first} (+{len(one.bodies)}) was acknowledged as {ack.first_sequence}"
+                f" (+{ack.count})"
+            )
         self._sent -= 1
         self._done(self.waiting.popleft(), len(one.bodies))
 
     def _stored_until(self, next_sequence: int) -> None:
         """Everything before is stored, whichever node acknowledged it."""
         if next_sequence > self.sequence:
-            raise RuntimeError(f"sequence {next_sequence} is next, but only {self.sequence} messages were sent")
+            raise RuntimeError(
+                f"sequence {next_sequence} is next, but only {self.sequence} messages were sent"
+            )
         while self.waiting and self.waiting[0].first < next_sequence:
             one = self.waiting[0]
             stored = next_sequence - one.first
@@ -167,7 +186,10 @@ class Survivor:
 
 
 async def produce(options: argparse.Namespace) -> dict[str, Any]:
-    survivor, bodies = Survivor(options.endpoints.split(","), options.topic), Bodies(options.body_bytes)
+    survivor, bodies = (
+        Survivor(options.endpoints.split(","), options.topic),
+        Bodies(options.body_bytes),
+    )
     running = asyncio.create_task(survivor.run())
     schedule = Schedule(time.monotonic_ns(), options.rate / options.batch)
     print("begun", flush=True)
@@ -187,11 +209,18 @@ async def produce(options: argparse.Namespace) -> dict[str, Any]:
     if survivor.waiting or total != survivor.sequence:
         raise RuntimeError(f"{total} of {survivor.sequence} messages were acknowledged")
     times = [at for at, _ in survivor.acknowledged]
-    return {"messages": total, "streams": survivor.streams, "acknowledged_ns": times, **survivor.histogram.summary_ms()}
+    return {
+        "messages": total,
+        "streams": survivor.streams,
+        "acknowledged_ns": times,
+        **survivor.histogram.summary_ms(),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.streams.native_survivor", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.streams.native_survivor", description=__doc__
+    )
     parser.add_argument("--endpoints", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, default=10_000)

@@ -1,1 +1,2 @@
-"""What benchmarks are made of: clusters, loads, stores to measure with, histograms and the report."""
+"""What benchmarks are made of: clusters, loads, stores to measure with, histograms and the
+report."""

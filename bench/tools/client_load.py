@@ -1,7 +1,8 @@
-"""The load of an application: `AsyncProducer.send`, one message after the other, `python -m bench.tools.client_load --target … --topic …`.
+"""The load of an application: `AsyncProducer.send`, one message after the other, `python -m
+bench.tools.client_load --target … --topic …`.
 
-The client itself batches messages that are sent while other frames are in flight. Prints one JSON line; latency runs from the call of
-`send`, with its wait for room, to the acknowledgement.
+The client itself batches messages that are sent while other frames are in flight. Prints one JSON
+line; latency runs from the call of `send`, with its wait for room, to the acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ DISTINCT = 1000
 
 async def work(options: argparse.Namespace) -> dict[str, Any]:
     bodies = Bodies(options.body_bytes).frame(DISTINCT)
-    async with AsyncProducer(options.target, options.topic, buffer_bytes=BUFFER_BYTES, memory=options.memory) as producer:
+    async with AsyncProducer(
+        options.target, options.topic, buffer_bytes=BUFFER_BYTES, memory=options.memory
+    ) as producer:
         meter = Meter(options.warm_up_s, options.seconds)
         failed: list[BaseException] = []
         took_ns: list[int] = []

@@ -1,4 +1,5 @@
-"""Three `serve` processes with the shipped defaults on loopback, and their figures from the kernel."""
+"""Three `serve` processes with the shipped defaults on loopback, and their figures from the
+kernel."""
 
 from __future__ import annotations
 
@@ -40,9 +41,15 @@ def running(
     group: Mapping[str, Any] | None = None,
     groups: Sequence[Mapping[str, Any]] | None = None,
 ) -> Iterator[LocalCluster]:
-    """A ready cluster as made by `ledgermq up`, with `extra` sections in its configuration and settings of its one `group`, or several
-    `groups` with names; its processes are ended afterwards."""
-    cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra, groups=groups or [{"name": GROUP, **(group or {})}])
+    """A ready cluster as made by `ledgermq up`, with `extra` sections in its configuration and
+    settings of its one `group`, or several `groups` with names; its processes are ended
+    afterwards."""
+    cluster = kind.prepare(
+        directory / "cluster",
+        nodes=nodes,
+        extra=extra,
+        groups=groups or [{"name": GROUP, **(group or {})}],
+    )
     cluster.start_all()
     try:
         cluster.wait_ready()
@@ -55,8 +62,16 @@ def defaults(cluster: LocalCluster) -> dict[str, Any]:
     """The effective settings, as the nodes read them."""
     config = config_of(cluster, next(iter(cluster.nodes)))
     groups = [group.model_dump(mode="json") for group in config.cluster.groups]
-    sections = {name: getattr(config, name).model_dump(mode="json") for name in ("raft", "delivery", "limits", "flush")}
-    return {"nodes": len(cluster.nodes), "groups": groups, "log_level": config.log_level, **sections}
+    sections = {
+        name: getattr(config, name).model_dump(mode="json")
+        for name in ("raft", "delivery", "limits", "flush")
+    }
+    return {
+        "nodes": len(cluster.nodes),
+        "groups": groups,
+        "log_level": config.log_level,
+        **sections,
+    }
 
 
 def address(cluster: LocalCluster, node: str) -> str:
@@ -69,21 +84,26 @@ def free_port() -> int:
     return int(free_ports(1)[0].client_port)
 
 
-def admin(cluster: LocalCluster, node: str, method: str, request: Any, timeout_s: float = 10) -> Any:
+def admin(
+    cluster: LocalCluster, node: str, method: str, request: Any, timeout_s: float = 10
+) -> Any:
     with grpc.insecure_channel(address(cluster, node), options=CHANNEL) as channel:
         stub: Any = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
         return getattr(stub, method)(request, timeout=timeout_s)
 
 
 def create_topic(cluster: LocalCluster, name: str, queues: int = 8) -> None:
-    request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind="normal", queues=queues, permission="rw")
+    request = admin_pb2.CreateTopicRequest(
+        topic=admin_pb2.Name(name=name), kind="normal", queues=queues, permission="rw"
+    )
     answer = admin(cluster, next(iter(cluster.nodes)), "CreateTopic", request)
     if answer.status.code != 20000:
         raise RuntimeError(f"topic {name} was not created: {answer.status.message}")
 
 
 def leader(cluster: LocalCluster, timeout_s: float = 30) -> str:
-    """The leading node, according to any node that serves; a node that was just started does not serve yet."""
+    """The leading node, according to any node that serves; a node that was just started does not
+    serve yet."""
     give_up_at = time.monotonic() + timeout_s
     while time.monotonic() < give_up_at:
         for node, child in cluster.children.items():
@@ -96,7 +116,11 @@ def leader(cluster: LocalCluster, timeout_s: float = 30) -> str:
                     raise
                 continue
             for info in status.groups:
-                if info.group == GROUP and info.HasField("leader") and cluster.children[info.leader].exit_code is None:
+                if (
+                    info.group == GROUP
+                    and info.HasField("leader")
+                    and cluster.children[info.leader].exit_code is None
+                ):
                     return cast(str, info.leader)
         time.sleep(0.05)
     raise RuntimeError(f"no leader within {timeout_s:g} s")
@@ -114,25 +138,37 @@ def program(module: str, *arguments: str) -> list[str]:
 def load(what: str, target: str, topic: str, *more: str, timeout_s: float = 300) -> dict[str, Any]:
     """Run the load generator in its own process; returns its result."""
     command = program("tools.load", what, "--target", target, "--topic", topic, *more)
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=timeout_s, check=True, cwd=ROOT, text=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, timeout=timeout_s, check=True, cwd=ROOT, text=True
+    )
     return cast("dict[str, Any]", json.loads(done.stdout))
 
 
 def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str, Any]:
-    """Run the load generator of native streams in its own process; returns its result. Options are those of `bench.streams.native_load`."""
+    """Run the load generator of native streams in its own process; returns its result. Options are
+    those of `bench.streams.native_load`."""
     command = native_command(what, target, topic, **options)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT
+    )
     if done.returncode:
-        raise RuntimeError(f"{what} {options} ended with {done.returncode}: {' '.join(done.stderr[-ERROR_CHARACTERS:].split())}")
+        raise RuntimeError(
+            f"{what} {options} ended with {done.returncode}:"
+            f" {' '.join(done.stderr[-ERROR_CHARACTERS:].split())}"
+        )
     return report.parsed(done.stdout)
 
 
 def led_load(cluster: LocalCluster, what: str, topic: str, **options: Any) -> dict[str, Any]:
-    """`native_load` at the leader. If it is redirected because the leader changed, it is repeated at the next one, and the result contains
-    the number of repetitions (`moved`); this happens on a busy machine."""
+    """`native_load` at the leader. If it is redirected because the leader changed, it is repeated
+    at the next one, and the result contains the number of repetitions (`moved`); this happens on a
+    busy machine."""
     for moved in range(MOVES_MAX + 1):
         try:
-            return {**native_load(what, address(cluster, leader(cluster)), topic, **options), "moved": moved}
+            return {
+                **native_load(what, address(cluster, leader(cluster)), topic, **options),
+                "moved": moved,
+            }
         except RuntimeError as error:
             if "redirect" not in str(error) or moved == MOVES_MAX:
                 raise
@@ -142,7 +178,11 @@ def led_load(cluster: LocalCluster, what: str, topic: str, **options: Any) -> di
 def native_command(what: str, target: str, topic: str, **options: Any) -> list[str]:
     words = []
     for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
+        words += (
+            [f"--{name.replace('_', '-')}"]
+            if value is True
+            else [f"--{name.replace('_', '-')}", str(value)]
+        )
     return program("streams.native_load", what, "--target", target, "--topic", topic, *words)
 
 
@@ -162,7 +202,11 @@ def cpu_s(pid: int) -> float:
 
 
 def pids(cluster: LocalCluster) -> dict[str, int]:
-    return {node: child.process.pid for node, child in cluster.children.items() if child.exit_code is None}
+    return {
+        node: child.process.pid
+        for node, child in cluster.children.items()
+        if child.exit_code is None
+    }
 
 
 def all_cpu_s(cluster: LocalCluster) -> dict[str, float]:
@@ -177,7 +221,9 @@ def status_kib(pid: int, key: str) -> int:
 def wake_ups(pid: int) -> int:
     """How often the threads of a process gave up the processor voluntarily."""
     return sum(
-        int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[0])
+        int(
+            re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[0]
+        )
         for task in Path(f"/proc/{pid}/task").iterdir()
     )
 
@@ -187,7 +233,10 @@ def metric_sums(cluster: LocalCluster, node: str, name: str) -> tuple[float, flo
     where = cluster.nodes[node]
     with _OPENER.open(f"http://{where.host}:{where.http_port}/metrics", timeout=10) as response:
         text = response.read().decode()
-    return tuple(sum(map(float, re.findall(rf"^{name}_{part}(?:{{.*}})? (\S+)", text, re.M))) for part in ("count", "sum"))  # type: ignore[return-value]
+    return tuple(
+        sum(map(float, re.findall(rf"^{name}_{part}(?:{{.*}})? (\S+)", text, re.M)))
+        for part in ("count", "sum")
+    )  # type: ignore[return-value]
 
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> None:

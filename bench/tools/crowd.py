@@ -1,7 +1,9 @@
-"""The two processes of `bench.connections`: many bare HTTP/2 connections, and one client that sends at a steady rate.
+"""The two processes of `bench.connections`: many bare HTTP/2 connections, and one client that sends
+at a steady rate.
 
-A connection implements just enough of HTTP/2: preface, settings, one request with literal headers, and waiting for the end of its answer.
-That costs a hundredth of a gRPC channel, so one process is enough and the nodes' work is what is measured.
+A connection implements just enough of HTTP/2: preface, settings, one request with literal headers,
+and waiting for the end of its answer. That costs a hundredth of a gRPC channel, so one process is
+enough and the nodes' work is what is measured.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 OPENING_AT_ONCE = 2_000
-"""Connections that a process opens before it waits for some of them, so that the kernel's backlog does not decide."""
+"""Connections that a process opens before it waits for some of them, so that the kernel's backlog
+does not decide."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def header(name: str, value: str) -> bytes:
@@ -40,18 +45,34 @@ def header(name: str, value: str) -> bytes:
 
 def call(number: int) -> bytes:
     """A connection's first bytes: a Heartbeat of its own client."""
-    fields = ((":method", "POST"), (":scheme", "http"), (":path", SERVICE + "Heartbeat"), (":authority", "bench"))
-    fields += (("te", "trailers"), ("content-type", "application/grpc"), ("x-mq-client-id", f"crowd-{number}"))
+    fields = (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", SERVICE + "Heartbeat"),
+        (":authority", "bench"),
+    )
+    fields += (
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("x-mq-client-id", f"crowd-{number}"),
+    )
     block = b"".join(header(name, value) for name, value in fields)
     request = pb.HeartbeatRequest(client_type=pb.PRODUCER).SerializeToString()
     body = b"\x00" + len(request).to_bytes(4, "big") + request
-    return PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, block) + frame(DATA, END_STREAM, 1, body)
+    return (
+        PREFACE
+        + frame(SETTINGS, 0, 0)
+        + frame(HEADERS, END_HEADERS, 1, block)
+        + frame(DATA, END_STREAM, 1, body)
+    )
 
 
 class Connection(asyncio.Protocol):
     """One of the connections. `answered` is called once, when the call's answer has ended."""
 
-    def __init__(self, number: int, answered: Callable[[], None], lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, number: int, answered: Callable[[], None], lost: Callable[[Connection], None]
+    ) -> None:
         self._number = number
         self._answered: Callable[[], None] | None = answered
         self._lost = lost
@@ -90,12 +111,15 @@ class Crowd:
     """All connections of this process."""
 
     def __init__(self, targets: list[str], count: int) -> None:
-        self._targets = [(host, int(port)) for host, _, port in (target.rpartition(":") for target in targets)]
+        self._targets = [
+            (host, int(port)) for host, _, port in (target.rpartition(":") for target in targets)
+        ]
         self._count = count
         self.open: set[Connection] = set()
 
     async def come(self) -> None:
-        """Connect and call on every connection, repeating refused ones, until each has its answer."""
+        """Connect and call on every connection, repeating refused ones, until each has its
+        answer."""
         room = asyncio.Semaphore(OPENING_AT_ONCE)
         await asyncio.gather(*(self._one(number, room) for number in range(self._count)))
 
@@ -137,7 +161,9 @@ async def crowd(targets: list[str], count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
     everybody = Crowd(targets, count)
     lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
     while word := (await lines.readline()).decode().strip():
         began = time.monotonic()
         if word == "again":
@@ -151,11 +177,16 @@ async def crowd(targets: list[str], count: int) -> None:
 
 
 async def steady(target: str, topic: str, per_second: float, seconds: float) -> None:
-    """Send at fixed times, independent of earlier sends; latency counts from those times, so that a stall is fully visible."""
+    """Send at fixed times, independent of earlier sends; latency counts from those times, so that a
+    stall is fully visible."""
     data = requests(topic, 1, 100, 1)[0]
     took: list[float] = []
-    async with grpc.aio.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        send = channel.unary_unary(SERVICE + "SendMessage", response_deserializer=pb.SendMessageResponse.FromString)
+    async with grpc.aio.insecure_channel(
+        target, options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
+        send = channel.unary_unary(
+            SERVICE + "SendMessage", response_deserializer=pb.SendMessageResponse.FromString
+        )
 
         async def one(at: float) -> None:
             answer = await send(data, metadata=METADATA, timeout=30)
@@ -170,7 +201,15 @@ async def steady(target: str, topic: str, per_second: float, seconds: float) -> 
                 await asyncio.sleep(max(0.0, at - time.monotonic()))
                 group.create_task(one(at))
     ordered = sorted(took)
-    print(json.dumps({f"p{part}_ms": round(percentile(ordered, part / 100) * 1000, 3) for part in (50, 90, 99)} | {"calls": len(took)}))
+    print(
+        json.dumps(
+            {
+                f"p{part}_ms": round(percentile(ordered, part / 100) * 1000, 3)
+                for part in (50, 90, 99)
+            }
+            | {"calls": len(took)}
+        )
+    )
 
 
 def main() -> None:

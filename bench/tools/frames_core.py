@@ -1,9 +1,11 @@
-"""The cost of native frames in a broker group's core, without sync, network or sockets: microseconds per message, leader and follower.
+"""The cost of native frames in a broker group's core, without sync, network or sockets:
+microseconds per message, leader and follower.
 
     python -m bench.tools.frames_core [--frame 1000] [--body 100] [--queues 8] [--frames 200]
 
-The leader's figure is its whole turn (judge, sequence, seal, append with pwrite, commit of one replica, read, apply, answer); the
-follower's is verifying the same ranges, appending and applying them. Frames are built and checked before the clock starts.
+The leader's figure is its whole turn (judge, sequence, seal, append with pwrite, commit of one
+replica, read, apply, answer); the follower's is verifying the same ranges, appending and applying
+them. Frames are built and checked before the clock starts.
 """
 
 from __future__ import annotations
@@ -49,8 +51,14 @@ class Alone:
     """One broker group with one replica, in a directory; a sync completes when it is requested."""
 
     def __init__(self, base: Path) -> None:
-        sizes = {"data_file_bytes": FILE_BYTES, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
-        identity = mint(CLUSTER, "g", "n1", "00000000-0000-4000-8000-000000000001", CREATED_MS, **sizes)
+        sizes = {
+            "data_file_bytes": FILE_BYTES,
+            "index_file_bytes": 32 << 18,
+            "consume_queue_file_bytes": 20 * 300_000,
+        }
+        identity = mint(
+            CLUSTER, "g", "n1", "00000000-0000-4000-8000-000000000001", CREATED_MS, **sizes
+        )
         disk = RealDisk()
         GroupStore.create(disk, str(base / "g"), identity)
         self.store = GroupStore.open(disk, str(base / "g"), identity)
@@ -60,7 +68,9 @@ class Alone:
         self.machine = Machine(self.store.queues, log.record_at, log.index_at)
         self.store.queues.start({}, 0)
         config = RaftConfig("n1", ("n1",), 1, incarnation=identity.incarnation)
-        replica = RaftReplica("g", config, log, self.store.hard_state, Random(1), 0, store_host=bytes(8))
+        replica = RaftReplica(
+            "g", config, log, self.store.hard_state, Random(1), 0, store_host=bytes(8)
+        )
         self.group = Group("g", "n1", replica, self.machine, LeaderSettings())
         self.now_ns = 0
         self.tokens = count(1)
@@ -73,14 +83,19 @@ class Alone:
         output = self.group.turn(self.now_ns, CREATED_MS + self.now_ns // MS, calls)  # type: ignore[arg-type]
         done = list(output.done)
         if output.sync is not None:
-            output = self.group.turn(self.now_ns, CREATED_MS + self.now_ns // MS, (), (), ((output.sync, None),))
+            output = self.group.turn(
+                self.now_ns, CREATED_MS + self.now_ns // MS, (), (), ((output.sync, None),)
+            )
             done += output.done
         return [one.outcome for one in done]
 
 
 def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list[Frame]:
     """Frames of one producer, as the server passes them on."""
-    builder, bodies = FrameBuilder(TOPIC, alone.log_tag, 1, 0), [bytes([at % 251]) * body for at in range(size)]
+    builder, bodies = (
+        FrameBuilder(TOPIC, alone.log_tag, 1, 0),
+        [bytes([at % 251]) * body for at in range(size)],
+    )
     where = (np.arange(size) % queues).astype(np.int32)
     made = []
     for at in range(number):
@@ -94,7 +109,11 @@ def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list
 
 def follow(base: Path, ranges: list[Range]) -> tuple[float, float, Machine]:
     """Seconds, and seconds of processor time, to verify, append and apply the ranges."""
-    sizes = {"data_file_bytes": FILE_BYTES, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
+    sizes = {
+        "data_file_bytes": FILE_BYTES,
+        "index_file_bytes": 32 << 18,
+        "consume_queue_file_bytes": 20 * 300_000,
+    }
     identity = mint(CLUSTER, "g", "n2", "00000000-0000-4000-8000-000000000002", CREATED_MS, **sizes)
     GroupStore.create(RealDisk(), str(base / "g"), identity)
     store = GroupStore.open(RealDisk(), str(base / "g"), identity)
@@ -120,15 +139,25 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as at:
         alone = Alone(Path(at) / "n1")
-        alone.turn(Configure(next(alone.tokens), (TopicConfig("", TOPIC, TopicKind.NORMAL, given.queues, Permission.READ_WRITE, 1),)))
+        alone.turn(
+            Configure(
+                next(alone.tokens),
+                (TopicConfig("", TOPIC, TopicKind.NORMAL, given.queues, Permission.READ_WRITE, 1),),
+            )
+        )
         alone.turn(OpenProducer(next(alone.tokens)))
-        calls = [ProduceFrame(next(alone.tokens), TOPIC, f) for f in frames(alone, given.frame, given.body, given.queues, given.frames)]
+        calls = [
+            ProduceFrame(next(alone.tokens), TOPIC, f)
+            for f in frames(alone, given.frame, given.body, given.queues, given.frames)
+        ]
         profile = cProfile.Profile()
         first = alone.store.log.end_index + 1
         if given.profile:
             profile.enable()
         began, cpu = time.perf_counter(), time.process_time()
-        answered = sum(isinstance(outcome, FrameProduced) for call in calls for outcome in alone.turn(call))
+        answered = sum(
+            isinstance(outcome, FrameProduced) for call in calls for outcome in alone.turn(call)
+        )
         spent, cpu = time.perf_counter() - began, time.process_time() - cpu
         profile.disable()
         assert answered == given.frames, answered
@@ -140,8 +169,15 @@ def main() -> None:
         followed, followed_cpu, machine = follow(Path(at) / "n2", ranges)
         assert machine.producers.export() == alone.machine.producers.export() and first > 0
         messages = given.frame * given.frames
-        told = {"messages": messages, "leader_us": spent / messages * 1e6, "leader_cpu_us": cpu / messages * 1e6}
-        told |= {"follower_us": followed / messages * 1e6, "follower_cpu_us": followed_cpu / messages * 1e6}
+        told = {
+            "messages": messages,
+            "leader_us": spent / messages * 1e6,
+            "leader_cpu_us": cpu / messages * 1e6,
+        }
+        told |= {
+            "follower_us": followed / messages * 1e6,
+            "follower_cpu_us": followed_cpu / messages * 1e6,
+        }
         print(json.dumps({**vars(given), **told, "native": kernels.VERSION}))
         if given.profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)

@@ -1,7 +1,9 @@
-"""The load generator: a lean `grpc.aio` client in its own process that uses the official protocol with our stubs.
+"""The load generator: a lean `grpc.aio` client in its own process that uses the official protocol
+with our stubs.
 
-`python -m bench.tools.load send|fill|receive|lease|deliver|poll|read --target HOST:PORT --topic NAME …` prints one JSON line. Requests are
-built before the clock starts; answers are parsed and checked, so only acknowledged messages count.
+`python -m bench.tools.load send|fill|receive|lease|deliver|poll|read --target HOST:PORT --topic
+NAME …` prints one JSON line. Requests are built before the clock starts; answers are parsed and
+checked, so only acknowledged messages count.
 """
 
 from __future__ import annotations
@@ -31,11 +33,17 @@ LEASE_S = 11 * 3600
 ADMIN_OK = 20000
 POLLING_GROUPS = 1000
 REPEATABLE = frozenset({pb.TOO_MANY_REQUESTS, pb.HA_NOT_AVAILABLE, pb.PROXY_TIMEOUT})
-"""A fill repeats sends without an answer after a leader change: it needs messages, not each of them exactly once."""
+"""A fill repeats sends without an answer after a leader change: it needs messages, not each of them
+exactly once."""
 
 
 def message(topic: str, number: int, body: bytes) -> pb.Message:
-    system = pb.SystemProperties(message_id=f"01{number:032X}", message_type=pb.NORMAL, body_encoding=pb.IDENTITY, born_host="bench")
+    system = pb.SystemProperties(
+        message_id=f"01{number:032X}",
+        message_type=pb.NORMAL,
+        body_encoding=pb.IDENTITY,
+        born_host="bench",
+    )
     system.born_timestamp.FromNanoseconds(time.time_ns())
     return pb.Message(topic=pb.Resource(name=topic), body=body, system_properties=system)
 
@@ -44,7 +52,9 @@ def requests(topic: str, count: int, body_bytes: int, batch: int) -> list[bytes]
     """Serialised SendMessage requests of `batch` messages each."""
     body, out = b"x" * body_bytes, []
     for first in range(0, count, batch):
-        messages = [message(topic, number, body) for number in range(first, min(first + batch, count))]
+        messages = [
+            message(topic, number, body) for number in range(first, min(first + batch, count))
+        ]
         out.append(pb.SendMessageRequest(messages=messages).SerializeToString())
     return out
 
@@ -56,7 +66,8 @@ def cpu_s() -> float:
 
 
 class Meter:
-    """Latencies of calls acknowledged between two moments; created with the requests, so that processor time is that of the calls."""
+    """Latencies of calls acknowledged between two moments; created with the requests, so that
+    processor time is that of the calls."""
 
     def __init__(self, warm_up_s: float, seconds: float, *, steered: bool = False) -> None:
         self.begin = float("inf") if steered else time.monotonic() + warm_up_s
@@ -88,7 +99,9 @@ class Meter:
 
     def result(self) -> dict[str, float]:
         if not self.latencies:
-            raise RuntimeError(f"no call ended in the measured time, and {self.total} messages before or after it")
+            raise RuntimeError(
+                f"no call ended in the measured time, and {self.total} messages before or after it"
+            )
         ordered = sorted(self.latencies)
         return {
             "seconds": round(self.end - self.begin, 2),
@@ -103,7 +116,8 @@ class Meter:
 
 
 async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` sends in flight for a fixed time; with a rate, at most `window`, started at fixed intervals."""
+    """`window` sends in flight for a fixed time; with a rate, at most `window`, started at fixed
+    intervals."""
     call: Any = channel.unary_unary(SERVICE + "SendMessage")
     waiting = iter(requests(options.topic, options.limit, options.body_bytes, 1))
     meter = Meter(options.warm_up_s, options.seconds, steered=options.steered)
@@ -118,7 +132,11 @@ async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
             if (data := next(waiting, None)) is None:
                 return meter.used_up()
             started = time.monotonic()
-            check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+            check(
+                pb.SendMessageResponse.FromString(
+                    await call(data, metadata=METADATA, timeout=TIMEOUT_S)
+                ).status
+            )
             meter.count(started)
 
     await asyncio.gather(*(worker() for _ in range(options.window)))
@@ -136,7 +154,11 @@ async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
     async def worker() -> None:
         nonlocal sent_again
         for data in waiting:
-            while (status := pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=60)).status).code != pb.OK:
+            while (
+                status := pb.SendMessageResponse.FromString(
+                    await call(data, metadata=METADATA, timeout=60)
+                ).status
+            ).code != pb.OK:
                 if status.code not in REPEATABLE:
                     check(status)
                 sent_again += 1
@@ -145,22 +167,39 @@ async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
     await asyncio.gather(*(worker() for _ in range(options.window)))
     seconds = time.monotonic() - began
     rate = round(options.limit / seconds, 1)
-    return {"messages": options.limit, "seconds": round(seconds, 3), "messages_per_s": rate, "calls_sent_again": sent_again}
+    return {
+        "messages": options.limit,
+        "seconds": round(seconds, 3),
+        "messages_per_s": rate,
+        "calls_sent_again": sent_again,
+    }
 
 
 async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` receivers that take 32 messages at a time and acknowledge them, `batch` handles per call. If the messages are used up before
-    the time is over, the measured time ends with the last acknowledgement."""
+    """`window` receivers that take 32 messages at a time and acknowledge them, `batch` handles per
+    call. If the messages are used up before the time is over, the measured time ends with the last
+    acknowledgement."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     acking: Any = channel.unary_unary(SERVICE + "AckMessage")
     request = receive_request(options)
-    meter, polls = Meter(options.warm_up_s, options.seconds), Meter(options.warm_up_s, options.seconds)
+    meter, polls = (
+        Meter(options.warm_up_s, options.seconds),
+        Meter(options.warm_up_s, options.seconds),
+    )
 
     async def acknowledge(handles: list[tuple[str, str]]) -> None:
-        entries = [pb.AckMessageEntry(message_id=name, receipt_handle=handle) for name, handle in handles]
-        data = pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic, entries=entries).SerializeToString()
+        entries = [
+            pb.AckMessageEntry(message_id=name, receipt_handle=handle) for name, handle in handles
+        ]
+        data = pb.AckMessageRequest(
+            group=request.group, topic=request.message_queue.topic, entries=entries
+        ).SerializeToString()
         started = time.monotonic()
-        check(pb.AckMessageResponse.FromString(await acking(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+        check(
+            pb.AckMessageResponse.FromString(
+                await acking(data, metadata=METADATA, timeout=TIMEOUT_S)
+            ).status
+        )
         meter.count(started, len(handles))
 
     async def worker() -> None:
@@ -178,14 +217,23 @@ async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
                     system = response.message.system_properties
                     handles.append((system.message_id, system.receipt_handle))
             polls.count(started, len(handles))
-            await asyncio.gather(*(acknowledge(handles[i : i + options.batch]) for i in range(0, len(handles), options.batch)))
+            await asyncio.gather(
+                *(
+                    acknowledge(handles[i : i + options.batch])
+                    for i in range(0, len(handles), options.batch)
+                )
+            )
 
     await asyncio.gather(*(worker() for _ in range(options.window)))
-    return {**meter.result(), **{f"receive_{key}": value for key, value in polls.result().items() if key.endswith("_ms")}}
+    return {
+        **meter.result(),
+        **{f"receive_{key}": value for key, value in polls.result().items() if key.endswith("_ms")},
+    }
 
 
 async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`rate` sends per second, and `window` waiting receivers, one message per lease; the time from each send to its arrival."""
+    """`rate` sends per second, and `window` waiting receivers, one message per lease; the time from
+    each send to its arrival."""
     sending: Any = channel.unary_unary(SERVICE + "SendMessage")
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     acking: Any = channel.unary_unary(SERVICE + "AckMessage")
@@ -195,8 +243,14 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
 
     async def acknowledge(message_id: str, handle: str) -> None:
         entry = pb.AckMessageEntry(message_id=message_id, receipt_handle=handle)
-        call = pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic, entries=[entry])
-        check(pb.AckMessageResponse.FromString(await acking(call.SerializeToString(), metadata=METADATA, timeout=TIMEOUT_S)).status)
+        call = pb.AckMessageRequest(
+            group=request.group, topic=request.message_queue.topic, entries=[entry]
+        )
+        check(
+            pb.AckMessageResponse.FromString(
+                await acking(call.SerializeToString(), metadata=METADATA, timeout=TIMEOUT_S)
+            ).status
+        )
 
     async def receiver() -> None:
         while time.monotonic() < meter.end:
@@ -207,13 +261,19 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
                     if system.message_id in sent:
                         # A redelivered message is acknowledged again, and not counted.
                         meter.count(sent.pop(system.message_id))
-                    task = asyncio.create_task(acknowledge(system.message_id, system.receipt_handle))
+                    task = asyncio.create_task(
+                        acknowledge(system.message_id, system.receipt_handle)
+                    )
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
 
     async def send_one(message_id: str, data: bytes) -> None:
         sent[message_id] = time.monotonic()
-        check(pb.SendMessageResponse.FromString(await sending(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+        check(
+            pb.SendMessageResponse.FromString(
+                await sending(data, metadata=METADATA, timeout=TIMEOUT_S)
+            ).status
+        )
 
     async def producer() -> None:
         began = time.monotonic()
@@ -237,7 +297,8 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
 
 
 async def poll(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` long polls of separate consumer groups on a topic without messages, until told on stdin: the cost of idle consumers."""
+    """`window` long polls of separate consumer groups on a topic without messages, until told on
+    stdin: the cost of idle consumers."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     opened = answered = 0
 
@@ -250,7 +311,9 @@ async def poll(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
         await asyncio.sleep(number / options.rate)
         while True:
             opened += 1
-            async for _ in receiving(data, metadata=(("x-mq-client-id", f"c{number}"), *METADATA[1:]), timeout=40):
+            async for _ in receiving(
+                data, metadata=(("x-mq-client-id", f"c{number}"), *METADATA[1:]), timeout=40
+            ):
                 answered += 1
 
     tasks = [asyncio.create_task(poller(number)) for number in range(options.window)]
@@ -282,12 +345,20 @@ async def lease(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[
 
     await asyncio.gather(*(worker() for _ in range(options.window)))
     seconds = time.monotonic() - began
-    return {"messages": leased, "seconds": round(seconds, 3), "messages_per_s": round(leased / seconds, 1)}
+    return {
+        "messages": leased,
+        "seconds": round(seconds, 3),
+        "messages_per_s": round(leased / seconds, 1),
+    }
 
 
 async def read(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` reads in flight that must miss nothing acknowledged before them: `call` names their method."""
-    meter, once = Meter(options.warm_up_s, options.seconds), READS[options.call](channel, options.topic)
+    """`window` reads in flight that must miss nothing acknowledged before them: `call` names their
+    method."""
+    meter, once = (
+        Meter(options.warm_up_s, options.seconds),
+        READS[options.call](channel, options.topic),
+    )
 
     async def worker() -> None:
         while time.monotonic() < meter.end:
@@ -307,7 +378,11 @@ def query_offset(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitabl
     data = request.SerializeToString()
 
     async def once() -> None:
-        check(pb.QueryOffsetResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
+        check(
+            pb.QueryOffsetResponse.FromString(
+                await call(data, metadata=METADATA, timeout=TIMEOUT_S)
+            ).status
+        )
 
     return once
 
@@ -338,7 +413,9 @@ def lag_request(topic: str) -> admin_pb2.GroupLagRequest:
     return admin_pb2.GroupLagRequest(group=admin_pb2.Name(name="bench"))
 
 
-def admin_read(method: str, request: Any, answer: Any) -> Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]:
+def admin_read(
+    method: str, request: Any, answer: Any
+) -> Callable[[grpc.aio.Channel, str], Callable[[], Awaitable[None]]]:
     """A question to the admin service."""
 
     def of(channel: grpc.aio.Channel, topic: str) -> Callable[[], Awaitable[None]]:
@@ -348,7 +425,9 @@ def admin_read(method: str, request: Any, answer: Any) -> Callable[[grpc.aio.Cha
         async def once() -> None:
             response = answer.FromString(await call(data, timeout=TIMEOUT_S))
             if response.status.code != ADMIN_OK:
-                raise RuntimeError(f"the server answers {response.status.code}: {response.status.message}")
+                raise RuntimeError(
+                    f"the server answers {response.status.code}: {response.status.message}"
+                )
 
         return once
 
@@ -388,7 +467,9 @@ WORK: dict[str, Callable[[grpc.aio.Channel, argparse.Namespace], Awaitable[dict[
 
 
 async def work(options: argparse.Namespace) -> dict[str, float]:
-    async with grpc.aio.insecure_channel(options.target, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    async with grpc.aio.insecure_channel(
+        options.target, options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
         await channel.channel_ready()
         return await WORK[options.what](channel, options)
 
@@ -403,7 +484,9 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--window", type=int, default=64)
     out.add_argument("--batch", type=int, default=1)
     out.add_argument("--rate", type=float, help="sends per second")
-    out.add_argument("--steered", action="store_true", help="send: measure from one line on stdin to the next")
+    out.add_argument(
+        "--steered", action="store_true", help="send: measure from one line on stdin to the next"
+    )
     out.add_argument("--limit", type=int, default=300_000)
     out.add_argument("--body-bytes", type=int, default=100)
     out.add_argument("--warm-up-s", type=float, default=2)

@@ -51,7 +51,9 @@ def main() -> None:
         message = Message()
         message.topic, message.body = topic, b"x" * 100
         started = time.monotonic()
-        producer.send_async(message).add_done_callback(lambda done, started=started: finished(done, started))
+        producer.send_async(message).add_done_callback(
+            lambda done, started=started: finished(done, started)
+        )
     for _ in range(WINDOW):
         slots.acquire()
     producer.shutdown()

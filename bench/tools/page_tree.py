@@ -1,8 +1,9 @@
-"""A B+tree of 4 KiB pages in one file: the index of the journal-plus-index store that `storage_modes` compares with.
+"""A B+tree of 4 KiB pages in one file: the index of the journal-plus-index store that
+`storage_modes` compares with.
 
-Keys are 16 bytes, values unsigned 64-bit integers. Changed pages stay in memory until `checkpoint` writes them, first to a recovery file,
-which is synced, then to their places: a torn page write is repaired from it. Changes after the last checkpoint are replayed from the
-journal.
+Keys are 16 bytes, values unsigned 64-bit integers. Changed pages stay in memory until `checkpoint`
+writes them, first to a recovery file, which is synced, then to their places: a torn page write is
+repaired from it. Changes after the last checkpoint are replayed from the journal.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _CRC = struct.Struct(">II")
 
 
 class Page:
-    """A leaf (keys and values) or a branch: `keys[i]` is the lowest key below the child `values[i]`; the first counts as the lowest of
-    all."""
+    """A leaf (keys and values) or a branch: `keys[i]` is the lowest key below the child
+    `values[i]`; the first counts as the lowest of all."""
 
     __slots__ = ("keys", "leaf", "values")
 
@@ -35,7 +36,9 @@ class Page:
 
     def encode(self) -> bytes:
         numbers = struct.pack(f">{len(self.values)}Q", *self.values)
-        return (_HEAD.pack(self.leaf, len(self.keys)) + b"".join(self.keys) + numbers).ljust(PAGE_BYTES, b"\0")
+        return (_HEAD.pack(self.leaf, len(self.keys)) + b"".join(self.keys) + numbers).ljust(
+            PAGE_BYTES, b"\0"
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Page:
@@ -54,7 +57,9 @@ class PageTree:
         self._pages: dict[int, Page] = {}
         self.dirty: set[int] = set()
         self._recover()
-        self._root, self._count, self.position = _META.unpack(os.pread(self._file, PAGE_BYTES, 0)[: _META.size].ljust(_META.size, b"\0"))
+        self._root, self._count, self.position = _META.unpack(
+            os.pread(self._file, PAGE_BYTES, 0)[: _META.size].ljust(_META.size, b"\0")
+        )
         if not self._root:
             self._root, self._count = 1, 2
             self._pages[1] = Page(True, [], [])
@@ -81,14 +86,17 @@ class PageTree:
             number, page = self._split(number, page, path)
 
     def _split(self, number: int, page: Page, path: list[tuple[int, int]]) -> tuple[int, Page]:
-        """Move a part of a full page to a new one behind it; when the tree grows at the end, the old page stays full."""
+        """Move a part of a full page to a new one behind it; when the tree grows at the end, the
+        old page stays full."""
         cut = ENTRIES_MAX if self._is_last(path) else len(page.keys) // 2
         new = Page(page.leaf, page.keys[cut:], page.values[cut:])
         del page.keys[cut:], page.values[cut:]
         self._pages[self._count] = new
         self.dirty.update((number, self._count))
         if not path:
-            self._pages[self._count + 1] = Page(False, [page.keys[0], new.keys[0]], [number, self._count])
+            self._pages[self._count + 1] = Page(
+                False, [page.keys[0], new.keys[0]], [number, self._count]
+            )
             self._root = self._count + 1
             self.dirty.add(self._root)
             self._count += 2
@@ -140,7 +148,8 @@ class PageTree:
         os.fdatasync(self._file)
 
     def _recover(self) -> None:
-        """Write the pages of the last checkpoint again, because some may not have reached the file."""
+        """Write the pages of the last checkpoint again, because some may not have reached the
+        file."""
         head = os.pread(self._redo, _CRC.size, 0)
         if len(head) < _CRC.size:
             return
@@ -148,10 +157,17 @@ class PageTree:
         body = os.pread(self._redo, length, _CRC.size)
         if len(body) == length and crc32c.crc32c(body) == checksum:
             step = 8 + PAGE_BYTES
-            self._write([(int.from_bytes(body[at : at + 8], "big"), body[at + 8 : at + step]) for at in range(0, length, step)])
+            self._write(
+                [
+                    (int.from_bytes(body[at : at + 8], "big"), body[at + 8 : at + step])
+                    for at in range(0, length, step)
+                ]
+            )
 
     def _page(self, number: int) -> Page:
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = Page.decode(os.pread(self._file, PAGE_BYTES, number * PAGE_BYTES))
+            page = self._pages[number] = Page.decode(
+                os.pread(self._file, PAGE_BYTES, number * PAGE_BYTES)
+            )
         return page

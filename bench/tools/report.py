@@ -1,7 +1,8 @@
-"""Shared code of the benchmarks: the description of the machine, medians over runs, the place for results, and the test for a real disk.
+"""Shared code of the benchmarks: the description of the machine, medians over runs, the place for
+results, and the test for a real disk.
 
-A benchmark is a module with `NAME`, `RUNS`, `DURABLE` and `run(directory) -> dict`; it measures once, and medians over runs are computed
-here.
+A benchmark is a module with `NAME`, `RUNS`, `DURABLE` and `run(directory) -> dict`; it measures
+once, and medians over runs are computed here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def file_system(path: Path) -> str:
 
 def machine(directory: Path) -> dict[str, Any]:
     """A description of the machine on which the figures were taken."""
-    cpu = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cpu = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
     return {
         "cpu": cpu[0] if cpu else platform.machine(),
@@ -61,10 +66,15 @@ def percentile(ordered: Sequence[float], part: float) -> float:
 
 
 def medians(runs: Sequence[Any]) -> Any:
-    """The same structure with the median of every number; other values are taken from the first run."""
+    """The same structure with the median of every number; other values are taken from the first
+    run."""
     first = runs[0]
     if isinstance(first, dict):
-        return {key: medians([run[key] for run in runs]) for key in first if all(key in run for run in runs)}
+        return {
+            key: medians([run[key] for run in runs])
+            for key in first
+            if all(key in run for run in runs)
+        }
     if isinstance(first, bool) or not isinstance(first, int | float):
         return first
     return _short(statistics.median(runs))
@@ -85,7 +95,8 @@ def save(name: str, report: dict[str, Any]) -> Path:
 
 
 def summarise(names: Sequence[str]) -> Path:
-    """The medians of the last results of every benchmark in one file; benchmarks that never ran here keep their former values."""
+    """The medians of the last results of every benchmark in one file; benchmarks that never ran
+    here keep their former values."""
     file = RESULTS / "summary.json"
     summary = json.loads(file.read_text())["benchmarks"] if file.exists() else {}
     for name in names:

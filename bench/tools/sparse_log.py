@@ -1,6 +1,8 @@
-"""A log of many large files that occupies little disk space: each file contains only its first and last entries and their units.
+"""A log of many large files that occupies little disk space: each file contains only its first and
+last entries and their units.
 
-The parts that a start is not supposed to read do not exist, so a start that reads more than it should fails, or its reads are counted.
+The parts that a start is not supposed to read do not exist, so a start that reads more than it
+should fails, or its reads are counted.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ BODY_BYTES = 100
 _ENTRY_BYTES = len(encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS).data)
 
 
-def make_sparse_log(directory: Path, files: int, *, term_every: int = 100, unmarked: int = 5) -> Identity:
-    """Create `files` full files and one more with a few entries. The last `unmarked` entries are above the mark; a new term begins every
-    `term_every` files."""
+def make_sparse_log(
+    directory: Path, files: int, *, term_every: int = 100, unmarked: int = 5
+) -> Identity:
+    """Create `files` full files and one more with a few entries. The last `unmarked` entries are
+    above the mark; a new term begins every `term_every` files."""
     identity = new_identity(FILE_BYTES >> 20)
     assert (identity.data_file_bytes, identity.index_file_bytes) == (FILE_BYTES, INDEX_FILE_BYTES)
     disk = RealDisk()
@@ -74,7 +78,14 @@ def _put(directory: Path, path: Path, index: int, term: int, pos: int, chain: in
     """Write one entry and its unit. Returns the entry's chain CRC."""
     batch = encode_messages("t", 0, [bytes(BODY_BYTES)], born_ms=BORN_MS)
     chain = seal(
-        batch, first_index=index, term=term, pos=pos, queue_offsets=np.array([index]), store_ms=BORN_MS, store_host=HOST, prev_chain=chain
+        batch,
+        first_index=index,
+        term=term,
+        pos=pos,
+        queue_offsets=np.array([index]),
+        store_ms=BORN_MS,
+        store_host=HOST,
+        prev_chain=chain,
     )
     with path.open("r+b") as file:
         file.seek(pos % FILE_BYTES)

@@ -1,7 +1,8 @@
 """Five ways of storing the same messages behind one interface, compared by `storage_modes`.
 
-Each store makes a batch durable with one sync before `write` returns, returns a message by queue and offset and by key, and is complete
-after its process was killed. The exception is `memory`, which stores nothing durably: it shows the upper limit.
+Each store makes a batch durable with one sync before `write` returns, returns a message by queue
+and offset and by key, and is complete after its process was killed. The exception is `memory`,
+which stores nothing durably: it shows the upper limit.
 """
 
 from __future__ import annotations
@@ -83,19 +84,27 @@ class LedgerStore:
         if not exists(disk, root):
             GroupStore.create(disk, root, who)
         self._background = ThreadPoolExecutor(1)
-        self._store = GroupStore.open(disk, root, who, submit=lambda work: (self._background.submit(work), None)[1])
+        self._store = GroupStore.open(
+            disk, root, who, submit=lambda work: (self._background.submit(work), None)[1]
+        )
         self._log, self._queues = self._store.log, self._store.queues
         snapshot = self._store.read_snapshot()
         applied = -1 if snapshot is None else snapshot["applied_index"]
         known = {} if snapshot is None else snapshot["queues"]
-        offsets = {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in known.items()}
+        offsets = {
+            topic: {int(queue): end for queue, end in ends.items()} for topic, ends in known.items()
+        }
         self._queues.start(offsets, self._log.end_index - applied)
         self._keys = KeyIndex(disk, root, who.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
         self._keys.start(0, self._log.end_index, self._log.chain_at)
         self._keys.load(repeat(None))
-        self._follow(applied + 1, lambda entries: self._queues.append(layout.record_columns(entries)))
+        self._follow(
+            applied + 1, lambda entries: self._queues.append(layout.record_columns(entries))
+        )
         self._follow(self._keys.next_index, self._keys.append)
-        self._reader = LogReader(disk, self._store.log_directory, who.data_file_bytes, who.index_file_bytes)
+        self._reader = LogReader(
+            disk, self._store.log_directory, who.data_file_bytes, who.index_file_bytes
+        )
         self._lookup = Lookup(self._reader, self._keys)
         self._snapshot_pos = self._log.end_pos
         self._limit()
@@ -108,9 +117,16 @@ class LedgerStore:
 
     def write(self, batch: Batch) -> None:
         unsealed = encode_messages(
-            TOPIC, np.array(batch.queues, np.int32), batch.bodies, born_ms=batch.born_ms, tags=batch.tags, keys=batch.keys
+            TOPIC,
+            np.array(batch.queues, np.int32),
+            batch.bodies,
+            born_ms=batch.born_ms,
+            tags=batch.tags,
+            keys=batch.keys,
         )
-        ranges = self._log.append_leader(1, unsealed, np.array(batch.offsets, np.int64), batch.born_ms, HOST)
+        ranges = self._log.append_leader(
+            1, unsealed, np.array(batch.offsets, np.int64), batch.born_ms, HOST
+        )
         job = self._log.begin_sync()
         assert job is not None
         job.run()
@@ -129,8 +145,16 @@ class LedgerStore:
         self._snapshot_pos = self._log.end_pos
         self._queues.sync()
         self._keys.sync()
-        end = {"applied_index": self._log.end_index, "applied_term": self._log.end_term, "chain_crc": self._log.end_chain}
-        value = {"log_id": self._store.identity.log_id, **end, "queues": self._queues.next_offsets()}
+        end = {
+            "applied_index": self._log.end_index,
+            "applied_term": self._log.end_term,
+            "chain_crc": self._log.end_chain,
+        }
+        value = {
+            "log_id": self._store.identity.log_id,
+            **end,
+            "queues": self._queues.next_offsets(),
+        }
         self._store.write_snapshot(value)
 
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
@@ -150,31 +174,39 @@ class LedgerStore:
 
 
 class SqliteStore:
-    """The database: one table with an index on the key, a write-ahead log, and one durable transaction per batch."""
+    """The database: one table with an index on the key, a write-ahead log, and one durable
+    transaction per batch."""
 
     def __init__(self, directory: Path) -> None:
         self._db = sqlite3.connect(directory / "messages.db", isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute(
-            "CREATE TABLE IF NOT EXISTS message (queue INTEGER, position INTEGER, born_ms INTEGER, tag TEXT, key TEXT, body BLOB,"
-            " PRIMARY KEY (queue, position)) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS message (queue INTEGER, position INTEGER, born_ms INTEGER,"
+            " tag TEXT, key TEXT, body BLOB, PRIMARY KEY (queue, position)) WITHOUT ROWID"
         )
         self._db.execute("CREATE INDEX IF NOT EXISTS by_key ON message (key)")
 
     def write(self, batch: Batch) -> None:
         born = [batch.born_ms] * len(batch.bodies)
         self._db.execute("BEGIN")
-        rows = zip(batch.queues, batch.offsets, born, batch.tags, batch.keys, batch.bodies, strict=True)
+        rows = zip(
+            batch.queues, batch.offsets, born, batch.tags, batch.keys, batch.bodies, strict=True
+        )
         self._db.executemany("INSERT INTO message VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._db.execute("COMMIT")
 
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
-        query = "SELECT body FROM message WHERE queue = ? AND position >= ? AND position < ? ORDER BY position"
+        query = (
+            "SELECT body FROM message WHERE queue = ? AND position >= ? AND position < ? ORDER BY"
+            " position"
+        )
         return [body for (body,) in self._db.execute(query, (queue, offset, offset + count))]
 
     def by_key(self, key: str) -> Sequence[bytes]:
-        return [body for (body,) in self._db.execute("SELECT body FROM message WHERE key = ?", (key,))]
+        return [
+            body for (body,) in self._db.execute("SELECT body FROM message WHERE key = ?", (key,))
+        ]
 
     def close(self) -> None:
         self._db.close()
@@ -196,8 +228,8 @@ def _body(record: bytes) -> bytes:
 
 
 class RocksStore:
-    """The LevelDB-like store: RocksDB with its default settings and one synced write batch per batch. Messages are stored by queue and
-    offset, and each key refers to these positions."""
+    """The LevelDB-like store: RocksDB with its default settings and one synced write batch per
+    batch. Messages are stored by queue and offset, and each key refers to these positions."""
 
     def __init__(self, directory: Path) -> None:
         self._db = rocksdict.Rdict(str(directory / "rocks"), rocksdict.Options(raw_mode=True))
@@ -206,7 +238,9 @@ class RocksStore:
 
     def write(self, batch: Batch) -> None:
         changes = rocksdict.WriteBatch(raw_mode=True)
-        for queue, offset, tag, key, body in zip(batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True):
+        for queue, offset, tag, key, body in zip(
+            batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True
+        ):
             place = _PLACE.pack(queue, offset)
             changes.put(b"m" + place, _pack(batch.born_ms, tag, key, body))
             changes.put(b"k" + key.encode() + b"\0" + place, b"")
@@ -241,8 +275,9 @@ _RECORD = struct.Struct(">II")
 
 
 class JournalStore:
-    """The KahaDB-like store: an append-only journal with one sync per batch, and a page index with occasional checkpoints. After the
-    process was killed, the part of the journal after the last checkpoint is replayed."""
+    """The KahaDB-like store: an append-only journal with one sync per batch, and a page index with
+    occasional checkpoints. After the process was killed, the part of the journal after the last
+    checkpoint is replayed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -252,7 +287,9 @@ class JournalStore:
 
     def _file(self, number: int) -> int:
         if number not in self._files:
-            self._files[number] = os.open(self._directory / f"journal-{number}", os.O_RDWR | os.O_CREAT, 0o644)
+            self._files[number] = os.open(
+                self._directory / f"journal-{number}", os.O_RDWR | os.O_CREAT, 0o644
+            )
         return self._files[number]
 
     def _replay(self, position: int) -> int:
@@ -281,7 +318,9 @@ class JournalStore:
 
     def write(self, batch: Batch) -> None:
         pieces, index, at = [], [], self._end
-        for queue, offset, tag, key, body in zip(batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True):
+        for queue, offset, tag, key, body in zip(
+            batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True
+        ):
             place = _PLACE.pack(queue, offset)
             record = place + _pack(batch.born_ms, tag, key, body)
             pieces.append(_RECORD.pack(len(record), zlib.crc32(record)) + record)
@@ -311,7 +350,10 @@ class JournalStore:
         return data[_RECORD.size + _PLACE.size : _RECORD.size + length]
 
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
-        first, stop = _place_key(_PLACE.pack(queue, offset)), _place_key(_PLACE.pack(queue, offset + count))
+        first, stop = (
+            _place_key(_PLACE.pack(queue, offset)),
+            _place_key(_PLACE.pack(queue, offset + count)),
+        )
         return [_body(self._at(at)) for at in self._tree.scan(first, stop)]
 
     def by_key(self, key: str) -> Sequence[bytes]:
@@ -337,7 +379,8 @@ def _place_key(place: bytes) -> bytes:
 
 
 def _key_key(key: bytes, place: bytes) -> bytes:
-    """Seven bytes of the key's hash, followed by the low bytes of queue and offset, which distinguish equal keys."""
+    """Seven bytes of the key's hash, followed by the low bytes of queue and offset, which
+    distinguish equal keys."""
     return b"\1" + blake2b(key, digest_size=7).digest() + place[:2] + place[-6:]
 
 
@@ -349,7 +392,9 @@ class MemoryStore:
         self._keys: dict[str, list[tuple[int, int]]] = {}
 
     def write(self, batch: Batch) -> None:
-        for queue, offset, tag, key, body in zip(batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True):
+        for queue, offset, tag, key, body in zip(
+            batch.queues, batch.offsets, batch.tags, batch.keys, batch.bodies, strict=True
+        ):
             self._queues.setdefault(queue, []).append((batch.born_ms, tag, key, body))
             self._keys.setdefault(key, []).append((queue, offset))
 
@@ -377,7 +422,9 @@ def versions() -> dict[str, str]:
     return {
         "ledger": f"LedgerMQ {metadata.version('ledgermq')}, entry log, consume queues, key index",
         "database": f"SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL",
-        "leveldb": f"RocksDB by rocksdict {metadata.version('rocksdict')}, defaults, synced batches",
+        "leveldb": (
+            f"RocksDB by rocksdict {metadata.version('rocksdict')}, defaults, synced batches"
+        ),
         "journal": "journal and B+tree index in the manner of KahaDB (bench/tools/stores.py)",
         "memory": "lists and a dictionary, nothing kept",
     }

@@ -1,8 +1,10 @@
-"""Administration of a cluster in plain Python values, for threads (`Admin`) and for event loops (`AsyncAdmin`).
+"""Administration of a cluster in plain Python values, for threads (`Admin`) and for event loops
+(`AsyncAdmin`).
 
-Every operation is written once, as a talk (`talks.py`): an `operation` blocks when called on an `Admin` and is awaited on an `AsyncAdmin`.
-All operations are safe to repeat: creating an object that exists with the same settings succeeds, and a change that is under way continues.
-They raise the errors of `errors.py`.
+Every operation is written once, as a talk (`talks.py`): an `operation` blocks when called on an
+`Admin` and is awaited on an `AsyncAdmin`. All operations are safe to repeat: creating an object
+that exists with the same settings succeeds, and a change that is under way continues. They raise
+the errors of `errors.py`.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ Kind: TypeAlias = Literal["normal", "fifo", "delay", "transaction", "mixed", "pr
 Permission: TypeAlias = Literal["rw", "r", "w", "none"]
 Durability: TypeAlias = Literal["group", "high", "memory", "hybrid"]
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
-"""Where to continue reading: one end of the queue, an offset (of one queue), or the first message stored at or after a time."""
+"""Where to continue reading: one end of the queue, an offset (of one queue), or the first message
+stored at or after a time."""
 ASK_AGAIN_S = 0.3
 _Change = pb.ChangeMemberRequest.Kind
 
 
 class operation(Generic[P, R]):
-    """A method written as a talk; the Admin it is called on decides whether it blocks or is awaited."""
+    """A method written as a talk; the Admin it is called on decides whether it blocks or is
+    awaited."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Talk[R]]) -> None:
         self._talk = talk
@@ -52,7 +56,9 @@ class operation(Generic[P, R]):
     @overload
     def __get__(self, admin: Admin, owner: type[Any]) -> Callable[P, R]: ...
     @overload
-    def __get__(self, admin: AsyncAdmin, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(
+        self, admin: AsyncAdmin, owner: type[Any]
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, admin: Any, owner: type[Any]) -> Any:
         if admin is None:
             return self._talk
@@ -77,34 +83,63 @@ class Operations:
     @operation
     def status(self) -> Talk[results.ClusterStatus]:
         """Nodes, broker groups with their replicas, and topics."""
-        return read(results.ClusterStatus, (yield from self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)))
+        return read(
+            results.ClusterStatus,
+            (
+                yield from self._ask(
+                    "ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse
+                )
+            ),
+        )
 
     @operation
-    def node(self, name: str, *, log_lines: int = 0, configuration: bool = False) -> Talk[results.NodeDetail]:
-        """A node's process and connections; also the last lines of its log (it keeps 200) and its configuration, if they are asked for."""
-        request = pb.DescribeNodeRequest(node=name, log_lines=log_lines, configuration=configuration)
-        return read(results.NodeDetail, (yield from self._ask("DescribeNode", request, pb.DescribeNodeResponse)))
+    def node(
+        self, name: str, *, log_lines: int = 0, configuration: bool = False
+    ) -> Talk[results.NodeDetail]:
+        """A node's process and connections; also the last lines of its log (it keeps 200) and its
+        configuration, if they are asked for."""
+        request = pb.DescribeNodeRequest(
+            node=name, log_lines=log_lines, configuration=configuration
+        )
+        return read(
+            results.NodeDetail,
+            (yield from self._ask("DescribeNode", request, pb.DescribeNodeResponse)),
+        )
 
     @operation
     def transfer(self, broker_group: str, to: str) -> Talk[None]:
-        """Transfer the leadership of a broker group to another node and return when it leads. Refused if that node has not caught up within
-        the timeout."""
+        """Transfer the leadership of a broker group to another node and return when it leads.
+        Refused if that node has not caught up within the timeout."""
         request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
         end = time.monotonic() + self.connection.timeout_s
-        while not (answer := (yield from self._ask("TransferLeadership", request, pb.TransferLeadershipResponse))).done:
+        while not (
+            answer := (
+                yield from self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
+            )
+        ).done:
             if time.monotonic() >= end:
-                what = f"{to} does not lead {broker_group} yet: it lacks {answer.lag_entries} entries on its disk"
-                raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up, or allow more time")
+                what = (
+                    f"{to} does not lead {broker_group} yet: it lacks {answer.lag_entries} entries"
+                    " on its disk"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "wait until it has caught up, or allow more time",
+                )
 
     @operation
     def seal(self, broker_group: str) -> Talk[results.Sealed]:
-        """Have everything that is committed in a broker group's log sealed now, so that it can be proven, and return when it is. The rest
-        of the newest log file stays empty. Refused if it takes longer than the timeout; repeating it continues."""
+        """Have everything that is committed in a broker group's log sealed now, so that it can be
+        proven, and return when it is. The rest of the newest log file stays empty. Refused if it
+        takes longer than the timeout; repeating it continues."""
         request = pb.SealNowRequest(broker_group=broker_group)
         end = time.monotonic() + self.connection.timeout_s
         while not (answer := (yield from self._ask("SealNow", request, pb.SealNowResponse))).done:
             if time.monotonic() >= end:
-                what = f"the log of {broker_group} is not sealed yet: it waits for {answer.waits_for}"
+                what = (
+                    f"the log of {broker_group} is not sealed yet: it waits for {answer.waits_for}"
+                )
                 raise Refused(Code.PRECONDITION_FAILED, what, "repeat it, or allow more time")
             request.through = answer.through
             yield Pause(ASK_AGAIN_S)
@@ -112,45 +147,67 @@ class Operations:
 
     @operation
     def begin_time_epoch(self, broker_group: str) -> Talk[results.TimeEpoch]:
-        """Let the store times of a broker group go on from its leader's clock, after the clocks of all nodes were ahead. Refused if they
-        are not ahead by more than a minute."""
+        """Let the store times of a broker group go on from its leader's clock, after the clocks of
+        all nodes were ahead. Refused if they are not ahead by more than a minute."""
         request = pb.BeginTimeEpochRequest(broker_group=broker_group)
-        return read(results.TimeEpoch, (yield from self._ask("BeginTimeEpoch", request, pb.BeginTimeEpochResponse)))
+        return read(
+            results.TimeEpoch,
+            (yield from self._ask("BeginTimeEpoch", request, pb.BeginTimeEpochResponse)),
+        )
 
     @operation
     def why_leader_moved(self, broker_group: str, *, last: int = 10) -> Talk[results.Explanation]:
-        """Why leadership of a broker group changed, as far as the nodes recorded it; the newest change last."""
+        """Why leadership of a broker group changed, as far as the nodes recorded it; the newest
+        change last."""
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
-        return read(results.Explanation, (yield from self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)))
+        return read(
+            results.Explanation,
+            (yield from self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)),
+        )
 
     @operation
-    def why_kept(self, broker_group: str, base: int, *, node: str | None = None) -> Talk[results.Explanation]:
-        """Why the log file that holds this position is still kept, or since when it is gone; on one node, or in the whole group."""
+    def why_kept(
+        self, broker_group: str, base: int, *, node: str | None = None
+    ) -> Talk[results.Explanation]:
+        """Why the log file that holds this position is still kept, or since when it is gone; on one
+        node, or in the whole group."""
         request = pb.WhyKeptRequest(broker_group=broker_group, base=base, node=node)
-        return read(results.Explanation, (yield from self._ask("WhyKept", request, pb.WhyKeptResponse)))
+        return read(
+            results.Explanation, (yield from self._ask("WhyKept", request, pb.WhyKeptResponse))
+        )
 
     @operation
     def members(self) -> Talk[tuple[results.Member, ...]]:
         """The nodes of the cluster, their addresses, and the role of each in every broker group."""
-        answer = yield from self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
+        answer = yield from self._ask(
+            "ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse
+        )
         return read_all(results.Member, answer.members)
 
     @operation
     def add_member(
-        self, node: str, addresses: results.Addresses | None = None, *, groups: Sequence[str] = (), observer: bool = False
+        self,
+        node: str,
+        addresses: results.Addresses | None = None,
+        *,
+        groups: Sequence[str] = (),
+        observer: bool = False,
     ) -> Talk[None]:
-        """Add a node as a learner, or as an observer, which never votes; return when it has caught up. The node must run with
-        `join: true`."""
+        """Add a node as a learner, or as an observer, which never votes; return when it has caught
+        up. The node must run with `join: true`."""
         yield from self._change(_Change.ADD, node, groups, addresses, observer=observer)
 
     @operation
-    def promote_member(self, node: str, *, groups: Sequence[str] = (), observer_too: bool = False) -> Talk[None]:
+    def promote_member(
+        self, node: str, *, groups: Sequence[str] = (), observer_too: bool = False
+    ) -> Talk[None]:
         """Make a learner a voter; an observer only with `observer_too`."""
         yield from self._change(_Change.PROMOTE, node, groups, observer=observer_too)
 
     @operation
     def remove_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
-        """Remove a node from its broker groups and from the controller quorum. Its data stays on its disk."""
+        """Remove a node from its broker groups and from the controller quorum. Its data stays on
+        its disk."""
         yield from self._change(_Change.REMOVE, node, groups)
 
     @operation
@@ -167,30 +224,49 @@ class Operations:
         *,
         observer: bool = False,
     ) -> Talk[None]:
-        """Repeat the request until the change is complete, or until it made no progress for the timeout. An interrupted change stays as it
-        is; calling again continues it."""
-        request = pb.ChangeMemberRequest(kind=kind, node=node, broker_groups=groups, observer=observer)
+        """Repeat the request until the change is complete, or until it made no progress for the
+        timeout. An interrupted change stays as it is; calling again continues it."""
+        request = pb.ChangeMemberRequest(
+            kind=kind, node=node, broker_groups=groups, observer=observer
+        )
         if addresses is not None:
-            where = pb.NodeAddresses(client=addresses.client, peer=addresses.peer, controller=addresses.controller, http=addresses.http)
+            where = pb.NodeAddresses(
+                client=addresses.client,
+                peer=addresses.peer,
+                controller=addresses.controller,
+                http=addresses.http,
+            )
             request.addresses.CopyFrom(where)
         moved, former = time.monotonic(), ""
-        while not (answer := (yield from self._ask("ChangeMember", request, pb.ChangeMemberResponse))).done:
+        while not (
+            answer := (yield from self._ask("ChangeMember", request, pb.ChangeMemberResponse))
+        ).done:
             if answer.waits_for != former:
                 moved, former = time.monotonic(), answer.waits_for
             elif time.monotonic() - moved > self.connection.timeout_s:
-                what = f"{node}: no progress for {self.connection.timeout_s:g} s; it waits for: {former}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the change continues")
+                what = (
+                    f"{node}: no progress for {self.connection.timeout_s:g} s; it waits for:"
+                    f" {former}"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "remove the cause, then repeat the call: the change continues",
+                )
             yield Pause(ASK_AGAIN_S)
 
     @operation
     def finish_upgrade(self) -> Talk[results.FinishedUpgrade]:
-        """Raise the feature level of every broker group and of the cluster to the highest one that all nodes read; return when it is in
-        force. Afterwards no node can go back to an older release. Refused, with the names, while a node reads less than another one or does
-        not answer. An interrupted call leaves every group as it is; calling again continues."""
+        """Raise the feature level of every broker group and of the cluster to the highest one that
+        all nodes read; return when it is in force. Afterwards no node can go back to an older
+        release. Refused, with the names, while a node reads less than another one or does not
+        answer. An interrupted call leaves every group as it is; calling again continues."""
         raised: list[str] = []
         changed, moved, former = False, time.monotonic(), ""
         while True:
-            answer = yield from self._ask("FinishUpgrade", pb.FinishUpgradeRequest(), pb.FinishUpgradeResponse)
+            answer = yield from self._ask(
+                "FinishUpgrade", pb.FinishUpgradeRequest(), pb.FinishUpgradeResponse
+            )
             raised += answer.raised
             changed |= answer.changed
             if answer.done:
@@ -198,8 +274,15 @@ class Operations:
             if answer.waits_for != former or answer.changed:
                 moved, former = time.monotonic(), answer.waits_for
             elif time.monotonic() - moved > self.connection.timeout_s:
-                what = f"upgrade finish: no progress for {self.connection.timeout_s:g} s; it waits for: {former}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: it continues")
+                what = (
+                    f"upgrade finish: no progress for {self.connection.timeout_s:g} s; it waits"
+                    f" for: {former}"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "remove the cause, then repeat the call: it continues",
+                )
             yield Pause(ASK_AGAIN_S)
 
     # -- broker groups and their replicas
@@ -207,56 +290,99 @@ class Operations:
     @operation
     def broker_groups(self) -> Talk[tuple[results.BrokerGroupPlacement, ...]]:
         """The broker groups as they are meant to be, with the moves that are under way."""
-        answer = yield from self._ask("ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
+        answer = yield from self._ask(
+            "ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse
+        )
         return read_all(results.BrokerGroupPlacement, answer.groups)
 
     @operation
     def move_replica(
-        self, broker_group: str, source: str, to: str, *, abort: bool = False, wait_s: float | None = None
+        self,
+        broker_group: str,
+        source: str,
+        to: str,
+        *,
+        abort: bool = False,
+        wait_s: float | None = None,
     ) -> Talk[results.MoveProgress]:
-        """Move a replica from one node to another, or abort that move; return when it is done. With `wait_s`, return after that time at
-        the latest: the move stays as it is, and calling again continues it. Refused if there is no progress for the timeout."""
-        request = pb.MoveReplicaRequest(broker_group=broker_group, from_node=source, to_node=to, abort=abort)
+        """Move a replica from one node to another, or abort that move; return when it is done. With
+        `wait_s`, return after that time at the latest: the move stays as it is, and calling again
+        continues it. Refused if there is no progress for the timeout."""
+        request = pb.MoveReplicaRequest(
+            broker_group=broker_group, from_node=source, to_node=to, abort=abort
+        )
         began = moved = time.monotonic()
         former = ""
-        while not (answer := (yield from self._ask("MoveReplica", request, pb.MoveReplicaResponse))).done:
+        while not (
+            answer := (yield from self._ask("MoveReplica", request, pb.MoveReplicaResponse))
+        ).done:
             now = time.monotonic()
             if wait_s is not None and now - began >= wait_s:
                 break
             if answer.waits_for != former:
                 moved, former = now, answer.waits_for
             elif now - moved > self.connection.timeout_s:
-                what = f"{broker_group}: no progress for {self.connection.timeout_s:g} s; it waits for: {answer.waits_for}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the move continues")
+                what = (
+                    f"{broker_group}: no progress for {self.connection.timeout_s:g} s; it waits"
+                    f" for: {answer.waits_for}"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "remove the cause, then repeat the call: the move continues",
+                )
             yield Pause(ASK_AGAIN_S)
         return read(results.MoveProgress, answer)
 
     @operation
     def rebalance_plan(self) -> Talk[results.RebalancePlan]:
         """What would balance the cluster. Changes nothing."""
-        return read(results.RebalancePlan, (yield from self._ask("PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)))
+        return read(
+            results.RebalancePlan,
+            (
+                yield from self._ask(
+                    "PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse
+                )
+            ),
+        )
 
     @operation
-    def rebalance_step(self, step: results.RebalanceStep, *, wait_s: float | None = None) -> Talk[bool]:
-        """Take one step of a plan. The steps are to be taken in their order. `wait_s`: as for `move_replica`. Returns whether the step is
-        done."""
+    def rebalance_step(
+        self, step: results.RebalanceStep, *, wait_s: float | None = None
+    ) -> Talk[bool]:
+        """Take one step of a plan. The steps are to be taken in their order. `wait_s`: as for
+        `move_replica`. Returns whether the step is done."""
         group, to = step.broker_group, step.to_node or ""
         if step.kind == "move-replica":
-            return (yield from Operations.move_replica(self, group, step.from_node or "", to, wait_s=wait_s)).done
+            return (
+                yield from Operations.move_replica(
+                    self, group, step.from_node or "", to, wait_s=wait_s
+                )
+            ).done
         if step.kind == "move-leader":
-            yield from self._ask("PreferLeader", pb.PreferLeaderRequest(broker_group=group, node=to), pb.PreferLeaderResponse)
+            yield from self._ask(
+                "PreferLeader",
+                pb.PreferLeaderRequest(broker_group=group, node=to),
+                pb.PreferLeaderResponse,
+            )
             yield from Operations.transfer(self, group, to)
         elif step.kind == "add-queues" and step.topic is not None:
             request = pb.UpdateTopicRequest(topic=name_of(step.topic), grow={group: step.queues})
             yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
         else:
-            raise BadArgument(f"{step.kind!r} is not a step of a plan that this version knows", "use the client of the cluster's version")
+            raise BadArgument(
+                f"{step.kind!r} is not a step of a plan that this version knows",
+                "use the client of the cluster's version",
+            )
         return True
 
     @operation
     def clients(self) -> Talk[results.Clients]:
         """The producers and consumers that contacted the nodes within the last minutes."""
-        return read(results.Clients, (yield from self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)))
+        return read(
+            results.Clients,
+            (yield from self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)),
+        )
 
     # -- topics
 
@@ -269,7 +395,9 @@ class Operations:
     @operation
     def topic(self, name: str) -> Talk[results.Topic]:
         """One topic with its queues."""
-        answer = yield from self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name)), pb.DescribeTopicResponse)
+        answer = yield from self._ask(
+            "DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name)), pb.DescribeTopicResponse
+        )
         return read(results.Topic, answer.topic)
 
     @operation
@@ -283,10 +411,16 @@ class Operations:
         durability: Durability = "group",
         dedup_ms: int = 0,
     ) -> Talk[results.Topic]:
-        """Create a topic. Succeeds if it exists with the same settings; refused if it exists with others."""
-        request = pb.CreateTopicRequest(topic=name_of(name), kind=kind, queues=queues, permission=permission, dedup_ms=dedup_ms)
+        """Create a topic. Succeeds if it exists with the same settings; refused if it exists with
+        others."""
+        request = pb.CreateTopicRequest(
+            topic=name_of(name), kind=kind, queues=queues, permission=permission, dedup_ms=dedup_ms
+        )
         request.durability = durability.removeprefix("group")
-        return read(results.Topic, (yield from self._ask("CreateTopic", request, pb.CreateTopicResponse)).topic)
+        return read(
+            results.Topic,
+            (yield from self._ask("CreateTopic", request, pb.CreateTopicResponse)).topic,
+        )
 
     @operation
     def update_topic(
@@ -299,17 +433,28 @@ class Operations:
         dedup_ms: int | None = None,
         add_group: str | None = None,
     ) -> Talk[results.Topic]:
-        """Change the given settings. The number of queues can only grow. `add_group`: create queues in a broker group that has none of this
-        topic yet."""
-        request = pb.UpdateTopicRequest(topic=name_of(name), queues=queues, permission=permission, dedup_ms=dedup_ms, add_group=add_group)
+        """Change the given settings. The number of queues can only grow. `add_group`: create queues
+        in a broker group that has none of this topic yet."""
+        request = pb.UpdateTopicRequest(
+            topic=name_of(name),
+            queues=queues,
+            permission=permission,
+            dedup_ms=dedup_ms,
+            add_group=add_group,
+        )
         if durability is not None:
             request.durability = durability.removeprefix("group")
-        return read(results.Topic, (yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)).topic)
+        return read(
+            results.Topic,
+            (yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)).topic,
+        )
 
     @operation
     def delete_topic(self, name: str) -> Talk[None]:
         """Delete a topic and stop serving its messages."""
-        yield from self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name)), pb.DeleteTopicResponse)
+        yield from self._ask(
+            "DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name)), pb.DeleteTopicResponse
+        )
 
     # -- consumer groups
 
@@ -322,7 +467,9 @@ class Operations:
     @operation
     def group(self, name: str) -> Talk[results.ConsumerGroup]:
         """One consumer group and its progress in each queue."""
-        answer = yield from self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse)
+        answer = yield from self._ask(
+            "DescribeGroup", pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse
+        )
         return read(results.ConsumerGroup, answer.group)
 
     @operation
@@ -336,12 +483,18 @@ class Operations:
         lite_topic: str = "",
         broadcast: bool = False,
     ) -> Talk[results.ConsumerGroup]:
-        """Create a consumer group. A group that was never created gets the defaults when a consumer first uses it."""
-        request = pb.CreateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, broadcast=broadcast)
+        """Create a consumer group. A group that was never created gets the defaults when a consumer
+        first uses it."""
+        request = pb.CreateGroupRequest(
+            group=name_of(name), max_attempts=max_attempts, fifo=fifo, broadcast=broadcast
+        )
         request.lite_topic = lite_topic
         if backoff is not None:
             request.backoff.CopyFrom(_backoff(backoff))
-        return read(results.ConsumerGroup, (yield from self._ask("CreateGroup", request, pb.CreateGroupResponse)).group)
+        return read(
+            results.ConsumerGroup,
+            (yield from self._ask("CreateGroup", request, pb.CreateGroupResponse)).group,
+        )
 
     @operation
     def update_group(
@@ -355,36 +508,74 @@ class Operations:
         broadcast: bool | None = None,
     ) -> Talk[results.ConsumerGroup]:
         """Change the given settings. `Backoff()` without values restores the default."""
-        request = pb.UpdateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic)
-        request.MergeFrom(pb.UpdateGroupRequest(broadcast=broadcast, backoff=None if backoff is None else _backoff(backoff)))
-        return read(results.ConsumerGroup, (yield from self._ask("UpdateGroup", request, pb.UpdateGroupResponse)).group)
+        request = pb.UpdateGroupRequest(
+            group=name_of(name), max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic
+        )
+        request.MergeFrom(
+            pb.UpdateGroupRequest(
+                broadcast=broadcast, backoff=None if backoff is None else _backoff(backoff)
+            )
+        )
+        return read(
+            results.ConsumerGroup,
+            (yield from self._ask("UpdateGroup", request, pb.UpdateGroupResponse)).group,
+        )
 
     @operation
     def delete_group(self, name: str) -> Talk[None]:
         """Delete a consumer group and its progress."""
-        yield from self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name)), pb.DeleteGroupResponse)
+        yield from self._ask(
+            "DeleteGroup", pb.DeleteGroupRequest(group=name_of(name)), pb.DeleteGroupResponse
+        )
 
     @operation
     def lag(self, group: str, *, topic: str | None = None) -> Talk[tuple[results.TopicLag, ...]]:
-        """The messages a consumer group has not consumed yet: in every topic it has used, or in one topic."""
-        request = pb.GroupLagRequest(group=name_of(group), topic=None if topic is None else name_of(topic))
-        return read_all(results.TopicLag, (yield from self._ask("GroupLag", request, pb.GroupLagResponse)).topics)
+        """The messages a consumer group has not consumed yet: in every topic it has used, or in one
+        topic."""
+        request = pb.GroupLagRequest(
+            group=name_of(group), topic=None if topic is None else name_of(topic)
+        )
+        return read_all(
+            results.TopicLag,
+            (yield from self._ask("GroupLag", request, pb.GroupLagResponse)).topics,
+        )
 
     @operation
-    def reset(self, group: str, topic: str, to: Place, *, queue: int | None = None) -> Talk[tuple[results.Cursor, ...]]:
-        """Move a consumer group's position: moved backwards, messages are delivered again; moved forwards, they are skipped."""
+    def reset(
+        self, group: str, topic: str, to: Place, *, queue: int | None = None
+    ) -> Talk[tuple[results.Cursor, ...]]:
+        """Move a consumer group's position: moved backwards, messages are delivered again; moved
+        forwards, they are skipped."""
         if isinstance(to, int) and queue is None:
-            raise BadArgument("an offset means a different message in every queue", "name the queue as well, or give a datetime")
-        request = pb.ResetGroupRequest(group=name_of(group), topic=name_of(topic), queue=queue, **_place(to))
-        return read_all(results.Cursor, (yield from self._ask("ResetGroup", request, pb.ResetGroupResponse)).queues)
+            raise BadArgument(
+                "an offset means a different message in every queue",
+                "name the queue as well, or give a datetime",
+            )
+        request = pb.ResetGroupRequest(
+            group=name_of(group), topic=name_of(topic), queue=queue, **_place(to)
+        )
+        return read_all(
+            results.Cursor,
+            (yield from self._ask("ResetGroup", request, pb.ResetGroupResponse)).queues,
+        )
 
     @operation
-    def skip(self, group: str, topic: str, queue: int, *, count: int = 0) -> Talk[tuple[results.Cursor, ...]]:
-        """Move a consumer group's position in a queue past the messages in flight, or past `count` more messages."""
+    def skip(
+        self, group: str, topic: str, queue: int, *, count: int = 0
+    ) -> Talk[tuple[results.Cursor, ...]]:
+        """Move a consumer group's position in a queue past the messages in flight, or past `count`
+        more messages."""
         topics = yield from Operations.lag(self, group, topic=topic)
-        cursors = [found.cursor for one in topics for found in one.queues if found.queue == queue and found.cursor is not None]
+        cursors = [
+            found.cursor
+            for one in topics
+            for found in one.queues
+            if found.queue == queue and found.cursor is not None
+        ]
         if not cursors:
-            raise BadArgument(f"queue {queue} of topic {topic} is unknown", "lag() lists the queues of the group")
+            raise BadArgument(
+                f"queue {queue} of topic {topic} is unknown", "lag() lists the queues of the group"
+            )
         return (yield from Operations.reset(self, group, topic, cursors[0] + count, queue=queue))
 
     # -- messages
@@ -393,9 +584,14 @@ class Operations:
     def peek(
         self, topic: str, *, queue: int | None = None, start: Place = "earliest", limit: int = 10
     ) -> Talk[tuple[results.Message, ...]]:
-        """Up to `limit` (at most 1,000) committed messages, without a consumer group and without a lease."""
-        request = pb.PeekRequest(topic=name_of(topic), queue=queue, max=min(limit, PAGE), **_place(start))
-        return read_all(results.Message, (yield from self._ask("Peek", request, pb.PeekResponse)).messages)
+        """Up to `limit` (at most 1,000) committed messages, without a consumer group and without a
+        lease."""
+        request = pb.PeekRequest(
+            topic=name_of(topic), queue=queue, max=min(limit, PAGE), **_place(start)
+        )
+        return read_all(
+            results.Message, (yield from self._ask("Peek", request, pb.PeekResponse)).messages
+        )
 
     @operation
     def query(
@@ -408,7 +604,8 @@ class Operations:
         until: datetime | None = None,
         limit: int = 10,
     ) -> Talk[results.Found]:
-        """Up to `limit` messages: by key or id, newest first; otherwise by store time, oldest first."""
+        """Up to `limit` messages: by key or id, newest first; otherwise by store time, oldest
+        first."""
         request = pb.QueryRequest(topic=name_of(topic), key=key, message_id=message_id)
         for side, moment in (("begin_ms", since), ("end_ms", until)):
             if moment is not None:
@@ -419,7 +616,10 @@ class Operations:
             request.max = min(limit - len(found), PAGE)
             page = yield from self._ask("Query", request, pb.QueryResponse)
             found += read_all(results.Message, page.messages)
-            lagging |= {progress.broker_group: read(results.IndexProgress, progress) for progress in page.lagging}
+            lagging |= {
+                progress.broker_group: read(results.IndexProgress, progress)
+                for progress in page.lagging
+            }
             request.after = page.next
             if not page.next:
                 break
@@ -427,12 +627,21 @@ class Operations:
 
     @operation
     def detail(self, message: results.Message) -> Talk[results.MessageDetail]:
-        """Where a message is stored on every replica, and what each consumer group has done with it."""
+        """Where a message is stored on every replica, and what each consumer group has done with
+        it."""
         if message.delayed_until is not None:
-            raise BadArgument("a message that is not visible yet has no place in its topic", "repeat the call after its delivery time")
-        request = pb.MessageDetailRequest(topic=name_of(message.topic), broker_group=message.broker_group)
+            raise BadArgument(
+                "a message that is not visible yet has no place in its topic",
+                "repeat the call after its delivery time",
+            )
+        request = pb.MessageDetailRequest(
+            topic=name_of(message.topic), broker_group=message.broker_group
+        )
         request.group_queue, request.offset = message.group_queue, message.offset
-        return read(results.MessageDetail, (yield from self._ask("MessageDetail", request, pb.MessageDetailResponse)))
+        return read(
+            results.MessageDetail,
+            (yield from self._ask("MessageDetail", request, pb.MessageDetailResponse)),
+        )
 
     @operation
     def trace(self, topic: str, message_id: str) -> Talk[tuple[results.TraceEvent, ...]]:
@@ -447,18 +656,33 @@ class Operations:
             request.after = page.next
 
     @operation
-    def why_not_delivered(self, message_id: str, group: str, *, topic: str | None = None) -> Talk[results.Explanation]:
-        """Why a consumer group has not received a message, or that it has. `ledgermq why-not-delivered --help` lists the reasons."""
-        request = pb.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group), topic=None if topic is None else name_of(topic))
-        return read(results.Explanation, (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)))
+    def why_not_delivered(
+        self, message_id: str, group: str, *, topic: str | None = None
+    ) -> Talk[results.Explanation]:
+        """Why a consumer group has not received a message, or that it has. `ledgermq
+        why-not-delivered --help` lists the reasons."""
+        request = pb.WhyNotDeliveredRequest(
+            message_id=message_id,
+            group=name_of(group),
+            topic=None if topic is None else name_of(topic),
+        )
+        return read(
+            results.Explanation,
+            (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)),
+        )
 
     # -- dead letters
 
     @operation
-    def dead_letter_counts(self, group: str | None = None) -> Talk[tuple[results.DeadLetterCount, ...]]:
+    def dead_letter_counts(
+        self, group: str | None = None
+    ) -> Talk[tuple[results.DeadLetterCount, ...]]:
         """How many dead letters a consumer group has, or every group that has any."""
         request = pb.CountDeadLettersRequest(group=None if group is None else name_of(group))
-        return read_all(results.DeadLetterCount, (yield from self._ask("CountDeadLetters", request, pb.CountDeadLettersResponse)).groups)
+        return read_all(
+            results.DeadLetterCount,
+            (yield from self._ask("CountDeadLetters", request, pb.CountDeadLettersResponse)).groups,
+        )
 
     @operation
     def dead_letters(
@@ -472,9 +696,11 @@ class Operations:
         bodies: bool = False,
         limit: int = 1000,
     ) -> Talk[tuple[results.DeadLetter, ...]]:
-        """Up to `limit` dead letters of a consumer group, oldest first within each broker group. `settled`: also those that were resent or
-        purged."""
-        request = pb.ListDeadLettersRequest(group=name_of(group), message_ids=message_ids, settled=settled, bodies=bodies)
+        """Up to `limit` dead letters of a consumer group, oldest first within each broker group.
+        `settled`: also those that were resent or purged."""
+        request = pb.ListDeadLettersRequest(
+            group=name_of(group), message_ids=message_ids, settled=settled, bodies=bodies
+        )
         for side, moment in (("begin_ms", since), ("end_ms", until)):
             if moment is not None:
                 setattr(request, side, _ms(moment))
@@ -489,25 +715,37 @@ class Operations:
         return tuple(found[:limit])
 
     @operation
-    def resend_dead_letters(self, group: str, letters: Sequence[results.DeadLetter]) -> Talk[tuple[str, ...]]:
-        """Deliver the messages to their consumer group again, and to no other, with all their attempts. Returns the state of each letter:
-        resent, by this call or before it, or why not (purged, orphaned, gone). No letter is ever resent twice."""
+    def resend_dead_letters(
+        self, group: str, letters: Sequence[results.DeadLetter]
+    ) -> Talk[tuple[str, ...]]:
+        """Deliver the messages to their consumer group again, and to no other, with all their
+        attempts. Returns the state of each letter: resent, by this call or before it, or why not
+        (purged, orphaned, gone). No letter is ever resent twice."""
         return (yield from self._settle(group, letters, "resent"))
 
     @operation
-    def purge_dead_letters(self, group: str, letters: Sequence[results.DeadLetter]) -> Talk[tuple[str, ...]]:
-        """Take letters off the list for good. Retention frees their space. Returns the state of each letter."""
+    def purge_dead_letters(
+        self, group: str, letters: Sequence[results.DeadLetter]
+    ) -> Talk[tuple[str, ...]]:
+        """Take letters off the list for good. Retention frees their space. Returns the state of
+        each letter."""
         return (yield from self._settle(group, letters, "purged"))
 
-    def _settle(self, group: str, letters: Sequence[results.DeadLetter], how: str) -> Talk[tuple[str, ...]]:
+    def _settle(
+        self, group: str, letters: Sequence[results.DeadLetter], how: str
+    ) -> Talk[tuple[str, ...]]:
         states: list[str] = []
         for at in range(0, len(letters), BATCH):
             places = [
-                pb.DeadLetterPlace(broker_group=letter.message.broker_group, offset=letter.message.offset)
+                pb.DeadLetterPlace(
+                    broker_group=letter.message.broker_group, offset=letter.message.offset
+                )
                 for letter in letters[at : at + BATCH]
             ]
             request = pb.SettleDeadLettersRequest(group=name_of(group), how=how, letters=places)
-            states += (yield from self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)).states
+            states += (
+                yield from self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)
+            ).states
         return tuple(states)
 
     # -- messages that wait
@@ -523,7 +761,8 @@ class Operations:
         until: datetime | None = None,
         limit: int = 1000,
     ) -> Talk[tuple[results.WaitingMessage, ...]]:
-        """Up to `limit` messages of a topic that are not visible yet: delayed messages, or half messages of undecided transactions."""
+        """Up to `limit` messages of a topic that are not visible yet: delayed messages, or half
+        messages of undecided transactions."""
         request = pb.ListWaitingRequest(topic=name_of(topic), kind=kind, message_ids=message_ids)
         for side, moment in (("begin_ms", since), ("end_ms", until)):
             if moment is not None:
@@ -540,19 +779,28 @@ class Operations:
 
     @operation
     def cancel_waiting(
-        self, topic: str, kind: Literal["delayed", "half"], messages: Sequence[results.WaitingMessage]
+        self,
+        topic: str,
+        kind: Literal["delayed", "half"],
+        messages: Sequence[results.WaitingMessage],
     ) -> Talk[tuple[str, ...]]:
-        """Recall delayed messages, or roll half messages back: they are never delivered. Returns for each message whether it is
-        `cancelled`, by this call or before it, or `gone`, because it became visible."""
+        """Recall delayed messages, or roll half messages back: they are never delivered. Returns
+        for each message whether it is `cancelled`, by this call or before it, or `gone`, because it
+        became visible."""
         states: list[str] = []
         for at in range(0, len(messages), BATCH):
             places = [message.place for message in messages[at : at + BATCH]]
             request = pb.CancelWaitingRequest(topic=name_of(topic), kind=kind)
             for place in places:
                 request.messages.add(
-                    broker_group=place.broker_group, fire_ms=place.fire_ms, offset=place.offset, message_id=place.message_id
+                    broker_group=place.broker_group,
+                    fire_ms=place.fire_ms,
+                    offset=place.offset,
+                    message_id=place.message_id,
                 )
-            states += (yield from self._ask("CancelWaiting", request, pb.CancelWaitingResponse)).states
+            states += (
+                yield from self._ask("CancelWaiting", request, pb.CancelWaitingResponse)
+            ).states
         return tuple(states)
 
     # -- users
@@ -560,23 +808,38 @@ class Operations:
     @operation
     def users(self) -> Talk[tuple[results.User, ...]]:
         """All users and roles."""
-        return read_all(results.User, (yield from self._ask("ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse)).users)
+        return read_all(
+            results.User,
+            (yield from self._ask("ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse)).users,
+        )
 
     @operation
     def user(self, name: str) -> Talk[results.User]:
         """One user, with the permissions of its own and of its roles."""
-        answer = yield from self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
+        answer = yield from self._ask(
+            "ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse
+        )
         return read(results.User, answer.users[0])
 
     @operation
     def create_user(
-        self, name: str, secret_key: str | None, *, grants: Sequence[str] = (), roles: Sequence[str] = ()
+        self,
+        name: str,
+        secret_key: str | None,
+        *,
+        grants: Sequence[str] = (),
+        roles: Sequence[str] = (),
     ) -> Talk[results.User]:
-        """Create a user, or a role if there is no secret. A grant is ACTION:KIND:PATTERN, such as `publish:topic:orders*`."""
+        """Create a user, or a role if there is no secret. A grant is ACTION:KIND:PATTERN, such as
+        `publish:topic:orders*`."""
         if secret_key is not None:
             self.connection.guard_secret()
-        request = pb.CreateUserRequest(name=name, secret_key=secret_key or "", grants=grants, roles=roles)
-        return read(results.User, (yield from self._ask("CreateUser", request, pb.CreateUserResponse)).user)
+        request = pb.CreateUserRequest(
+            name=name, secret_key=secret_key or "", grants=grants, roles=roles
+        )
+        return read(
+            results.User, (yield from self._ask("CreateUser", request, pb.CreateUserResponse)).user
+        )
 
     @operation
     def change_user(
@@ -590,12 +853,17 @@ class Operations:
         secret_key: str | None = None,
         end_former_secret: bool = False,
     ) -> Talk[results.User]:
-        """Change permissions or the secret. After a new secret is set, the former one stays valid until it is ended."""
+        """Change permissions or the secret. After a new secret is set, the former one stays valid
+        until it is ended."""
         if secret_key is not None:
             self.connection.guard_secret()
-        request = pb.ChangeUserRequest(name=name, grant=grant, revoke=revoke, give_roles=give_roles, take_roles=take_roles)
+        request = pb.ChangeUserRequest(
+            name=name, grant=grant, revoke=revoke, give_roles=give_roles, take_roles=take_roles
+        )
         request.secret_key, request.end_former_secret = secret_key or "", end_former_secret
-        return read(results.User, (yield from self._ask("ChangeUser", request, pb.ChangeUserResponse)).user)
+        return read(
+            results.User, (yield from self._ask("ChangeUser", request, pb.ChangeUserResponse)).user
+        )
 
     @operation
     def delete_user(self, name: str) -> Talk[None]:
@@ -616,7 +884,9 @@ class AsyncAdmin(Operations):
 
     def __init__(self, connection: AsyncConnection) -> None:
         """Raises BadArgument for anything but an AsyncConnection."""
-        self.connection = arguments.instance(connection, "the connection of an AsyncAdmin", AsyncConnection)
+        self.connection = arguments.instance(
+            connection, "the connection of an AsyncAdmin", AsyncConnection
+        )
 
 
 def _backoff(backoff: Backoff) -> pb.Backoff:

@@ -1,4 +1,5 @@
-"""The administrative requests of `ledgermq.v1.Admin` as plain calls, which retry within the connection's timeout.
+"""The administrative requests of `ledgermq.v1.Admin` as plain calls, which retry within the
+connection's timeout.
 
 Every call here is safe to repeat: creating an object that exists with the same settings succeeds.
 """
@@ -24,7 +25,8 @@ def name_of(text: str, namespace: str = "") -> pb.Name:
 
 
 class AdminCalls:
-    """The `ledgermq.v1.Admin` service; any node answers. Every call raises `Unreachable` or `Refused`."""
+    """The `ledgermq.v1.Admin` service; any node answers. Every call raises `Unreachable` or
+    `Refused`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -35,14 +37,27 @@ class AdminCalls:
     def cluster_status(self) -> pb.ClusterStatusResponse:
         return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
 
-    def describe_node(self, node: str, log_lines: int, *, configuration: bool) -> pb.DescribeNodeResponse:
-        request = pb.DescribeNodeRequest(node=node, log_lines=log_lines, configuration=configuration)
+    def describe_node(
+        self, node: str, log_lines: int, *, configuration: bool
+    ) -> pb.DescribeNodeResponse:
+        request = pb.DescribeNodeRequest(
+            node=node, log_lines=log_lines, configuration=configuration
+        )
         return self._ask("DescribeNode", request, pb.DescribeNodeResponse)
 
     def create_topic(
-        self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = "", dedup_ms: int = 0
+        self,
+        name: str,
+        kind: str,
+        queues: int,
+        permission: str,
+        namespace: str = "",
+        durability: str = "",
+        dedup_ms: int = 0,
     ) -> pb.CreateTopicResponse:
-        request = pb.CreateTopicRequest(topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission)
+        request = pb.CreateTopicRequest(
+            topic=name_of(name, namespace), kind=kind, queues=queues, permission=permission
+        )
         request.durability, request.dedup_ms = durability, dedup_ms
         return self._ask("CreateTopic", request, pb.CreateTopicResponse)
 
@@ -58,7 +73,13 @@ class AdminCalls:
         grow: Mapping[str, int] | None = None,
     ) -> pb.UpdateTopicResponse:
         topic = name_of(name, namespace)
-        request = pb.UpdateTopicRequest(topic=topic, queues=queues, permission=permission, durability=durability, dedup_ms=dedup_ms)
+        request = pb.UpdateTopicRequest(
+            topic=topic,
+            queues=queues,
+            permission=permission,
+            durability=durability,
+            dedup_ms=dedup_ms,
+        )
         request.MergeFrom(pb.UpdateTopicRequest(add_group=add_group, grow=grow))
         return self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
 
@@ -66,10 +87,18 @@ class AdminCalls:
         return self._ask("ListTopics", pb.ListTopicsRequest(), pb.ListTopicsResponse)
 
     def describe_topic(self, name: str, namespace: str = "") -> pb.DescribeTopicResponse:
-        return self._ask("DescribeTopic", pb.DescribeTopicRequest(topic=name_of(name, namespace)), pb.DescribeTopicResponse)
+        return self._ask(
+            "DescribeTopic",
+            pb.DescribeTopicRequest(topic=name_of(name, namespace)),
+            pb.DescribeTopicResponse,
+        )
 
     def delete_topic(self, name: str, namespace: str = "") -> pb.DeleteTopicResponse:
-        return self._ask("DeleteTopic", pb.DeleteTopicRequest(topic=name_of(name, namespace)), pb.DeleteTopicResponse)
+        return self._ask(
+            "DeleteTopic",
+            pb.DeleteTopicRequest(topic=name_of(name, namespace)),
+            pb.DeleteTopicResponse,
+        )
 
     def create_group(
         self,
@@ -83,7 +112,13 @@ class AdminCalls:
         broadcast: bool = False,
     ) -> pb.CreateGroupResponse:
         group = name_of(name, namespace)
-        settings = pb.CreateGroupRequest(group=group, max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic, broadcast=broadcast)
+        settings = pb.CreateGroupRequest(
+            group=group,
+            max_attempts=max_attempts,
+            fifo=fifo,
+            lite_topic=lite_topic,
+            broadcast=broadcast,
+        )
         if backoff is not None:
             settings.backoff.CopyFrom(backoff)
         return self._ask("CreateGroup", settings, pb.CreateGroupResponse)
@@ -95,10 +130,18 @@ class AdminCalls:
         return self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
 
     def describe_group(self, name: str, namespace: str = "") -> pb.DescribeGroupResponse:
-        return self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name, namespace)), pb.DescribeGroupResponse)
+        return self._ask(
+            "DescribeGroup",
+            pb.DescribeGroupRequest(group=name_of(name, namespace)),
+            pb.DescribeGroupResponse,
+        )
 
     def delete_group(self, name: str, namespace: str = "") -> pb.DeleteGroupResponse:
-        return self._ask("DeleteGroup", pb.DeleteGroupRequest(group=name_of(name, namespace)), pb.DeleteGroupResponse)
+        return self._ask(
+            "DeleteGroup",
+            pb.DeleteGroupRequest(group=name_of(name, namespace)),
+            pb.DeleteGroupResponse,
+        )
 
     def peek(self, request: pb.PeekRequest) -> pb.PeekResponse:
         return self._ask("Peek", request, pb.PeekResponse)
@@ -107,7 +150,8 @@ class AdminCalls:
         return self._ask("Query", request, pb.QueryResponse)
 
     def query_pages(self, request: pb.QueryRequest, limit: int) -> Iterator[pb.QueryResponse]:
-        """Yield answers until `limit` messages have arrived or no page follows. Changes the request."""
+        """Yield answers until `limit` messages have arrived or no page follows. Changes the
+        request."""
         left = limit
         while left > 0:
             request.max = min(left, PAGE)
@@ -119,14 +163,21 @@ class AdminCalls:
                 return
 
     def message_detail(self, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
-        """Where a message found by a query is stored, and what each consumer group has done with it."""
+        """Where a message found by a query is stored, and what each consumer group has done with
+        it."""
         request = pb.MessageDetailRequest(
-            topic=message.topic, broker_group=message.broker_group, group_queue=message.group_queue, offset=message.offset
+            topic=message.topic,
+            broker_group=message.broker_group,
+            group_queue=message.group_queue,
+            offset=message.offset,
         )
         return self._ask("MessageDetail", request, pb.MessageDetailResponse)
 
     def group_lag(self, name: str, topic: str | None, namespace: str = "") -> pb.GroupLagResponse:
-        request = pb.GroupLagRequest(group=name_of(name, namespace), topic=None if topic is None else name_of(topic, namespace))
+        request = pb.GroupLagRequest(
+            group=name_of(name, namespace),
+            topic=None if topic is None else name_of(topic, namespace),
+        )
         return self._ask("GroupLag", request, pb.GroupLagResponse)
 
     def trace_pages(self, topic: pb.Name, message_id: str) -> Iterator[pb.TraceMessageResponse]:
@@ -147,9 +198,13 @@ class AdminCalls:
 
     def count_dead_letters(self, group: pb.Name | None = None) -> pb.CountDeadLettersResponse:
         """The dead letters of one consumer group, or of all that have any."""
-        return self._ask("CountDeadLetters", pb.CountDeadLettersRequest(group=group), pb.CountDeadLettersResponse)
+        return self._ask(
+            "CountDeadLetters", pb.CountDeadLettersRequest(group=group), pb.CountDeadLettersResponse
+        )
 
-    def settle_dead_letters(self, request: pb.SettleDeadLettersRequest) -> pb.SettleDeadLettersResponse:
+    def settle_dead_letters(
+        self, request: pb.SettleDeadLettersRequest
+    ) -> pb.SettleDeadLettersResponse:
         return self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)
 
     def list_waiting(self, request: pb.ListWaitingRequest) -> pb.ListWaitingResponse:
@@ -174,9 +229,13 @@ class AdminCalls:
     def elect_master(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
         return self._ask("ElectMaster", request, pb.ElectMasterResponse)
 
-    def change_replication(self, broker_group: str, to: str = "", min_in_sync: int | None = None) -> pb.ChangeReplicationResponse:
+    def change_replication(
+        self, broker_group: str, to: str = "", min_in_sync: int | None = None
+    ) -> pb.ChangeReplicationResponse:
         """One step of a change; a repeated call continues it."""
-        request = pb.ChangeReplicationRequest(broker_group=broker_group, to=to, min_in_sync=min_in_sync)
+        request = pb.ChangeReplicationRequest(
+            broker_group=broker_group, to=to, min_in_sync=min_in_sync
+        )
         return self._ask("ChangeReplication", request, pb.ChangeReplicationResponse)
 
     def leadership_history(self, broker_group: str, last: int) -> pb.LeadershipHistoryResponse:
@@ -192,14 +251,20 @@ class AdminCalls:
         return self._ask("AddBrokerGroup", request, pb.AddBrokerGroupResponse)
 
     def list_broker_groups(self) -> pb.ListBrokerGroupsResponse:
-        return self._ask("ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
+        return self._ask(
+            "ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse
+        )
 
     def move_replica(self, request: pb.MoveReplicaRequest) -> pb.MoveReplicaResponse:
         """One step of a move; a repeated call continues it."""
         return self._ask("MoveReplica", request, pb.MoveReplicaResponse)
 
     def prefer_leader(self, broker_group: str, node: str) -> pb.PreferLeaderResponse:
-        return self._ask("PreferLeader", pb.PreferLeaderRequest(broker_group=broker_group, node=node), pb.PreferLeaderResponse)
+        return self._ask(
+            "PreferLeader",
+            pb.PreferLeaderRequest(broker_group=broker_group, node=node),
+            pb.PreferLeaderResponse,
+        )
 
     def plan_rebalance(self) -> pb.PlanRebalanceResponse:
         return self._ask("PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)
@@ -217,7 +282,9 @@ class AdminCalls:
     def reset_group(self, request: pb.ResetGroupRequest) -> pb.ResetGroupResponse:
         return self._ask("ResetGroup", request, pb.ResetGroupResponse)
 
-    def create_user(self, name: str, secret_key: str, grants: Sequence[str], roles: Sequence[str]) -> pb.CreateUserResponse:
+    def create_user(
+        self, name: str, secret_key: str, grants: Sequence[str], roles: Sequence[str]
+    ) -> pb.CreateUserResponse:
         request = pb.CreateUserRequest(name=name, secret_key=secret_key, grants=grants, roles=roles)
         return self._ask("CreateUser", request, pb.CreateUserResponse)
 
@@ -228,7 +295,9 @@ class AdminCalls:
         return self._ask("DeleteUser", pb.DeleteUserRequest(name=name), pb.DeleteUserResponse)
 
     def rotate_receipt_key(self) -> pb.RotateReceiptKeyResponse:
-        return self._ask("RotateReceiptKey", pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse)
+        return self._ask(
+            "RotateReceiptKey", pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse
+        )
 
     def repair_range(self, request: pb.RepairRangeRequest) -> pb.RepairRangeResponse:
         """One step of a repair on the node at this endpoint; a repeated call continues it."""
@@ -239,20 +308,31 @@ class AdminCalls:
 
     def get_checkpoint(self, broker_group: str, node: str = "") -> pb.GetCheckpointResponse:
         """The newest checkpoint of a group that a node signs; empty: the node that answers."""
-        return self._ask("GetCheckpoint", pb.GetCheckpointRequest(broker_group=broker_group, node=node), pb.GetCheckpointResponse)
+        return self._ask(
+            "GetCheckpoint",
+            pb.GetCheckpointRequest(broker_group=broker_group, node=node),
+            pb.GetCheckpointResponse,
+        )
 
     def prove_entry(self, broker_group: str, index: int, size: int) -> pb.ProveEntryResponse:
         """An entry with its paths up to the log tree of `size` files."""
         request = pb.ProveEntryRequest(broker_group=broker_group, index=index, size=size)
         return self._ask("ProveEntry", request, pb.ProveEntryResponse)
 
-    def prove_consistency(self, broker_group: str, old_size: int, new_size: int) -> pb.ProveConsistencyResponse:
-        request = pb.ProveConsistencyRequest(broker_group=broker_group, old_size=old_size, new_size=new_size)
+    def prove_consistency(
+        self, broker_group: str, old_size: int, new_size: int
+    ) -> pb.ProveConsistencyResponse:
+        request = pb.ProveConsistencyRequest(
+            broker_group=broker_group, old_size=old_size, new_size=new_size
+        )
         return self._ask("ProveConsistency", request, pb.ProveConsistencyResponse)
 
     def seal_now(self, request: pb.SealNowRequest) -> pb.SealNowResponse:
-        """One step towards the seal of everything in a broker group's log; a repeated call continues it."""
+        """One step towards the seal of everything in a broker group's log; a repeated call
+        continues it."""
         return self._ask("SealNow", request, pb.SealNowResponse)
 
     def list_checkpoint_keys(self) -> pb.ListCheckpointKeysResponse:
-        return self._ask("ListCheckpointKeys", pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse)
+        return self._ask(
+            "ListCheckpointKeys", pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse
+        )

@@ -1,7 +1,9 @@
-"""One connection to a cluster: its endpoints, any of which answers, and the retry rule of every call, for threads and for event loops.
+"""One connection to a cluster: its endpoints, any of which answers, and the retry rule of every
+call, for threads and for event loops.
 
-Addresses, channels and deadlines live here. The meaning of a request, and of an answer beyond its status, belongs to the callers.
-`Connection` and `AsyncConnection` differ only in how they wait; everything else is in their base class.
+Addresses, channels and deadlines live here. The meaning of a request, and of an answer beyond its
+status, belongs to the callers. `Connection` and `AsyncConnection` differ only in how they wait;
+everything else is in their base class.
 """
 
 from __future__ import annotations
@@ -40,17 +42,24 @@ OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # When a node returns at another address, its old connections get no answer and are never closed: keepalive finds them.
+    # When a node returns at another address, its old connections get no answer and are never
+    # closed: keepalive finds them.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 8_000),
     # Any other ping under way replaces the keepalive ping, and has a timeout of its own.
     ("grpc.http2.ping_timeout_ms", 8_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A proxy set in the environment is meant for the web; it would even take over connections to loopback.
+    # A proxy set in the environment is meant for the web; it would even take over connections to
+    # loopback.
     ("grpc.enable_http_proxy", 0),
 ]
-# Transport states after which another endpoint is tried; every other state is a mistake of the caller or of this client.
-FAILOVER_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+# Transport states after which another endpoint is tried; every other state is a mistake of the
+# caller or of this client.
+FAILOVER_CODES = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+}
 
 A = TypeVar("A")
 C = TypeVar("C")
@@ -59,7 +68,8 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Host and port of one endpoint, and the cluster member meant there if it matters: the workers of a node share an endpoint."""
+    """Host and port of one endpoint, and the cluster member meant there if it matters: the workers
+    of a node share an endpoint."""
 
     host: str
     port: int
@@ -75,7 +85,8 @@ class Address:
 
 
 def parse_endpoints(text: str) -> tuple[Address, ...]:
-    """Parse `h:p;h:p` into addresses; `NODE@h:p` names a certain member behind an endpoint. Raises BadArgument with the accepted form."""
+    """Parse `h:p;h:p` into addresses; `NODE@h:p` names a certain member behind an endpoint. Raises
+    BadArgument with the accepted form."""
     found = []
     for part in (p.strip() for p in arguments.text(text, "endpoints").split(";")):
         node, named, place = part.rpartition("@")
@@ -84,7 +95,10 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
         except ValueError:
             host, port = "", 0
         if not port or (named and re.fullmatch(MEMBER_NAME, node) is None):
-            raise BadArgument(f"{part!r} is not an endpoint", "give them as 'host:port;host:port', with IPv6 addresses in brackets")
+            raise BadArgument(
+                f"{part!r} is not an endpoint",
+                "give them as 'host:port;host:port', with IPv6 addresses in brackets",
+            )
         found.append(Address(host, port, node))
     return tuple(found)
 
@@ -105,15 +119,18 @@ class Endpoints(Generic[C]):
         ca: bytes | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`endpoints`: host:port;host:port. `timeout_s`: time limit of a call, retries included. `credentials` sign every call. `ca`: PEM
-        of the CA that signed the servers' certificates, by default the system's CAs. `certificate`: PEMs of the client's own key and
-        certificate, for servers that require them. Raises BadArgument."""
+        """`endpoints`: host:port;host:port. `timeout_s`: time limit of a call, retries included.
+        `credentials` sign every call. `ca`: PEM of the CA that signed the servers' certificates, by
+        default the system's CAs. `certificate`: PEMs of the client's own key and certificate, for
+        servers that require them. Raises BadArgument."""
         self.addresses = parse_endpoints(endpoints)
         self.timeout_s = arguments.seconds(timeout_s, "timeout_s")
         self.credentials = arguments.credentials(credentials)
         self.tls = tls
         self._ca = arguments.pem(ca, "ca")
-        self._own: tuple[bytes | None, bytes | None] = arguments.pems(certificate, "certificate") or (None, None)
+        self._own: tuple[bytes | None, bytes | None] = arguments.pems(
+            certificate, "certificate"
+        ) or (None, None)
         self._channels: dict[Address, C] = {}
         self._life = type(self)._made_life("connection")
         # Reentrant: a signal handler may close the connection while its thread is in here.
@@ -123,16 +140,22 @@ class Endpoints(Generic[C]):
 
     @cached_property
     def client_id(self) -> str:
-        """The name of this client in the cluster; of the process that uses it first, if a fork copied it before."""
-        # Host name and process id are for the reader. In containers both can be the same, and clients with one id would share leases and
-        # the stream of a broadcasting group.
+        """The name of this client in the cluster; of the process that uses it first, if a fork
+        copied it before."""
+        # Host name and process id are for the reader. In containers both can be the same, and
+        # clients with one id would share leases and the stream of a broadcasting group.
         return f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(8)}"
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments with which further connections to the same cluster are made."""
         certificate = None if self._own == (None, None) else self._own
-        wire = {"credentials": self.credentials, "tls": self.tls, "ca": self._ca, "certificate": certificate}
+        wire = {
+            "credentials": self.credentials,
+            "tls": self.tls,
+            "ca": self._ca,
+            "certificate": certificate,
+        }
         return {"endpoints": ";".join(map(str, self.addresses)), **wire}
 
     @property
@@ -143,7 +166,13 @@ class Endpoints(Generic[C]):
     def metadata_to(self, address: Address) -> Metadata:
         """The metadata of a call to one address."""
         meant = ((MEMBER_METADATA, address.node),) if address.node else ()
-        return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *meant, *self._signature())
+        return (
+            ("x-mq-client-id", self.client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-protocol", "v2"),
+            *meant,
+            *self._signature(),
+        )
 
     def _signature(self) -> Metadata:
         if self.credentials is None:
@@ -166,10 +195,13 @@ class Endpoints(Generic[C]):
         with self._lock:
             self._life.check()
             if address not in self._channels:
-                # Each further worker gets a connection of its own: the kernel may hand a new connection to that worker.
+                # Each further worker gets a connection of its own: the kernel may hand a new
+                # connection to that worker.
                 own = () if is_first(address.node) else (("ledgermq.node", address.node),)
                 # Channels with equal options share one connection.
-                self._channels[address] = self._opened(address.place, [*OPTIONS, *own, ("ledgermq.reopened", self._reopened)])
+                self._channels[address] = self._opened(
+                    address.place, [*OPTIONS, *own, ("ledgermq.reopened", self._reopened)]
+                )
             return self._channels[address]
 
     def _taken_channels(self) -> list[C]:
@@ -186,13 +218,19 @@ class Endpoints(Generic[C]):
         return grpc.ssl_channel_credentials(self._ca, *self._own)
 
     def fail_over(self, failed: Address, *, connected: bool = False) -> None:
-        """Switch to the next endpoint, unless another caller has already left `failed`: many calls that fail together switch only once.
-        `connected`: the node that failed keeps its connection. If there is no other endpoint, further calls then get a new connection,
-        because the name of a Service, or a load balancer, may lead to another node. Calls that wait on the former one go on."""
+        """Switch to the next endpoint, unless another caller has already left `failed`: many calls
+        that fail together switch only once. `connected`: the node that failed keeps its connection.
+        If there is no other endpoint, further calls then get a new connection, because the name of
+        a Service, or a load balancer, may lead to another node. Calls that wait on the former one
+        go on."""
         with self._lock:
             if self.address.place == failed.place:
                 self._turn += 1
-                if connected and self.address.place == failed.place and self._channels.pop(failed, None) is not None:
+                if (
+                    connected
+                    and self.address.place == failed.place
+                    and self._channels.pop(failed, None) is not None
+                ):
                     self._reopened += 1
 
     def guard_secret(self) -> None:
@@ -200,14 +238,18 @@ class Endpoints(Generic[C]):
         open_to = [at.host for at in self.addresses if not host_port.is_loopback(at.host)]
         if open_to and not self.tls:
             what = f"the secret would travel to {open_to[0]} unencrypted"
-            raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or run the command on that machine")
+            raise BadArgument(
+                what, "use --tls --ca FILE (in Python: tls, ca), or run the command on that machine"
+            )
 
     def asking(self, path: str, request: Message, response: type[M]) -> Talk[M]:
-        """Repeat a call until its answer has status OK (or no `problem`), or a status that no retry can change.
+        """Repeat a call until its answer has status OK (or no `problem`), or a status that no retry
+        can change.
 
-        After a transport failure or a retryable status, the next endpoint is tried after a pause, within the timeout: a node that is
-        partitioned, or was removed from the cluster, would answer "no quorum" forever. Only for calls that are safe to repeat.
-        Raises Unreachable or Refused.
+        After a transport failure or a retryable status, the next endpoint is tried after a pause,
+        within the timeout: a node that is partitioned, or was removed from the cluster, would
+        answer "no quorum" forever. Only for calls that are safe to repeat. Raises Unreachable or
+        Refused.
         """
         end = time.monotonic() + self.timeout_s
         last, hint, said, remedy = "", CHECK, "", CHECK
@@ -220,9 +262,12 @@ class Endpoints(Generic[C]):
                 connected = transport_code(error) != grpc.StatusCode.UNAVAILABLE
                 if transport_code(error) not in FAILOVER_CODES:
                     raise failure_of(address, error) from error
-                cut_short = left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
+                cut_short = (
+                    left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
+                )
                 if not (cut_short and last):
-                    # A try that only the end of the caller's time cut short explains less than the one before it.
+                    # A try that only the end of the caller's time cut short explains less than the
+                    # one before it.
                     last, hint = cause_of(address, error)
             else:
                 problem = _trouble(answer)
@@ -237,14 +282,20 @@ class Endpoints(Generic[C]):
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # An answer from a node explains more than the transport error of the last try.
-        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last or 'no endpoint was tried'})"
+        what = (
+            f"no usable answer from {endpoints} within {self.timeout_s:g} s"
+            f" ({said or last or 'no endpoint was tried'})"
+        )
         raise Unreachable(what, remedy if said else hint)
 
 
 def _trouble(answer: Any) -> Refused | None:
-    """The error in an answer, or None. Answers of the Log service have a `problem`, all others a `status`."""
+    """The error in an answer, or None. Answers of the Log service have a `problem`, all others a
+    `status`."""
     if "status" in answer.DESCRIPTOR.fields_by_name:
-        return None if answer.status.code == OK else refusal(answer.status.code, answer.status.message)
+        return (
+            None if answer.status.code == OK else refusal(answer.status.code, answer.status.message)
+        )
     if not answer.HasField("problem"):
         return None
     trouble = refusal(answer.problem.code, answer.problem.message)
@@ -253,7 +304,8 @@ def _trouble(answer: Any) -> Refused | None:
 
 
 class Connection(Endpoints[grpc.Channel]):
-    """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context manager."""
+    """Channels to the endpoints of one cluster, opened when first used. Thread-safe. A context
+    manager."""
 
     _made_life = ThreadLife
     _life: ThreadLife
@@ -285,17 +337,23 @@ class Connection(Endpoints[grpc.Channel]):
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
         try:
-            call: Any = self.channel().unary_unary(step.path, type(step.request).SerializeToString, step.response.FromString)
+            call: Any = self.channel().unary_unary(
+                step.path, type(step.request).SerializeToString, step.response.FromString
+            )
             return call(step.request, metadata=self.metadata, timeout=step.timeout_s)
         except (grpc.RpcError, ValueError, BadArgument) as error:
-            # When a channel is closed under a call, the library says that the call was cancelled, or raises ValueError. What was asked for
-            # before a pause may have been done.
+            # When a channel is closed under a call, the library says that the call was cancelled,
+            # or raises ValueError. What was asked for before a pause may have been done.
             if self._life.ended:
                 raise self._life.lost() from error
             raise
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
-        return grpc.secure_channel(place, self._tls(), options) if self.tls else grpc.insecure_channel(place, options)
+        return (
+            grpc.secure_channel(place, self._tls(), options)
+            if self.tls
+            else grpc.insecure_channel(place, options)
+        )
 
 
 class AsyncConnection(Endpoints[grpc.aio.Channel]):
@@ -326,22 +384,37 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
     async def _do(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
-        return await self.answer_of(self.address, step.path, step.request, step.response, step.timeout_s)
+        return await self.answer_of(
+            self.address, step.path, step.request, step.response, step.timeout_s
+        )
 
-    async def answer_of(self, address: Address, path: str, request: Message, response: type[M], timeout_s: float) -> M:
-        """One unary call to a node. Raises grpc.RpcError; Unreachable if the connection is closed meanwhile."""
+    async def answer_of(
+        self, address: Address, path: str, request: Message, response: type[M], timeout_s: float
+    ) -> M:
+        """One unary call to a node. Raises grpc.RpcError; Unreachable if the connection is closed
+        meanwhile."""
         try:
-            call: Any = self.channel_to(address).unary_unary(path, type(request).SerializeToString, response.FromString)
-            return cast(M, await call(request, metadata=self.metadata_to(address), timeout=timeout_s))
+            call: Any = self.channel_to(address).unary_unary(
+                path, type(request).SerializeToString, response.FromString
+            )
+            return cast(
+                M, await call(request, metadata=self.metadata_to(address), timeout=timeout_s)
+            )
         except (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError, BadArgument) as error:
-            # When a channel is closed under a call, the library cancels the call, and with it the task that waits for it. What was asked
-            # for before a pause may have been done.
-            if self._life.ended and not (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+            # When a channel is closed under a call, the library cancels the call, and with it the
+            # task that waits for it. What was asked for before a pause may have been done.
+            if self._life.ended and not (
+                isinstance(error, asyncio.CancelledError) and _is_cancelled()
+            ):
                 raise self._life.lost() from error
             raise
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
+        return (
+            grpc.aio.secure_channel(place, self._tls(), options)
+            if self.tls
+            else grpc.aio.insecure_channel(place, options)
+        )
 
 
 def _is_cancelled() -> bool:

@@ -1,7 +1,9 @@
-"""Dead letters as a client lists and settles them: pages, batches and a rate. No argument parsing, and no output.
+"""Dead letters as a client lists and settles them: pages, batches and a rate. No argument parsing,
+and no output.
 
-A job is a list whose letters are settled batch by batch. It may be interrupted and repeated at any point: the cluster settles each letter
-once, and the list ends where the letters ended when the job began.
+A job is a list whose letters are settled batch by batch. It may be interrupted and repeated at any
+point: the cluster settles each letter once, and the list ends where the letters ended when the job
+began.
 """
 
 from __future__ import annotations
@@ -28,21 +30,32 @@ class Selection:
     begin_ms: int | None = None
     end_ms: int | None = None
 
-    def request(self, group: pb.Name, *, settled: bool = False, bodies: bool = False) -> pb.ListDeadLettersRequest:
+    def request(
+        self, group: pb.Name, *, settled: bool = False, bodies: bool = False
+    ) -> pb.ListDeadLettersRequest:
         return pb.ListDeadLettersRequest(
-            group=group, message_ids=self.message_ids, begin_ms=self.begin_ms, end_ms=self.end_ms, settled=settled, bodies=bodies, max=PAGE
+            group=group,
+            message_ids=self.message_ids,
+            begin_ms=self.begin_ms,
+            end_ms=self.end_ms,
+            settled=settled,
+            bodies=bodies,
+            max=PAGE,
         )
 
 
 class Letters:
-    """The dead letters of one consumer group. `lagging`: broker groups whose key index did not have all ids yet."""
+    """The dead letters of one consumer group. `lagging`: broker groups whose key index did not have
+    all ids yet."""
 
     def __init__(self, admin: AdminCalls, group: pb.Name) -> None:
         self._admin = admin
         self._group = group
         self.lagging: set[str] = set()
 
-    def listed(self, selection: Selection, *, settled: bool = False, bodies: bool = False) -> Iterator[pb.DeadLetter]:
+    def listed(
+        self, selection: Selection, *, settled: bool = False, bodies: bool = False
+    ) -> Iterator[pb.DeadLetter]:
         """The letters, page by page."""
         request = selection.request(self._group, settled=settled, bodies=bodies)
         while True:
@@ -62,7 +75,8 @@ class Letters:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> Iterator[Counter[str]]:
-        """Settle letters, at most `rate` in a second, and yield after each batch how many are in which state."""
+        """Settle letters, at most `rate` in a second, and yield after each batch how many are in
+        which state."""
         size = BATCH if rate is None else max(1, min(BATCH, int(rate)))
         bucket = None if rate is None else TokenBucket(rate, size)
         remaining = iter(letters)
@@ -73,5 +87,14 @@ class Letters:
             yield Counter(self._settle(batch, how))
 
     def _settle(self, batch: Sequence[pb.DeadLetter], how: str) -> list[str]:
-        places = [pb.DeadLetterPlace(broker_group=letter.message.broker_group, offset=letter.message.offset) for letter in batch]
-        return list(self._admin.settle_dead_letters(pb.SettleDeadLettersRequest(group=self._group, how=how, letters=places)).states)
+        places = [
+            pb.DeadLetterPlace(
+                broker_group=letter.message.broker_group, offset=letter.message.offset
+            )
+            for letter in batch
+        ]
+        return list(
+            self._admin.settle_dead_letters(
+                pb.SettleDeadLettersRequest(group=self._group, how=how, letters=places)
+            ).states
+        )

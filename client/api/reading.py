@@ -1,7 +1,8 @@
-"""Conversion of the cluster's answers to the values of `results.py`: one reader for all of them, driven by their annotations.
+"""Conversion of the cluster's answers to the values of `results.py`: one reader for all of them,
+driven by their annotations.
 
-A field has the name it has in admin.proto, unless its class says otherwise. An absent field is None, and so is an empty text if the class
-allows None.
+A field has the name it has in admin.proto, unless its class says otherwise. An absent field is
+None, and so is an empty text if the class allows None.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def name_of(text: str) -> pb.Name:
 
 
 def moment_of(ms: int) -> datetime | None:
-    """A moment as datetime; None if it is out of range, because producers may state any birth time."""
+    """A moment as datetime; None if it is out of range, because producers may state any birth
+    time."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -59,7 +61,10 @@ def ms_of(moment: datetime) -> int:
 def _readers(kind: Any) -> tuple[Callable[[Any], Any], ...]:
     """For each field of the class, in order, a function that reads its value from a message."""
     hints = get_type_hints(kind)
-    return tuple(_reader(field.metadata.get(OF, field.name), hints[field.name]) for field in dataclasses.fields(kind))
+    return tuple(
+        _reader(field.metadata.get(OF, field.name), hints[field.name])
+        for field in dataclasses.fields(kind)
+    )
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:

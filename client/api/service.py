@@ -1,7 +1,8 @@
 """The RPC methods that a node offers to clients, by path, with typed messages.
 
-Only the mapping from methods to paths and types lives here. Our `.proto` of the client contract has its own package name, so that it can be
-loaded in one process with the official client; the service name on the wire is RocketMQ's.
+Only the mapping from methods to paths and types lives here. Our `.proto` of the client contract has
+its own package name, so that it can be loaded in one process with the official client; the service
+name on the wire is RocketMQ's.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ R = TypeVar("R", bound=Message)
 def uninterrupted() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt at the end of the block instead of inside it.
 
-    The library starts a call in several steps. If KeyboardInterrupt cut them short, it would count a call that never ends, and closing the
-    channel would wait for that call for ever. A handler of the application's own is left alone.
+    The library starts a call in several steps. If KeyboardInterrupt cut them short, it would count
+    a call that never ends, and closing the channel would wait for that call for ever. A handler of
+    the application's own is left alone.
     """
-    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    mine = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
     if not mine:
         yield
         return
@@ -45,20 +50,35 @@ def uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def unary(channel: grpc.Channel, path: str, request: Message, response: type[R], timeout: float, metadata: Metadata = ()) -> R:
+def unary(
+    channel: grpc.Channel,
+    path: str,
+    request: Message,
+    response: type[R],
+    timeout: float,
+    metadata: Metadata = (),
+) -> R:
     """One unary call. Raises grpc.RpcError."""
     call: Any = channel.unary_unary(path, type(request).SerializeToString, response.FromString)
     return cast(R, call(request, metadata=metadata, timeout=timeout))
 
 
-def send_message(channel: grpc.Channel, request: pb.SendMessageRequest, metadata: Metadata, timeout: float) -> Any:
+def send_message(
+    channel: grpc.Channel, request: pb.SendMessageRequest, metadata: Metadata, timeout: float
+) -> Any:
     """A send in flight: a `grpc.Future` that is also a `grpc.Call`."""
-    call: Any = channel.unary_unary(MESSAGING + "SendMessage", pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)
+    call: Any = channel.unary_unary(
+        MESSAGING + "SendMessage",
+        pb.SendMessageRequest.SerializeToString,
+        pb.SendMessageResponse.FromString,
+    )
     with uninterrupted():
         return call.future(request, metadata=metadata, timeout=timeout)
 
 
-def receive_message(channel: grpc.Channel, request: pb.ReceiveMessageRequest, metadata: Metadata, timeout: float) -> Any:
+def receive_message(
+    channel: grpc.Channel, request: pb.ReceiveMessageRequest, metadata: Metadata, timeout: float
+) -> Any:
     """A poll under way: an iterator of `ReceiveMessageResponse` that is also a `grpc.Call`."""
     path, read = MESSAGING + "ReceiveMessage", pb.ReceiveMessageResponse.FromString
     call: Any = channel.unary_stream(path, pb.ReceiveMessageRequest.SerializeToString, read)
@@ -66,5 +86,9 @@ def receive_message(channel: grpc.Channel, request: pb.ReceiveMessageRequest, me
         return call(request, metadata=metadata, timeout=timeout)
 
 
-def ack_message(channel: grpc.Channel, request: pb.AckMessageRequest, metadata: Metadata, timeout: float) -> pb.AckMessageResponse:
-    return unary(channel, MESSAGING + "AckMessage", request, pb.AckMessageResponse, timeout, metadata)
+def ack_message(
+    channel: grpc.Channel, request: pb.AckMessageRequest, metadata: Metadata, timeout: float
+) -> pb.AckMessageResponse:
+    return unary(
+        channel, MESSAGING + "AckMessage", request, pb.AckMessageResponse, timeout, metadata
+    )

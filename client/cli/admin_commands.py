@@ -1,6 +1,7 @@
 """The commands `status` and `topic`.
 
-Only argument parsing and exit statuses live here; the client package does the work. stdout carries only the result.
+Only argument parsing and exit statuses live here; the client package does the work. stdout carries
+only the result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ import click
 from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import DURATION, cluster_command, confirmed, exact_option, json_option, namespace_option
+from ledgermq.client.cli.commands import (
+    DURATION,
+    cluster_command,
+    confirmed,
+    exact_option,
+    json_option,
+    namespace_option,
+)
 from ledgermq.client.errors import BadArgument, Unreachable
 from ledgermq.proto import admin_pb2
 
@@ -26,20 +34,49 @@ PERMISSIONS = ["rw", "r", "w", "none"]
 DURABILITIES = ["group", "high", "memory", "hybrid"]
 PERMISSION_HELP = "Whether clients may receive (r) and send (w)."
 DEDUP_HELP = "Answer a repeated message id within this time without storing it again; 0s: never."
-DURABILITY_HELP = "A send waits for: a majority's disks (high) or memory (memory), by PRIORITY (hybrid), or the group's default (group)."
+DURABILITY_HELP = (
+    "A send waits for: a majority's disks (high) or memory (memory), by PRIORITY (hybrid), or the"
+    " group's default (group)."
+)
 
-# -- status -----------------------------------------------------------------------------------------------------------------------------
+# -- status
+# -----------------------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
 @cluster_command
-@click.option("--wait", "wait_s", type=DURATION, default="0s", help="Wait up to this long for a healthy state.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=DURATION,
+    default="0s",
+    help="Wait up to this long for a healthy state.",
+)
 @click.option("--watch", is_flag=True, help="Show the state again and again until Ctrl-C.")
-@click.option("--every", "every_s", type=DURATION, default="2s", show_default=True, help="With --watch: the time between two answers.")
-@click.option("--strict", is_flag=True, help="Also require that every node is up and every replica has caught up.")
+@click.option(
+    "--every",
+    "every_s",
+    type=DURATION,
+    default="2s",
+    show_default=True,
+    help="With --watch: the time between two answers.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Also require that every node is up and every replica has caught up.",
+)
 @exact_option
 @json_option
-def status(connection: Connection, wait_s: float, watch: bool, every_s: float, strict: bool, exact: bool, as_json: bool) -> None:
+def status(
+    connection: Connection,
+    wait_s: float,
+    watch: bool,
+    every_s: float,
+    strict: bool,
+    exact: bool,
+    as_json: bool,
+) -> None:
     """Nodes, broker groups, replicas and topics.
 
     \b
@@ -48,11 +85,11 @@ def status(connection: Connection, wait_s: float, watch: bool, every_s: float, s
       ledgermq status --wait 30s --strict --json
       ledgermq status --watch --every 5s
 
-    With --watch a terminal is cleared before each answer; elsewhere, answers follow each other. A cluster that does not answer is reported
-    and asked again.
+    With --watch a terminal is cleared before each answer; elsewhere, answers follow each other. A
+    cluster that does not answer is reported and asked again.
 
-    Exit status: 0 every group has a leader and a quorum, 1 a group has none (--strict: or a node is down or a replica lags),
-    3 no node answers. With --watch: 0 after Ctrl-C.
+    Exit status: 0 every group has a leader and a quorum, 1 a group has none (--strict: or a node is
+    down or a replica lags), 3 no node answers. With --watch: 0 after Ctrl-C.
     """
     if watch:
         if wait_s:
@@ -68,7 +105,11 @@ def status(connection: Connection, wait_s: float, watch: bool, every_s: float, s
         except Unreachable as error:
             if time.monotonic() < end:
                 continue
-            raise Unreachable(f"no node answered within {wait_s:g} s: {error.what}", error.remedy) if wait_s else error from None
+            raise (
+                Unreachable(f"no node answered within {wait_s:g} s: {error.what}", error.remedy)
+                if wait_s
+                else error
+            ) from None
         good = healthy(answer, strict)
         if good or time.monotonic() >= end:
             break
@@ -90,7 +131,9 @@ def watch_status(admin: AdminCalls, every_s: float, exact: bool, as_json: bool) 
             try:
                 answer = admin.cluster_status()
             except Unreachable as error:
-                print(f"{clear}{datetime.now(UTC):%H:%M:%S} UTC: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"{clear}{datetime.now(UTC):%H:%M:%S} UTC: {error}", file=sys.stderr, flush=True
+                )
             else:
                 if as_json:
                     render.print_json(**render.status_json(answer))
@@ -102,9 +145,13 @@ def watch_status(admin: AdminCalls, every_s: float, exact: bool, as_json: bool) 
 
 
 def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
-    """Whether every group has a leader and a quorum; with `strict` also every node is up and every replica has the leader's commit
-    index."""
-    if answer.health == "down" or not answer.groups or any(not group.HasField("leader") for group in answer.groups):
+    """Whether every group has a leader and a quorum; with `strict` also every node is up and every
+    replica has the leader's commit index."""
+    if (
+        answer.health == "down"
+        or not answer.groups
+        or any(not group.HasField("leader") for group in answer.groups)
+    ):
         return False
     if not strict:
         return True
@@ -113,7 +160,8 @@ def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
     return answer.health == "ok" and all(node.up for node in answer.nodes) and not lagging
 
 
-# -- topic and group --------------------------------------------------------------------------------------------------------------------
+# -- topic and group
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -130,10 +178,34 @@ def topic() -> None:
 
 @topic.command("create")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), default="normal", show_default=True, help="The type of messages that the topic takes.")
-@click.option("--queues", type=click.IntRange(1, 4096), default=8, show_default=True, help="Message queues over all broker groups.")
-@click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True, help=PERMISSION_HELP)
-@click.option("--durability", type=click.Choice(DURABILITIES), default="group", show_default=True, help=DURABILITY_HELP)
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    default="normal",
+    show_default=True,
+    help="The type of messages that the topic takes.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 4096),
+    default=8,
+    show_default=True,
+    help="Message queues over all broker groups.",
+)
+@click.option(
+    "--permission",
+    type=click.Choice(PERMISSIONS),
+    default="rw",
+    show_default=True,
+    help=PERMISSION_HELP,
+)
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    default="group",
+    show_default=True,
+    help=DURABILITY_HELP,
+)
 @click.option("--dedup", "dedup_s", type=DURATION, default="0s", show_default=True, help=DEDUP_HELP)
 @namespace_option
 @cluster_command
@@ -149,23 +221,37 @@ def topic_create(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Create a topic. Succeeds if it exists with the same settings; refused if it exists with others.
+    """Create a topic. Succeeds if it exists with the same settings; refused if it exists with
+    others.
 
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
     """
     given = durability.removeprefix("group")
-    answer = AdminCalls(connection).create_topic(name, kind, queues, permission, namespace, given, round(dedup_s * 1000))
+    answer = AdminCalls(connection).create_topic(
+        name, kind, queues, permission, namespace, given, round(dedup_s * 1000)
+    )
     if as_json:
         render.print_json(created=answer.created, **render.topic_detail_json(answer.topic))
     else:
-        print(f"{'created' if answer.created else 'exists already, with these settings'}: {name} ({kind}, {queues} queues, {permission})")
+        print(
+            f"{'created' if answer.created else 'exists already, with these settings'}: {name}"
+            f" ({kind}, {queues} queues, {permission})"
+        )
 
 
 @topic.command("update")
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 4096), help="New total number of queues, spread evenly over the broker groups.")
-@click.option("--add-group", metavar="GROUP", help="Create queues in this broker group, which has none of this topic yet.")
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 4096),
+    help="New total number of queues, spread evenly over the broker groups.",
+)
+@click.option(
+    "--add-group",
+    metavar="GROUP",
+    help="Create queues in this broker group, which has none of this topic yet.",
+)
 @click.option("--permission", type=click.Choice(PERMISSIONS), help=PERMISSION_HELP)
 @click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
 @click.option("--dedup", "dedup_s", type=DURATION, help=DEDUP_HELP)
@@ -183,7 +269,8 @@ def topic_update(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Change a topic's permission, durability or deduplication, or raise its number of queues. Producers and consumers continue.
+    """Change a topic's permission, durability or deduplication, or raise its number of queues.
+    Producers and consumers continue.
 
     \b
     Examples:
@@ -191,14 +278,26 @@ def topic_update(
       ledgermq topic update orders --queues 24
       ledgermq topic update orders --add-group g4
 
-    With more queues, most message groups (FIFO) move to another queue: messages sent before the change may be consumed at the same time as
-    messages sent after it. If that order matters, let the consumers finish first.
+    With more queues, most message groups (FIFO) move to another queue: messages sent before the
+    change may be consumed at the same time as messages sent after it. If that order matters, let
+    the consumers finish first.
     """
-    if queues is None and add_group is None and permission is None and durability is None and dedup_s is None:
-        raise BadArgument("there is nothing to change", "give --queues, --add-group, --permission, --durability or --dedup")
+    if (
+        queues is None
+        and add_group is None
+        and permission is None
+        and durability is None
+        and dedup_s is None
+    ):
+        raise BadArgument(
+            "there is nothing to change",
+            "give --queues, --add-group, --permission, --durability or --dedup",
+        )
     given = None if durability is None else durability.removeprefix("group")
     dedup_ms = None if dedup_s is None else round(dedup_s * 1000)
-    answer = AdminCalls(connection).update_topic(name, queues, permission, namespace, given, dedup_ms, add_group)
+    answer = AdminCalls(connection).update_topic(
+        name, queues, permission, namespace, given, dedup_ms, add_group
+    )
     if as_json:
         render.print_json(**render.topic_detail_json(answer.topic))
     else:
@@ -239,8 +338,15 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
     render.print_topics([found])
     numbers = {"min_offset": "first offset", "max_offset": "next offset"}
     if any(q.HasField("stored_offset") for q in found.queue_list):
-        numbers = {"stored_offset": "first offset", "min_offset": "first on the disks", "max_offset": "next offset"}
-    rows = [[q.queue, q.broker_group, q.group_queue, *(render.known(q, name) for name in numbers)] for q in found.queue_list]
+        numbers = {
+            "stored_offset": "first offset",
+            "min_offset": "first on the disks",
+            "max_offset": "next offset",
+        }
+    rows = [
+        [q.queue, q.broker_group, q.group_queue, *(render.known(q, name) for name in numbers)]
+        for q in found.queue_list
+    ]
     render.print_table("queues", ["queue", "broker group", "id there", *numbers.values()], rows)
 
 
@@ -250,14 +356,18 @@ def topic_describe(connection: Connection, name: str, namespace: str, as_json: b
 @namespace_option
 @cluster_command
 def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -> None:
-    """Delete a topic and stop serving its messages. Consumer groups stay, and lose their positions in it; the question names them.
+    """Delete a topic and stop serving its messages. Consumer groups stay, and lose their positions
+    in it; the question names them.
 
     \b
     Example: ledgermq topic delete orders --yes
     """
     admin = AdminCalls(connection)
     if not yes and sys.stdin.isatty() and (readers := _readers(admin, name, namespace)):
-        print(f"consumer groups that lose their positions in it: {', '.join(readers)}", file=sys.stderr)
+        print(
+            f"consumer groups that lose their positions in it: {', '.join(readers)}",
+            file=sys.stderr,
+        )
     confirmed(f"deleting the topic {name}", yes)
     admin.delete_topic(name, namespace)
     print(f"deleted: {name}")
@@ -265,5 +375,13 @@ def topic_delete(connection: Connection, name: str, namespace: str, yes: bool) -
 
 def _readers(admin: AdminCalls, topic: str, namespace: str) -> list[str]:
     """The consumer groups that have read a topic, of the first hundred of its namespace."""
-    groups = [group.group.name for group in admin.list_groups().groups if group.group.namespace == namespace][:GROUPS_ASKED]
-    return [group for group in groups if any(one.topic.name == topic for one in admin.group_lag(group, None, namespace).topics)]
+    groups = [
+        group.group.name
+        for group in admin.list_groups().groups
+        if group.group.namespace == namespace
+    ][:GROUPS_ASKED]
+    return [
+        group
+        for group in groups
+        if any(one.topic.name == topic for one in admin.group_lag(group, None, namespace).topics)
+    ]

@@ -29,16 +29,24 @@ def client() -> None:
 
 
 @client.command("list")
-@click.option("--topic", default="", help="Only clients that publish or subscribe to this topic (namespace@topic).")
+@click.option(
+    "--topic",
+    default="",
+    help="Only clients that publish or subscribe to this topic (namespace@topic).",
+)
 @click.option("--group", default="", help="Only consumers of this group (namespace@group).")
 @cluster_command
 @exact_option
 @json_option
-def list_clients(connection: Connection, topic: str, group: str, exact: bool, as_json: bool) -> None:
-    """List the clients that contacted the nodes within the last minutes: type, group, topics, language, and whether their stream is open.
+def list_clients(
+    connection: Connection, topic: str, group: str, exact: bool, as_json: bool
+) -> None:
+    """List the clients that contacted the nodes within the last minutes: type, group, topics,
+    language, and whether their stream is open.
 
-    Several nodes may know the same client. Settings and transaction checks reach it through the node it is connected to. "shared id": the
-    node has met several processes with this client id; give each a host name of its own.
+    Several nodes may know the same client. Settings and transaction checks reach it through the
+    node it is connected to. "shared id": the node has met several processes with this client id;
+    give each a host name of its own.
 
     \b
     Examples:
@@ -48,13 +56,23 @@ def list_clients(connection: Connection, topic: str, group: str, exact: bool, as
     Exit status: 0 answered; 2 some nodes did not answer; 3 no node answers.
     """
     answer = AdminCalls(connection).list_clients()
-    wanted = [c for c in answer.clients if (not topic or topic in c.topics) and (not group or group == c.group)]
+    wanted = [
+        c
+        for c in answer.clients
+        if (not topic or topic in c.topics) and (not group or group == c.group)
+    ]
     if as_json:
-        render.print_json(clients=[_as_json(found) for found in wanted], unreachable=list(answer.unreachable))
+        render.print_json(
+            clients=[_as_json(found) for found in wanted], unreachable=list(answer.unreachable)
+        )
     else:
         rows = [_row(found, exact) for found in wanted]
         silent = "silent ms" if exact else "silent"
-        render.print_table("clients", ["client", "node", "stream", "type", "group", "topics", "language", "host", silent], rows)
+        render.print_table(
+            "clients",
+            ["client", "node", "stream", "type", "group", "topics", "language", "host", silent],
+            rows,
+        )
     if answer.unreachable:
         what = f"INCOMPLETE: the clients of {', '.join(answer.unreachable)} are unknown: no answer"
         raise Incomplete(what, "see: ledgermq status")
@@ -63,7 +81,14 @@ def list_clients(connection: Connection, topic: str, group: str, exact: bool, as
 def _row(found: pb.ClientInfo, exact: bool) -> list[Any]:
     stream = ("open" if found.connected else "-") + (", shared id" if found.shared else "")
     language = f"{found.language} {found.version}".strip() or "-"
-    named = [found.client_id, found.node, stream, found.type or "-", found.group or "-", " ".join(found.topics) or "-"]
+    named = [
+        found.client_id,
+        found.node,
+        stream,
+        found.type or "-",
+        found.group or "-",
+        " ".join(found.topics) or "-",
+    ]
     return [*named, language, found.hostname or "-", render.age(found.silent_ms, exact)]
 
 

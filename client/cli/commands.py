@@ -1,7 +1,8 @@
-"""What every command that talks to a cluster shares: common options, durations, progress on stderr, and the confirmation of destructive
-changes.
+"""What every command that talks to a cluster shares: common options, durations, progress on stderr,
+and the confirmation of destructive changes.
 
-The commands themselves are in the modules named `*_commands.py`. This module never writes to stdout.
+The commands themselves are in the modules named `*_commands.py`. This module never writes to
+stdout.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from ledgermq.client.api.connection import DEFAULT_ENDPOINTS, Connection
 from ledgermq.client.cli import contexts
@@ -41,7 +49,9 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         if isinstance(value, float):
             return value
         milliseconds = units.duration_ms(str(value))
@@ -79,10 +89,16 @@ def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every cluster command takes, and pass an open Connection as the first argument."""
+    """Add the options that every cluster command takes, and pass an open Connection as the first
+    argument."""
 
     @click.option(
-        "--endpoints", envvar="LEDGERMQ_ENDPOINTS", show_envvar=True, default=None, show_default=DEFAULT_ENDPOINTS, help=ENDPOINTS_HELP
+        "--endpoints",
+        envvar="LEDGERMQ_ENDPOINTS",
+        show_envvar=True,
+        default=None,
+        show_default=DEFAULT_ENDPOINTS,
+        help=ENDPOINTS_HELP,
     )
     @click.option(
         "--context",
@@ -92,11 +108,26 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=context_names,
         help="Use the cluster of this name (ledgermq context).",
     )
-    @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="Time limit of a call, retries included.")
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        type=DURATION,
+        default="10s",
+        show_default=True,
+        help="Time limit of a call, retries included.",
+    )
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
     @click.option("--tls", is_flag=True, help="Connect with TLS.")
-    @click.option("--ca", type=_FILE, help="PEM file of the CA that signed the nodes' certificates. [default: the system's CAs]")
-    @click.option("--certificate", type=_FILE, help="PEM file of the client certificate, if the nodes require one.")
+    @click.option(
+        "--ca",
+        type=_FILE,
+        help="PEM file of the CA that signed the nodes' certificates. [default: the system's CAs]",
+    )
+    @click.option(
+        "--certificate",
+        type=_FILE,
+        help="PEM file of the client certificate, if the nodes require one.",
+    )
     @click.option("--certificate-key", type=_FILE, help="PEM file of the client certificate's key.")
     @wraps(command)
     def with_connection(
@@ -121,7 +152,9 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
                 wire = wire_of(context.tls, *files)
             if credentials is None and context.access_key:
                 credentials = Credentials(context.access_key, context.secret_key)
-        with Connection(endpoints or DEFAULT_ENDPOINTS, timeout_s=timeout_s, credentials=credentials, **wire) as connection:
+        with Connection(
+            endpoints or DEFAULT_ENDPOINTS, timeout_s=timeout_s, credentials=credentials, **wire
+        ) as connection:
             click.get_current_context().ensure_object(dict).update(quiet=quiet, files=files)
             return command(connection, **options)
 
@@ -131,7 +164,9 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
 def operator_command(command: Callable[..., Any]) -> Callable[..., Any]:
     """A cluster command that may be signed with the cluster secret."""
 
-    @click.option("--cluster-secret", type=_FILE, help="The cluster's secret file: sign as its operator.")
+    @click.option(
+        "--cluster-secret", type=_FILE, help="The cluster's secret file: sign as its operator."
+    )
     @cluster_command
     @wraps(command)
     def with_operator(connection: Connection, cluster_secret: Path | None, **options: Any) -> Any:
@@ -143,12 +178,15 @@ def operator_command(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen_context(endpoints: str | None, name: str | None) -> contexts.Context | None:
-    """The context of a command. Endpoints that are given exclude it: keys of one cluster must not be used for another. Raises BadArgument
-    and Refused."""
+    """The context of a command. Endpoints that are given exclude it: keys of one cluster must not
+    be used for another. Raises BadArgument and Refused."""
     if endpoints is not None:
         source = click.get_current_context().get_parameter_source("context_name")
         if name is not None and source == click.core.ParameterSource.COMMANDLINE:
-            raise BadArgument("--context names a cluster, and --endpoints or LEDGERMQ_ENDPOINTS another one", "give one of them")
+            raise BadArgument(
+                "--context names a cluster, and --endpoints or LEDGERMQ_ENDPOINTS another one",
+                "give one of them",
+            )
         return None
     if name is not None:
         return contexts.load().get(name)
@@ -158,35 +196,53 @@ def chosen_context(endpoints: str | None, name: str | None) -> contexts.Context 
 
 def files_of(context: contexts.Context) -> Files:
     """The PEM files of a context."""
-    ca, certificate, key = (Path(text) if text else None for text in (context.ca, context.certificate, context.certificate_key))
+    ca, certificate, key = (
+        Path(text) if text else None
+        for text in (context.ca, context.certificate, context.certificate_key)
+    )
     return ca, certificate, key
 
 
 def credentials_of_environment() -> Credentials | None:
-    """The credentials in the environment variables. They are not options, because every user of the machine can list command lines."""
-    access_key, secret_key = (os.environ.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
+    """The credentials in the environment variables. They are not options, because every user of the
+    machine can list command lines."""
+    access_key, secret_key = (
+        os.environ.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET")
+    )
     if bool(access_key) != bool(secret_key):
-        raise BadArgument("only one of LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY is set", "set both, or neither")
+        raise BadArgument(
+            "only one of LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY is set", "set both, or neither"
+        )
     return Credentials(access_key, secret_key) if access_key else None
 
 
 def hint_at_variables(names: Iterable[str]) -> None:
-    """Name environment variables that look like a misspelt one of these commands, which would be without effect in silence. Others belong
-    to nodes, or to Kubernetes."""
+    """Name environment variables that look like a misspelt one of these commands, which would be
+    without effect in silence. Others belong to nodes, or to Kubernetes."""
     for name in names:
         known = {variable.removeprefix(PREFIX) for variable in VARIABLES}
         given = name.removeprefix(PREFIX)
-        if name.startswith(PREFIX) and given not in known and (near := difflib.get_close_matches(given, known, 1, LIKENESS)):
-            click.echo(f"warning: no command reads {name}; did you mean {PREFIX}{near[0]}?", err=True)
+        if (
+            name.startswith(PREFIX)
+            and given not in known
+            and (near := difflib.get_close_matches(given, known, 1, LIKENESS))
+        ):
+            click.echo(
+                f"warning: no command reads {name}; did you mean {PREFIX}{near[0]}?", err=True
+            )
 
 
-def wire_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
+def wire_of(
+    tls: bool, ca: Path | None, certificate: Path | None, key: Path | None
+) -> dict[str, Any]:
     """The connection settings as `Connection` takes them."""
     for name, path in (("--ca", ca), ("--certificate", certificate), ("--certificate-key", key)):
         if path is not None and not tls:
             raise BadArgument(f"{name} has no meaning without --tls", "add --tls")
     if (certificate is None) != (key is None):
-        raise BadArgument("only one of --certificate and --certificate-key is given", "give both, or neither")
+        raise BadArgument(
+            "only one of --certificate and --certificate-key is given", "give both, or neither"
+        )
     own = None if certificate is None or key is None else (file_bytes(key), file_bytes(certificate))
     return {"tls": tls, "ca": None if ca is None else file_bytes(ca), "certificate": own}
 
@@ -196,29 +252,44 @@ def file_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadArgument(f"the file {path} cannot be read ({error.strerror})", "give the path of a file that exists") from error
+        raise BadArgument(
+            f"the file {path} cannot be read ({error.strerror})",
+            "give the path of a file that exists",
+        ) from error
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
-exact_option = click.option("--bytes", "exact", is_flag=True, help="Show exact bytes and milliseconds instead of rounded sizes and ages.")
+exact_option = click.option(
+    "--bytes",
+    "exact",
+    is_flag=True,
+    help="Show exact bytes and milliseconds instead of rounded sizes and ages.",
+)
 
 NAMED = ("name", "topic_name", "group_name", "lite_topic")
 """The parameters of commands that hold the name of a topic or consumer group."""
 
 
 def namespace_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --namespace, and accept NAMESPACE@NAME wherever the command takes the name of a topic or consumer group. Names of one command are
-    in one namespace."""
+    """Add --namespace, and accept NAMESPACE@NAME wherever the command takes the name of a topic or
+    consumer group. Names of one command are in one namespace."""
 
-    @click.option("--namespace", default="", help="Namespace of the topic and consumer group; or write NAMESPACE@NAME. [default: none]")
+    @click.option(
+        "--namespace",
+        default="",
+        help="Namespace of the topic and consumer group; or write NAMESPACE@NAME. [default: none]",
+    )
     @wraps(command)
     def with_namespace(*arguments: Any, namespace: str, **options: Any) -> Any:
         for key in NAMED:
             if isinstance(given := options.get(key), str) and "@" in given:
                 found, options[key] = parse_stored(given)
                 if namespace not in ("", found):
-                    raise BadArgument(f"{given!r} is not in the namespace {namespace!r}", "name one namespace, once")
+                    raise BadArgument(
+                        f"{given!r} is not in the namespace {namespace!r}",
+                        "name one namespace, once",
+                    )
                 namespace = found
         return command(*arguments, namespace=namespace, **options)
 
@@ -226,14 +297,28 @@ def namespace_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Meter:
-    """Progress on stderr: a bar on a terminal, a line every five seconds elsewhere, nothing when quiet or not `shown`: results that a
-    terminal shows while they come are progress enough, and would stand behind the bar."""
+    """Progress on stderr: a bar on a terminal, a line every five seconds elsewhere, nothing when
+    quiet or not `shown`: results that a terminal shows while they come are progress enough, and
+    would stand behind the bar."""
 
     def __init__(self, what: str, total: int | None, *, shown: bool = True) -> None:
-        self._quiet = not shown or bool(click.get_current_context().ensure_object(dict).get("quiet"))
+        self._quiet = not shown or bool(
+            click.get_current_context().ensure_object(dict).get("quiet")
+        )
         console = Console(stderr=True)
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        self._bar = Progress(*columns, console=console, disable=self._quiet or not console.is_terminal, transient=True)
+        columns = [
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        ]
+        self._bar = Progress(
+            *columns,
+            console=console,
+            disable=self._quiet or not console.is_terminal,
+            transient=True,
+        )
         self._task = self._bar.add_task(what, total=total)
         self._plain = not self._quiet and not console.is_terminal
         self._what, self._last = what, time.monotonic()
@@ -253,7 +338,12 @@ class Meter:
 
     def expect(self, total: int | None, seconds_left: float | None) -> None:
         """Set the expected total and remaining time, when they become known."""
-        self._total, self._left = total, "" if seconds_left is None else f", about {units.duration_words(1000 * round(seconds_left))} left"
+        self._total, self._left = (
+            total,
+            ""
+            if seconds_left is None
+            else f", about {units.duration_words(1000 * round(seconds_left))} left",
+        )
         self._bar.update(self._task, total=total, description=f"{self._what}{self._left}")
 
     def show(self, done: int) -> None:
@@ -267,7 +357,8 @@ class Meter:
 
 @contextmanager
 def told_if_interrupted(what: Callable[[], str], remedy: str) -> Iterator[None]:
-    """For a change that must not simply be made again: after Ctrl-C, `what` says what may have been done."""
+    """For a change that must not simply be made again: after Ctrl-C, `what` says what may have been
+    done."""
     try:
         yield
     except KeyboardInterrupt:
@@ -275,8 +366,8 @@ def told_if_interrupted(what: Callable[[], str], remedy: str) -> Iterator[None]:
 
 
 def confirmed(what: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal, before anything is changed; elsewhere require --yes. Raises BadArgument, and
-    SystemExit for a no."""
+    """Ask for confirmation on a terminal, before anything is changed; elsewhere require --yes.
+    Raises BadArgument, and SystemExit for a no."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,6 +1,8 @@
-"""The `consume` command: with leases (`receiving.py`), or into a data file by native streams (`native/sinks/consuming.py`).
+"""The `consume` command: with leases (`receiving.py`), or into a data file by native streams
+(`native/sinks/consuming.py`).
 
-Only argument parsing, progress and the choice between the two live here. stdout carries only the result.
+Only argument parsing, progress and the choice between the two live here. stdout carries only the
+result.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import click
 from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import DURATION, Meter, cluster_command, json_option, namespace_option
+from ledgermq.client.cli.commands import (
+    DURATION,
+    Meter,
+    cluster_command,
+    json_option,
+    namespace_option,
+)
 from ledgermq.client.cli.message_commands import opened
 from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.messages import data_files
@@ -27,12 +35,28 @@ from ledgermq.proto.status import Code
 @click.command()
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--group", "group_name", required=True, help="Name of the consumer group.")
-@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: followed by a SQL92 condition.")
-@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when no message arrived for this long.")
-@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages are delivered again.")
 @click.option(
-    "--to", "path", type=click.Path(dir_okay=False), help="Output file: .jsonl, .csv or .parquet; any other name gets one body per line."
+    "--filter",
+    "expression",
+    default="*",
+    show_default=True,
+    help="Tags joined with ||, or sql: followed by a SQL92 condition.",
+)
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option(
+    "--until-empty",
+    "until_empty_s",
+    type=DURATION,
+    help="Stop when no message arrived for this long.",
+)
+@click.option(
+    "--no-ack", is_flag=True, help="Do not acknowledge: the messages are delivered again."
+)
+@click.option(
+    "--to",
+    "path",
+    type=click.Path(dir_okay=False),
+    help="Output file: .jsonl, .csv or .parquet; any other name gets one body per line.",
 )
 @namespace_option
 @cluster_command
@@ -49,36 +73,73 @@ def consume(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Receive and acknowledge messages; print one body or JSON object per line. Runs until Ctrl-C unless bounded.
+    """Receive and acknowledge messages; print one body or JSON object per line. Runs until Ctrl-C
+    unless bounded.
 
     \b
     Examples:
-      ledgermq consume --topic orders --group billing --until-empty 2s
-      ledgermq consume --topic orders --group billing --filter 'new || paid' --json
-      ledgermq consume --topic orders --group big --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
-      ledgermq consume --topic orders --group lake --until-empty 2s --to orders.parquet
+      ledgermq consume --topic orders --group billing --until-empty 2s ledgermq consume --topic
+      orders --group billing --filter 'new || paid' --json ledgermq consume --topic orders --group
+      big --filter "sql:amount > 1000 AND region IN ('eu', 'us')" ledgermq consume --topic orders
+      --group lake --until-empty 2s --to orders.parquet
 
-    Output is appended to an existing file, except .parquet, which must be a new file and appears when complete. Messages are acknowledged
-    after they are durable in the file, or after the reader of a pipe has read them: `| head -1` acknowledges one message. A group without
-    leases in the topic reads .jsonl, .csv and .parquet in batches, and commits offsets.
+    Output is appended to an existing file, except .parquet, which must be a new file and appears
+    when complete. Messages are acknowledged after they are durable in the file, or after the reader
+    of a pipe has read them: `| head -1` acknowledges one message. A group without leases in the
+    topic reads .jsonl, .csv and .parquet in batches, and commits offsets.
     """
     kind = data_files.kind_of(path)
-    if kind and path is not None and not expression.startswith(SQL_PREFIX) and _may_stream(connection, topic_name, group_name, namespace):
+    if (
+        kind
+        and path is not None
+        and not expression.startswith(SQL_PREFIX)
+        and _may_stream(connection, topic_name, group_name, namespace)
+    ):
         file = data_files.Parquet(Path(path)) if kind == ".parquet" else data_files.lines_to(path)
         tags = None if expression == "*" else {tag.strip() for tag in expression.split("||")}
-        options: dict[str, Any] = {"group": group_name, "namespace": namespace, "tags": tags, "timeout_s": connection.timeout_s}
+        options: dict[str, Any] = {
+            "group": group_name,
+            "namespace": namespace,
+            "tags": tags,
+            "timeout_s": connection.timeout_s,
+        }
         with suppress(KeyboardInterrupt), Meter("consumed", limit) as meter:
-            asyncio.run(_stream(topic_name, {**options, **connection.options}, file, limit, until_empty_s, no_ack, meter))
+            asyncio.run(
+                _stream(
+                    topic_name,
+                    {**options, **connection.options},
+                    file,
+                    limit,
+                    until_empty_s,
+                    no_ack,
+                    meter,
+                )
+            )
         return
     if kind == ".parquet":
-        what = f"group {group_name} consumes topic {topic_name} by leases, which would expire before a Parquet file is complete"
-        other = "with another group and without --filter sql:, unless the topic is of kind priority or lite"
+        what = (
+            f"group {group_name} consumes topic {topic_name} by leases, which would expire before a"
+            " Parquet file is complete"
+        )
+        other = (
+            "with another group and without --filter sql:, unless the topic is of kind priority or"
+            " lite"
+        )
         raise BadArgument(what, f"consume to a .jsonl or .csv file, or {other}")
     # Ctrl-C is the normal end of following a topic.
-    with suppress(KeyboardInterrupt), Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace) as receiver:
+    with (
+        suppress(KeyboardInterrupt),
+        Receiver(
+            connection, topic_name, group_name, expression=expression, namespace=namespace
+        ) as receiver,
+    ):
         receiver.route()
         to_stdout = path in (None, "-")
-        lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if to_stdout else data_files.lines_to(str(path), as_json)
+        lines = (
+            data_files.Lines(opened("-", "wb"), as_json=as_json)
+            if to_stdout
+            else data_files.lines_to(str(path), as_json)
+        )
         try:
             with Meter("consumed", limit, shown=not (to_stdout and sys.stdout.isatty())) as meter:
                 consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
@@ -89,7 +150,12 @@ def consume(
 
 
 def consume_loop(
-    receiver: Receiver, lines: data_files.Lines, limit: int | None, until_empty_s: float | None, no_ack: bool, meter: Meter
+    receiver: Receiver,
+    lines: data_files.Lines,
+    limit: int | None,
+    until_empty_s: float | None,
+    no_ack: bool,
+    meter: Meter,
 ) -> None:
     """Consume with leases, one batch after the other."""
     done = 0
@@ -112,15 +178,19 @@ def consume_loop(
 
 
 def _may_stream(connection: Connection, topic: str, group: str, namespace: str) -> bool:
-    """Whether the group may be read by streams: its progress in the topic is committed offsets, or it has none."""
+    """Whether the group may be read by streams: its progress in the topic is committed offsets, or
+    it has none."""
     from ledgermq.client.native.log_connection import LogConnection
     from ledgermq.client.native.sinks.consuming import Progress, by_offsets, progress_of
 
     progress: list[Progress] | None
     try:
-        progress = progress_of(AdminCalls(connection).describe_group(group, namespace), topic, namespace)
+        progress = progress_of(
+            AdminCalls(connection).describe_group(group, namespace), topic, namespace
+        )
     except Refused as error:
-        # An unknown group has no progress. If the caller may not read the group, only its committed offsets tell.
+        # An unknown group has no progress. If the caller may not read the group, only its committed
+        # offsets tell.
         progress = [] if error.code == Code.CONSUMER_GROUP_NOT_FOUND else None
 
     async def ask() -> bool:
@@ -146,7 +216,9 @@ async def _stream(
         meter.expect(total, None)
 
     filling = Filling(file, limit, not no_ack, meter.show, expect)
-    consumer = AsyncConsumer(topic=topic, on_revoked=lambda queues: filling.revoked(consumer, queues), **options)
+    consumer = AsyncConsumer(
+        topic=topic, on_revoked=lambda queues: filling.revoked(consumer, queues), **options
+    )
     try:
         async with consumer:
             await filling.run(consumer, until_empty_s)

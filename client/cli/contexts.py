@@ -1,7 +1,9 @@
-"""Contexts: clusters under a name, with endpoints, TLS and user, in one file of the user's configuration directory.
+"""Contexts: clusters under a name, with endpoints, TLS and user, in one file of the user's
+configuration directory.
 
-Law: the file may hold secrets, so it is readable by its owner only, and a file that others can read is refused. It is replaced as a whole,
-under a lock: an interrupted change leaves the former file, and two changes at once are both kept. Options and printing are not known here.
+Law: the file may hold secrets, so it is readable by its owner only, and a file that others can read
+is refused. It is replaced as a whole, under a lock: an interrupted change leaves the former file,
+and two changes at once are both kept. Options and printing are not known here.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Contexts:
         """Raises Refused."""
         if name not in self.known:
             names = ", ".join(sorted(self.known)) or "none"
-            raise Refused(Code.NOT_FOUND, f"there is no context {name!r}", f"known are: {names}; add one with ledgermq context add")
+            raise Refused(
+                Code.NOT_FOUND,
+                f"there is no context {name!r}",
+                f"known are: {names}; add one with ledgermq context add",
+            )
         return self.known[name]
 
     def with_context(self, name: str, context: Context, *, use: bool) -> Contexts:
@@ -68,7 +74,8 @@ class Contexts:
 
 
 def file_path() -> Path:
-    """The file's path, by the XDG base directory rules: a relative XDG_CONFIG_HOME does not count."""
+    """The file's path, by the XDG base directory rules: a relative XDG_CONFIG_HOME does not
+    count."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(given) if given.startswith("/") else Path.home() / ".config"
     return base / "ledgermq" / "contexts.json"
@@ -77,7 +84,10 @@ def file_path() -> Path:
 def check_name(name: str) -> None:
     """Raises BadArgument."""
     if not _NAME.fullmatch(name):
-        raise BadArgument(f"{name!r} is not a name for a context", "use at most 63 letters, digits, '_', '-' and '.'")
+        raise BadArgument(
+            f"{name!r} is not a name for a context",
+            "use at most 63 letters, digits, '_', '-' and '.'",
+        )
 
 
 def load() -> Contexts:
@@ -86,17 +96,24 @@ def load() -> Contexts:
     try:
         with path.open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise BadArgument(f"{path} holds secrets and is open to other users", f"chmod 600 {path}, and give the users new secrets")
+                raise BadArgument(
+                    f"{path} holds secrets and is open to other users",
+                    f"chmod 600 {path}, and give the users new secrets",
+                )
             text = file.read()
     except FileNotFoundError:
         return Contexts()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadArgument(f"the contexts in {path} cannot be read ({reason})", "correct the file, or remove it") from error
+        raise BadArgument(
+            f"the contexts in {path} cannot be read ({reason})", "correct the file, or remove it"
+        ) from error
     try:
         return _parsed(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BadArgument) as error:
-        raise BadArgument(f"{path} is not a file of contexts ({error})", "correct the file, or remove it") from error
+        raise BadArgument(
+            f"{path} is not a file of contexts ({error})", "correct the file, or remove it"
+        ) from error
 
 
 def _parsed(tree: Any) -> Contexts:
@@ -105,7 +122,13 @@ def _parsed(tree: Any) -> Contexts:
     known = {name: Context(**fields) for name, fields in tree["contexts"].items()}
     for context in known.values():
         parse_endpoints(context.endpoints)
-        texts = (context.ca, context.certificate, context.certificate_key, context.access_key, context.secret_key)
+        texts = (
+            context.ca,
+            context.certificate,
+            context.certificate_key,
+            context.access_key,
+            context.secret_key,
+        )
         if not isinstance(context.tls, bool) or not all(isinstance(text, str) for text in texts):
             raise ValueError("a value has the wrong type")
     found = Contexts("", known)
@@ -114,7 +137,8 @@ def _parsed(tree: Any) -> Contexts:
 
 @contextmanager
 def changing() -> Iterator[list[Contexts]]:
-    """The contexts in a list of one, for a change: the list's content on leaving is written, unless by an exception. Raises BadArgument."""
+    """The contexts in a list of one, for a change: the list's content on leaving is written, unless
+    by an exception. Raises BadArgument."""
     path = file_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,7 +147,11 @@ def changing() -> Iterator[list[Contexts]]:
             held = [load()]
             yield held
             (wanted,) = held
-            tree = {"v": VERSION, "current": wanted.current, "contexts": {name: asdict(one) for name, one in sorted(wanted.known.items())}}
+            tree = {
+                "v": VERSION,
+                "current": wanted.current,
+                "contexts": {name: asdict(one) for name, one in sorted(wanted.known.items())},
+            }
             replace_file(path, json.dumps(tree, indent=1).encode(), 0o600)
     except OSError as error:
         what = f"the contexts in {path} cannot be written ({error.strerror}); nothing was changed"

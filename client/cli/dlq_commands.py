@@ -19,7 +19,14 @@ from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls, name_of
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.letters import Letters, Selection
-from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, exact_option, json_option, namespace_option
+from ledgermq.client.cli.commands import (
+    Meter,
+    cluster_command,
+    confirmed,
+    exact_option,
+    json_option,
+    namespace_option,
+)
 from ledgermq.client.errors import BadArgument, Incomplete, Refused
 from ledgermq.client.messages.data_files import DATA, exported_to
 from ledgermq.client.messages.receiving import MESSAGE_NOT_FOUND
@@ -30,7 +37,8 @@ from ledgermq.proto.status import ExitCode
 
 
 class Chosen(NamedTuple):
-    """What the options of a command select. `group` None: every consumer group that has dead letters."""
+    """What the options of a command select. `group` None: every consumer group that has dead
+    letters."""
 
     admin: AdminCalls
     group: pb.Name | None
@@ -40,23 +48,39 @@ class Chosen(NamedTuple):
 
     def groups(self) -> Iterator[tuple[str, Letters]]:
         """(stored name, letters) of each consumer group."""
-        names = [self.group] if self.group is not None else [count.group for count in self.admin.count_dead_letters().groups]
+        names = (
+            [self.group]
+            if self.group is not None
+            else [count.group for count in self.admin.count_dead_letters().groups]
+        )
         for name in names:
             yield stored_name(name.namespace, name.name), Letters(self.admin, name)
 
     @property
     def words(self) -> str:
         what = "all dead letters" if self.whole else "the selected dead letters"
-        return f"{what} of {'every consumer group' if self.group is None else stored_name(self.group.namespace, self.group.name)}"
+        return (
+            f"{what} of"
+            f" {'every consumer group' if self.group is None else stored_name(self.group.namespace, self.group.name)}"
+        )
 
 
 def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select dead letters, and pass them as one `Chosen`."""
 
     @click.option("--group", "group_name", help="The consumer group that gave the messages up.")
-    @click.option("--id", "message_ids", multiple=True, help="Only the message with this id; repeatable.")
-    @click.option("--time-range", "time_range", metavar="A..B", help="Only messages given up at or after A and before B, as for `query`.")
-    @click.option("--all", "everything", is_flag=True, help="The dead letters of every consumer group.")
+    @click.option(
+        "--id", "message_ids", multiple=True, help="Only the message with this id; repeatable."
+    )
+    @click.option(
+        "--time-range",
+        "time_range",
+        metavar="A..B",
+        help="Only messages given up at or after A and before B, as for `query`.",
+    )
+    @click.option(
+        "--all", "everything", is_flag=True, help="The dead letters of every consumer group."
+    )
     @namespace_option
     @cluster_command
     @wraps(command)
@@ -73,8 +97,14 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
             raise BadArgument("--all selects every consumer group", "omit --all, --group or --id")
         narrowed = bool(message_ids) or time_range is not None
         if not (everything or group_name is not None or narrowed):
-            raise BadArgument("no dead letters are selected", "give --group, --id, --time-range or --all")
-        begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
+            raise BadArgument(
+                "no dead letters are selected", "give --group, --id, --time-range or --all"
+            )
+        begin_ms, end_ms = (
+            (None, None)
+            if time_range is None
+            else time_range_ms(time_range, time.time_ns() // 1_000_000)
+        )
         group = None if group_name is None else name_of(group_name, namespace)
         selection = Selection(message_ids, begin_ms, end_ms)
         return command(Chosen(AdminCalls(connection), group, selection, not narrowed), **options)
@@ -84,7 +114,8 @@ def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def dlq() -> None:
-    """List, show, resend, export and purge dead letters: messages that a consumer group has given up after its last attempt.
+    """List, show, resend, export and purge dead letters: messages that a consumer group has given
+    up after its last attempt.
 
     \b
     Examples:
@@ -95,10 +126,26 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--group", "group_name", help="List the letters of this consumer group. [default: count those of all groups]")
-@click.option("--time-range", "time_range", metavar="A..B", help="Only messages given up at or after A and before B, as for `query`.")
+@click.option(
+    "--group",
+    "group_name",
+    help="List the letters of this consumer group. [default: count those of all groups]",
+)
+@click.option(
+    "--time-range",
+    "time_range",
+    metavar="A..B",
+    help="Only messages given up at or after A and before B, as for `query`.",
+)
 @click.option("--settled", is_flag=True, help="Also letters that were resent or purged.")
-@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most N letters.")
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Show at most N letters.",
+)
 @namespace_option
 @cluster_command
 @exact_option
@@ -113,11 +160,13 @@ def dlq_list(
     exact: bool,
     as_json: bool,
 ) -> None:
-    """Count the dead letters of every consumer group, or list those of one group: oldest first within each broker group.
+    """Count the dead letters of every consumer group, or list those of one group: oldest first
+    within each broker group.
 
-    States: waiting, it can be resent; orphaned, it cannot, because the original message or the position of the consumer group is gone;
-    resent and purged, only with --settled. Tries: how often the group itself received the letter from its dead-letter topic and did not
-    acknowledge it, as far as the cluster remembers. Retention removes dead letters like other messages.
+    States: waiting, it can be resent; orphaned, it cannot, because the original message or the
+    position of the consumer group is gone; resent and purged, only with --settled. Tries: how often
+    the group itself received the letter from its dead-letter topic and did not acknowledge it, as
+    far as the cluster remembers. Retention removes dead letters like other messages.
 
     \b
     Examples:
@@ -130,8 +179,14 @@ def dlq_list(
             raise BadArgument("letters are listed for one consumer group", "give --group")
         _show_counts(admin.count_dead_letters(), as_json)
         return
-    begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    found = Letters(admin, name_of(group_name, namespace)).listed(Selection((), begin_ms, end_ms), settled=settled)
+    begin_ms, end_ms = (
+        (None, None)
+        if time_range is None
+        else time_range_ms(time_range, time.time_ns() // 1_000_000)
+    )
+    found = Letters(admin, name_of(group_name, namespace)).listed(
+        Selection((), begin_ms, end_ms), settled=settled
+    )
     rows = []
     for _, letter in zip(range(limit), found, strict=False):
         if as_json:
@@ -139,26 +194,43 @@ def dlq_list(
         else:
             rows.append(_row(letter, exact))
     if not as_json:
-        columns = ["message id", "state", "given up", "topic", "queue", "offset", "broker group", "letter", "tries"]
+        columns = [
+            "message id",
+            "state",
+            "given up",
+            "topic",
+            "queue",
+            "offset",
+            "broker group",
+            "letter",
+            "tries",
+        ]
         title = f"dead letters of {stored_name(namespace, group_name)}"
         render.print_table(title, [*columns, "bytes" if exact else "size"], rows)
 
 
 @dlq.command("show")
 @click.argument("message_id")
-@click.option("--group", "group_name", required=True, help="The consumer group that gave the message up.")
+@click.option(
+    "--group", "group_name", required=True, help="The consumer group that gave the message up."
+)
 @namespace_option
 @cluster_command
 @json_option
-def dlq_show(connection: Connection, message_id: str, group_name: str, namespace: str, as_json: bool) -> None:
-    """Show the dead letters with a message id, settled ones included, with body, keys and properties.
+def dlq_show(
+    connection: Connection, message_id: str, group_name: str, namespace: str, as_json: bool
+) -> None:
+    """Show the dead letters with a message id, settled ones included, with body, keys and
+    properties.
 
-    Who resent a letter, and when: ledgermq query --topic TOPIC --id ID --trace, with the topic of the original message.
+    Who resent a letter, and when: ledgermq query --topic TOPIC --id ID --trace, with the topic of
+    the original message.
 
     \b
     Example: ledgermq dlq show 01D6F5A2C8E0420000000001 --group billing
 
-    Exit status: 0 done; 4 the group has no dead letter with this id; 2 INCOMPLETE: the newest letters are not indexed yet.
+    Exit status: 0 done; 4 the group has no dead letter with this id; 2 INCOMPLETE: the newest
+    letters are not indexed yet.
     """
     letters = Letters(AdminCalls(connection), name_of(group_name, namespace))
     count = 0
@@ -169,7 +241,17 @@ def dlq_show(connection: Connection, message_id: str, group_name: str, namespace
             render.print_json(**fields)
             continue
         render.message_text(letter.message)
-        for name in ("message_id", "state", "topic", "queue", "offset", "client", "broker_group", "letter", "tries"):
+        for name in (
+            "message_id",
+            "state",
+            "topic",
+            "queue",
+            "offset",
+            "client",
+            "broker_group",
+            "letter",
+            "tries",
+        ):
             print(f"  {name}: {'-' if fields[name] is None else fields[name]}")
         for name in ("keys", "message_group", "properties"):
             print(f"  {name}: {fields['message'][name] or '-'}")
@@ -178,20 +260,31 @@ def dlq_show(connection: Connection, message_id: str, group_name: str, namespace
     if not count:
         name = stored_name(namespace, group_name)
         what = f"consumer group {name} has no dead letter with the id {message_id}"
-        raise Refused(MESSAGE_NOT_FOUND, what, f"check the id and the group, or see: ledgermq dlq list --group {name}")
+        raise Refused(
+            MESSAGE_NOT_FOUND,
+            what,
+            f"check the id and the group, or see: ledgermq dlq list --group {name}",
+        )
 
 
 @dlq.command("resend")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N messages in a second.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="At most N messages in a second.",
+)
 @click.option("--dry-run", is_flag=True, help="Only count the letters.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @selecting
 @json_option
 def dlq_resend(chosen: Chosen, rate: float | None, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Deliver dead letters to their consumer group again, with all its attempts. Other groups of the topic do not get them.
+    """Deliver dead letters to their consumer group again, with all its attempts. Other groups of
+    the topic do not get them.
 
-    Each letter is resent at most once, whatever is repeated or killed: run an interrupted command again. Letters of messages that fail
-    again while the command runs are left for the next one. The original message is delivered, from its place in its topic.
+    Each letter is resent at most once, whatever is repeated or killed: run an interrupted command
+    again. Letters of messages that fail again while the command runs are left for the next one. The
+    original message is delivered, from its place in its topic.
 
     \b
     Examples:
@@ -200,8 +293,8 @@ def dlq_resend(chosen: Chosen, rate: float | None, dry_run: bool, yes: bool, as_
       ledgermq dlq resend --id 01D6F5A2C8E0420000000001 --group billing --yes
       ledgermq dlq resend --all --time-range 2026-11-21T10:00Z..2026-11-21T11:00Z --yes
 
-    Exit status: 0 all selected letters are resent; 1 some are not (orphaned, or purged meanwhile); 3 no answer: run it again; 4 no letter
-    has the id.
+    Exit status: 0 all selected letters are resent; 1 some are not (orphaned, or purged meanwhile);
+    3 no answer: run it again; 4 no letter has the id.
     """
     _settle(chosen, "resent", rate, dry_run, yes, as_json)
 
@@ -212,37 +305,45 @@ def dlq_resend(chosen: Chosen, rate: float | None, dry_run: bool, yes: bool, as_
 @selecting
 @json_option
 def dlq_purge(chosen: Chosen, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Take dead letters off the list for good: they cannot be resent afterwards. Retention frees their space.
+    """Take dead letters off the list for good: they cannot be resent afterwards. Retention frees
+    their space.
 
     \b
     Examples:
       ledgermq dlq purge --group billing --time-range ..-168h --dry-run
       ledgermq dlq purge --group billing --time-range ..-168h --yes
 
-    Exit status: 0 all selected letters are purged; 1 some are not, because they were resent meanwhile; 3 no answer: run it again; 4 no
-    letter has the id.
+    Exit status: 0 all selected letters are purged; 1 some are not, because they were resent
+    meanwhile; 3 no answer: run it again; 4 no letter has the id.
     """
     _settle(chosen, "purged", None, dry_run, yes, as_json)
 
 
 @dlq.command("export")
-@click.option("--to", "path", type=click.Path(dir_okay=False), required=True, help="A new file: .jsonl, .csv or .parquet.")
+@click.option(
+    "--to",
+    "path",
+    type=click.Path(dir_okay=False),
+    required=True,
+    help="A new file: .jsonl, .csv or .parquet.",
+)
 @click.option("--settled", is_flag=True, help="Also letters that were resent or purged.")
 @selecting
 @json_option
 def dlq_export(chosen: Chosen, path: str, settled: bool, as_json: bool) -> None:
-    """Write dead letters to a new file, which appears when it is complete. The letters stay as they are.
+    """Write dead letters to a new file, which appears when it is complete. The letters stay as they
+    are.
 
-    A row has the fields of `consume --json`, so `send --file` takes the file; topic, queue and offset are those of the original message,
-    and store_ms is when it was given up.
+    A row has the fields of `consume --json`, so `send --file` takes the file; topic, queue and
+    offset are those of the original message, and store_ms is when it was given up.
 
     \b
     Examples:
       ledgermq dlq export --group billing --to billing.jsonl
       ledgermq dlq export --all --time-range -24h.. --to yesterday.parquet
 
-    Exit status: 0 done, also when there are no letters, and then there is no file; 2 INCOMPLETE: the newest letters are not indexed yet;
-    4 no letter has the id.
+    Exit status: 0 done, also when there are no letters, and then there is no file; 2 INCOMPLETE:
+    the newest letters are not indexed yet; 4 no letter has the id.
     """
     if Path(path).suffix not in DATA:
         raise BadArgument(f"{path} is no data file", f"give a name that ends in {', '.join(DATA)}")
@@ -263,7 +364,9 @@ def dlq_export(chosen: Chosen, path: str, settled: bool, as_json: bool) -> None:
         print(f"exported {count} dead letters" + (f" to {path}" if count else ""))
 
 
-def _settle(chosen: Chosen, how: str, rate: float | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+def _settle(
+    chosen: Chosen, how: str, rate: float | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     verb = {"resent": "resending", "purged": "purging"}[how]
     if not dry_run:
         confirmed(f"{verb} {chosen.words}", yes)
@@ -274,7 +377,11 @@ def _settle(chosen: Chosen, how: str, rate: float | None, dry_run: bool, yes: bo
             for name, letters in groups:
                 total = totals[name] = Counter()
                 found = letters.listed(chosen.selection)
-                for states in [Counter(letter.state for letter in found)] if dry_run else letters.settled(found, how, rate):
+                for states in (
+                    [Counter(letter.state for letter in found)]
+                    if dry_run
+                    else letters.settled(found, how, rate)
+                ):
                     total.update(states)
                     meter.show(sum(each[how] for each in totals.values()))
     except BaseException:  # Ctrl-C too: whatever ends the job, the operator learns how far it came
@@ -291,28 +398,47 @@ def _settle(chosen: Chosen, how: str, rate: float | None, dry_run: bool, yes: bo
 
 def _show_totals(totals: dict[str, Counter[str]], how: str, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        render.print_json(dry_run=dry_run, groups=[{"group": name, "letters": sum(each.values()), **each} for name, each in totals.items()])
+        render.print_json(
+            dry_run=dry_run,
+            groups=[
+                {"group": name, "letters": sum(each.values()), **each}
+                for name, each in totals.items()
+            ],
+        )
         return
     for name, total in totals.items():
         able = total[how]
         if dry_run:
             able = total["waiting"] + (total["orphaned"] if how == "purged" else 0)
-        others = "".join(f", {count} {state}" for state, count in sorted(total.items()) if count and state not in (how, "waiting"))
+        others = "".join(
+            f", {count} {state}"
+            for state, count in sorted(total.items())
+            if count and state not in (how, "waiting")
+        )
         others = "" if dry_run and how == "purged" else others
-        print(f"{name}: {'would be ' if dry_run else ''}{how} {able} of {sum(total.values())}{others}")
+        print(
+            f"{name}: {'would be ' if dry_run else ''}{how} {able} of {sum(total.values())}{others}"
+        )
     if not totals:
         print("no consumer group has dead letters")
 
 
 def _require_indexed(letters: Letters) -> None:
     if letters.lagging:
-        what = f"INCOMPLETE: the newest messages of {', '.join(sorted(letters.lagging))} are not in the key index yet"
+        what = (
+            f"INCOMPLETE: the newest messages of {', '.join(sorted(letters.lagging))} are not in"
+            " the key index yet"
+        )
         raise Incomplete(what, "retry in a moment")
 
 
 def _require_found(chosen: Chosen, count: int) -> None:
     if chosen.selection.message_ids and not count:
-        raise Refused(MESSAGE_NOT_FOUND, "no such dead letter waits", "see: ledgermq dlq list --group NAME --settled")
+        raise Refused(
+            MESSAGE_NOT_FOUND,
+            "no such dead letter waits",
+            "see: ledgermq dlq list --group NAME --settled",
+        )
 
 
 def _show_counts(answer: pb.CountDeadLettersResponse, as_json: bool) -> None:
@@ -338,7 +464,9 @@ def _show_counts(answer: pb.CountDeadLettersResponse, as_json: bool) -> None:
         ]
         for count in answer.groups
     ]
-    render.print_table("dead letters", ["group", "not settled", "resent", "purged", "oldest given up"], rows)
+    render.print_table(
+        "dead letters", ["group", "not settled", "resent", "purged", "oldest given up"], rows
+    )
 
 
 def _as_json(letter: pb.DeadLetter) -> dict[str, Any]:
@@ -363,12 +491,22 @@ def _row(letter: pb.DeadLetter, exact: bool) -> list[Any]:
     given_up = render.moment(letter.message.store_ms)
     names = ("topic", "queue", "offset", "broker_group", "letter", "tries")
     places = ("-" if fields[name] is None else fields[name] for name in names)
-    return [fields["message_id"] or "-", letter.state, given_up, *places, render.size(letter.body_bytes, exact)]
+    return [
+        fields["message_id"] or "-",
+        letter.state,
+        given_up,
+        *places,
+        render.size(letter.body_bytes, exact),
+    ]
 
 
 def _exported(letter: pb.DeadLetter) -> dict[str, Any]:
     """A letter as a row of a data file."""
     row = render.peeked_json(letter.message)
     if letter.HasField("topic"):
-        row |= {"topic": letter.topic.name, "queue": render.known(letter, "queue"), "offset": letter.offset}
+        row |= {
+            "topic": letter.topic.name,
+            "queue": render.known(letter, "queue"),
+            "offset": letter.offset,
+        }
     return row

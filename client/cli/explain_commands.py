@@ -22,53 +22,86 @@ NOT_THERE = frozenset({"not-found", "expired"})
 
 @click.command("why-not-delivered")
 @click.argument("message_id")
-@click.option("--group", "group_name", required=True, help="The consumer group that has not received the message.")
-@click.option("--topic", "topic_name", help="The message's topic. [default: search all, those the group has used first]")
+@click.option(
+    "--group",
+    "group_name",
+    required=True,
+    help="The consumer group that has not received the message.",
+)
+@click.option(
+    "--topic",
+    "topic_name",
+    help="The message's topic. [default: search all, those the group has used first]",
+)
 @namespace_option
 @cluster_command
 @json_option
 def why_not_delivered(
-    connection: Connection, message_id: str, group_name: str, topic_name: str | None, namespace: str, as_json: bool
+    connection: Connection,
+    message_id: str,
+    group_name: str,
+    topic_name: str | None,
+    namespace: str,
+    as_json: bool,
 ) -> None:
-    """Explain why a consumer group has not received a message, or that it has: one sentence, then the evidence.
+    """Explain why a consumer group has not received a message, or that it has: one sentence, then
+    the evidence.
 
     \b
     Examples:
-      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing
-      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
+      ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing ledgermq
+      why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
 
-    \b
-    Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready, store-away (only the object store has it),
-    no-consumer, ordered (an earlier message of its message group comes first), delayed, half (its transaction is undecided), rolled-back,
-    recalled, filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no longer known), deleted (with
-    its topic), expired, not-found.
+    \b Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready,
+    store-away (only the object store has it), no-consumer, ordered (an earlier message of its
+    message group comes first), delayed, half (its transaction is undecided), rolled-back, recalled,
+    filtered, skipped (by a reset), dead-lettered, unread (the group never asked), done (how is no
+    longer known), deleted (with its topic), expired, not-found.
 
     Exit status: 0 answered; 4 no message has the id.
     """
-    request = admin_pb2.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group_name, namespace))
+    request = admin_pb2.WhyNotDeliveredRequest(
+        message_id=message_id, group=name_of(group_name, namespace)
+    )
     if topic_name is not None:
         request.topic.CopyFrom(name_of(topic_name, namespace))
     answer = AdminCalls(connection).why_not_delivered(request)
     if as_json:
-        render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
+        render.print_json(
+            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
+        )
     else:
         print(answer.answer)
         for line in answer.evidence:
             print(f"  {line}")
     if answer.reason in NOT_THERE:
-        raise Refused(Code.MESSAGE_NOT_FOUND, f"no message with the id {message_id} was found", "check the id and the topic")
+        raise Refused(
+            Code.MESSAGE_NOT_FOUND,
+            f"no message with the id {message_id} was found",
+            "check the id and the topic",
+        )
 
 
 def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_json: bool) -> None:
-    """Print every event of a message that the log still holds, in log order: one line, or one JSON object, per event."""
+    """Print every event of a message that the log still holds, in log order: one line, or one JSON
+    object, per event."""
     for page in admin.trace_pages(topic, message_id):
         for event in page.events:
             fields = event_fields(event)
             if as_json:
                 render.print_json(**fields)
             else:
-                shown = [fields[name] for name in ("event", "group", "attempt", "client", "detail", "broker_group")]
-                print("  ".join(str(value) for value in (_time(event.store_ms), *shown) if value not in (None, "")))
+                shown = [
+                    fields[name]
+                    for name in ("event", "group", "attempt", "client", "detail", "broker_group")
+                ]
+                print(
+                    "  ".join(
+                        str(value)
+                        for value in (_time(event.store_ms), *shown)
+                        if value not in (None, "")
+                    )
+                )
 
 
 def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:

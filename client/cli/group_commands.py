@@ -1,6 +1,7 @@
 """The commands for consumer groups: create, update, list, describe, delete, lag, reset, skip.
 
-Only argument parsing and exit statuses live here; the client package does the work. stdout carries only the result.
+Only argument parsing and exit statuses live here; the client package does the work. stdout carries
+only the result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import click
 from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls, name_of
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import cluster_command, confirmed, exact_option, json_option, namespace_option, told_if_interrupted
+from ledgermq.client.cli.commands import (
+    cluster_command,
+    confirmed,
+    exact_option,
+    json_option,
+    namespace_option,
+    told_if_interrupted,
+)
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import place
 from ledgermq.proto import admin_pb2
@@ -33,11 +41,14 @@ def group() -> None:
 
 
 class BackoffType(click.ParamType[admin_pb2.Backoff]):
-    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without values."""
+    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without
+    values."""
 
     name = "backoff"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> admin_pb2.Backoff:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> admin_pb2.Backoff:
         if value == "default":
             return admin_pb2.Backoff()
         try:
@@ -47,14 +58,24 @@ class BackoffType(click.ParamType[admin_pb2.Backoff]):
 
 
 BACKOFF = BackoffType()
-BACKOFF_HELP = f"Redelivery delays of messages that a consumer failed to process: {BACKOFF_FORM}, or default."
+BACKOFF_HELP = (
+    f"Redelivery delays of messages that a consumer failed to process: {BACKOFF_FORM}, or default."
+)
 LITE_HELP = "The topic of kind lite that the group's consumers read."
 
 
 @group.command("create")
 @click.argument("name")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), default=17, show_default=True, help="Deliveries before dead-lettering.")
-@click.option("--fifo", is_flag=True, help="Deliver the messages of a message group in order, one at a time.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, 1000),
+    default=17,
+    show_default=True,
+    help="Deliveries before dead-lettering.",
+)
+@click.option(
+    "--fifo", is_flag=True, help="Deliver the messages of a message group in order, one at a time."
+)
 @click.option("--backoff", type=BACKOFF, help=BACKOFF_HELP)
 @click.option("--lite-topic", default="", help=LITE_HELP)
 @click.option("--broadcast", is_flag=True, help="Deliver every message to every consumer.")
@@ -72,7 +93,8 @@ def group_create(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Create a consumer group. A group that was not created gets the defaults when a consumer first uses it.
+    """Create a consumer group. A group that was not created gets the defaults when a consumer first
+    uses it.
 
     \b
     Examples:
@@ -80,7 +102,13 @@ def group_create(
       ledgermq group create ledger --fifo --max-attempts 5 --backoff 1s,5s,30s
     """
     answer = AdminCalls(connection).create_group(
-        name, max_attempts, namespace, fifo=fifo, backoff=backoff, lite_topic=lite_topic, broadcast=broadcast
+        name,
+        max_attempts,
+        namespace,
+        fifo=fifo,
+        backoff=backoff,
+        lite_topic=lite_topic,
+        broadcast=broadcast,
     )
     if as_json:
         render.print_json(created=answer.created, **render.group_json(answer.group))
@@ -91,11 +119,19 @@ def group_create(
 
 @group.command("update")
 @click.argument("name")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Deliveries before dead-lettering.")
-@click.option("--fifo/--no-fifo", default=None, help="Deliver the messages of a message group in order, one at a time.")
+@click.option(
+    "--max-attempts", type=click.IntRange(1, 1000), help="Deliveries before dead-lettering."
+)
+@click.option(
+    "--fifo/--no-fifo",
+    default=None,
+    help="Deliver the messages of a message group in order, one at a time.",
+)
 @click.option("--backoff", type=BACKOFF, help=BACKOFF_HELP)
 @click.option("--lite-topic", help=LITE_HELP)
-@click.option("--broadcast/--no-broadcast", default=None, help="Deliver every message to every consumer.")
+@click.option(
+    "--broadcast/--no-broadcast", default=None, help="Deliver every message to every consumer."
+)
 @namespace_option
 @cluster_command
 @json_option
@@ -116,7 +152,9 @@ def group_update(
     Example: ledgermq group update billing --max-attempts 3 --backoff exponential:5s..2h*2
     """
     if all(given is None for given in (max_attempts, fifo, backoff, lite_topic, broadcast)):
-        raise BadArgument("there is nothing to change", "give a setting, see: ledgermq group update --help")
+        raise BadArgument(
+            "there is nothing to change", "give a setting, see: ledgermq group update --help"
+        )
     request = admin_pb2.UpdateGroupRequest(
         group=name_of(name, namespace),
         max_attempts=max_attempts,
@@ -136,7 +174,8 @@ def group_update(
 @cluster_command
 @json_option
 def group_list(connection: Connection, as_json: bool) -> None:
-    """List all consumer groups. Clients are those of `client list`, unknown while a node does not answer.
+    """List all consumer groups. Clients are those of `client list`, unknown while a node does not
+    answer.
 
     \b
     Example: ledgermq group list
@@ -146,10 +185,18 @@ def group_list(connection: Connection, as_json: bool) -> None:
         render.print_json(groups=[render.group_json(g) for g in answer.groups])
         return
     rows = [
-        [g.group.namespace or "-", g.group.name, render.group_words(g), "yes" if g.configured else "no", render.known(g, "clients")]
+        [
+            g.group.namespace or "-",
+            g.group.name,
+            render.group_words(g),
+            "yes" if g.configured else "no",
+            render.known(g, "clients"),
+        ]
         for g in answer.groups
     ]
-    render.print_table("consumer groups", ["namespace", "group", "settings", "configured", "clients"], rows)
+    render.print_table(
+        "consumer groups", ["namespace", "group", "settings", "configured", "clients"], rows
+    )
 
 
 @group.command("describe")
@@ -167,12 +214,22 @@ def group_describe(connection: Connection, name: str, namespace: str, as_json: b
     if as_json:
         render.print_json(**render.group_json(found))
         return
-    print(f"{name}: {render.group_words(found)}, clients {found.clients if found.HasField('clients') else '?'}")
+    print(
+        f"{name}: {render.group_words(found)}, clients"
+        f" {found.clients if found.HasField('clients') else '?'}"
+    )
     rows = [
-        [q.topic.name, render.known(q, "queue"), q.broker_group, *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset"))]
+        [
+            q.topic.name,
+            render.known(q, "queue"),
+            q.broker_group,
+            *(render.known(q, c) for c in ("cursor", "leased", "lag", "max_offset")),
+        ]
         for q in found.queues
     ]
-    render.print_table("queues", ["topic", "queue", "broker group", "cursor", "leased", "lag", "next offset"], rows)
+    render.print_table(
+        "queues", ["topic", "queue", "broker group", "cursor", "leased", "lag", "next offset"], rows
+    )
 
 
 @group.command("delete")
@@ -193,15 +250,25 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
 
 @group.command("lag")
 @click.argument("name")
-@click.option("--topic", "topic_name", help="Only this topic, even if the group has not used it yet.")
+@click.option(
+    "--topic", "topic_name", help="Only this topic, even if the group has not used it yet."
+)
 @exact_option
 @namespace_option
 @cluster_command
 @json_option
-def group_lag(connection: Connection, name: str, topic_name: str | None, exact: bool, namespace: str, as_json: bool) -> None:
+def group_lag(
+    connection: Connection,
+    name: str,
+    topic_name: str | None,
+    exact: bool,
+    namespace: str,
+    as_json: bool,
+) -> None:
     """Show how many messages a consumer group has still to consume, per topic and queue.
 
-    lag: messages never delivered; leased: delivered but not acknowledged; oldest age: time since the oldest of them was stored.
+    lag: messages never delivered; leased: delivered but not acknowledged; oldest age: time since
+    the oldest of them was stored.
 
     \b
     Examples:
@@ -215,7 +282,9 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, exact: 
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
         render.lag_text(answer, exact)
-    unknown = sorted({q.broker_group for t in answer.topics for q in t.queues if not q.HasField("lag")})
+    unknown = sorted(
+        {q.broker_group for t in answer.topics for q in t.queues if not q.HasField("lag")}
+    )
     if unknown:
         what = f"INCOMPLETE: the numbers of broker group {', '.join(unknown)} are unknown"
         raise Incomplete(what, "see ledgermq status, and retry when the group has a leader")
@@ -224,20 +293,35 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, exact: 
 @group.command("reset")
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
-@click.option("--to", "where", required=True, metavar="PLACE", help="earliest, latest, a time, or an offset (with --queue).")
+@click.option(
+    "--to",
+    "where",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, a time, or an offset (with --queue).",
+)
 @click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namespace_option
 @cluster_command
 @json_option
 def group_reset(
-    connection: Connection, name: str, topic_name: str, where: str, queue: int | None, yes: bool, namespace: str, as_json: bool
+    connection: Connection,
+    name: str,
+    topic_name: str,
+    where: str,
+    queue: int | None,
+    yes: bool,
+    namespace: str,
+    as_json: bool,
 ) -> None:
-    """Move the position of a consumer group in a topic: moved backwards, messages are delivered again; moved forwards, they are skipped.
+    """Move the position of a consumer group in a topic: moved backwards, messages are delivered
+    again; moved forwards, they are skipped.
 
-    Leases end: the acknowledgement of a message that was delivered before the reset is refused. A time is ISO 8601 (UTC unless it has
-    another offset), milliseconds since 1970 as 1700000000000ms, or a duration before now as -10m. An offset belongs to one queue and is
-    clamped to the range that the queue holds.
+    Leases end: the acknowledgement of a message that was delivered before the reset is refused. A
+    time is ISO 8601 (UTC unless it has another offset), milliseconds since 1970 as 1700000000000ms,
+    or a duration before now as -10m. An offset belongs to one queue and is clamped to the range
+    that the queue holds.
 
     \b
     Examples:
@@ -245,7 +329,9 @@ def group_reset(
       ledgermq group reset billing --topic orders --to -1h --yes
       ledgermq group reset billing --topic orders --queue 3 --to 1200 --yes
     """
-    request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue)
+    request = admin_pb2.ResetGroupRequest(
+        group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue
+    )
     setattr(request, *place(where, time.time_ns() // 1_000_000))
     if request.HasField("offset") and queue is None:
         remedy = "give --queue as well, or a time as 1700000000000ms"
@@ -257,19 +343,38 @@ def group_reset(
 @group.command("skip")
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
-@click.option("--queue", type=click.IntRange(0), required=True, help="The queue's number, as shown by group lag.")
-@click.option("--count", type=click.IntRange(0), default=0, show_default=True, help="Messages to skip behind those in flight.")
+@click.option(
+    "--queue",
+    type=click.IntRange(0),
+    required=True,
+    help="The queue's number, as shown by group lag.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Messages to skip behind those in flight.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namespace_option
 @cluster_command
 @json_option
 def group_skip(
-    connection: Connection, name: str, topic_name: str, queue: int, count: int, yes: bool, namespace: str, as_json: bool
+    connection: Connection,
+    name: str,
+    topic_name: str,
+    queue: int,
+    count: int,
+    yes: bool,
+    namespace: str,
+    as_json: bool,
 ) -> None:
-    """Skip the messages that a consumer group has in flight in a queue, and optionally more: for messages that no consumer can process.
+    """Skip the messages that a consumer group has in flight in a queue, and optionally more: for
+    messages that no consumer can process.
 
-    Skipped messages are not delivered again and do not go to the dead-letter topic; acknowledging them is refused. They stay in the log;
-    `group reset` makes the group read them again.
+    Skipped messages are not delivered again and do not go to the dead-letter topic; acknowledging
+    them is refused. They stay in the log; `group reset` makes the group read them again.
 
     \b
     Examples:
@@ -279,20 +384,43 @@ def group_skip(
     lag = AdminCalls(connection).group_lag(name, topic_name, namespace)
     found = [q for t in lag.topics for q in t.queues if q.queue == queue]
     if not found or not found[0].HasField("cursor"):
-        raise BadArgument(f"queue {queue} of topic {topic_name} is unknown", "see: ledgermq group lag " + name)
+        raise BadArgument(
+            f"queue {queue} of topic {topic_name} is unknown", "see: ledgermq group lag " + name
+        )
     offset = found[0].cursor + count
-    confirmed(f"moving the consumer group {name} to offset {offset} of queue {queue} of topic {topic_name}", yes)
-    request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue, offset=offset)
-    remedy = f"see where it is (ledgermq group lag {name}): the same command would skip further messages"
-    with told_if_interrupted(lambda: f"the consumer group {name} may have moved to offset {offset}", remedy):
+    confirmed(
+        f"moving the consumer group {name} to offset {offset} of queue {queue} of topic"
+        f" {topic_name}",
+        yes,
+    )
+    request = admin_pb2.ResetGroupRequest(
+        group=name_of(name, namespace),
+        topic=name_of(topic_name, namespace),
+        queue=queue,
+        offset=offset,
+    )
+    remedy = (
+        f"see where it is (ledgermq group lag {name}): the same command would skip further messages"
+    )
+    with told_if_interrupted(
+        lambda: f"the consumer group {name} may have moved to offset {offset}", remedy
+    ):
         answer = AdminCalls(connection).reset_group(request)
     _show_reset(name, topic_name, answer, as_json)
 
 
-def _show_reset(name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool) -> None:
+def _show_reset(
+    name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool
+) -> None:
     rows = [[q.queue, q.broker_group, q.group_queue, q.cursor] for q in answer.queues]
     if as_json:
         names = ("queue", "broker_group", "group_queue", "cursor")
-        render.print_json(group=name, topic=topic_name, queues=[dict(zip(names, row, strict=True)) for row in rows])
+        render.print_json(
+            group=name,
+            topic=topic_name,
+            queues=[dict(zip(names, row, strict=True)) for row in rows],
+        )
     else:
-        render.print_table(f"{name} reads {topic_name} from", ["queue", "broker group", "id there", "offset"], rows)
+        render.print_table(
+            f"{name} reads {topic_name} from", ["queue", "broker group", "id there", "offset"], rows
+        )

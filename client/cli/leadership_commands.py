@@ -26,14 +26,16 @@ LAST_MAX = 64
 @cluster_command
 @json_option
 def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None:
-    """Transfer the leadership of GROUP to a node with a voting replica. No message is lost; calls wait for the new leader.
+    """Transfer the leadership of GROUP to a node with a voting replica. No message is lost; calls
+    wait for the new leader.
 
     \b
     Examples:
       ledgermq transfer g1 --to n2
       ledgermq transfer g1 --to n2 --timeout 2m --json
 
-    Exit status: 0 it leads; 3 the group has no leader; 4 refused, with the reason, or not caught up within --timeout.
+    Exit status: 0 it leads; 3 the group has no leader; 4 refused, with the reason, or not caught up
+    within --timeout.
     """
     admin = AdminCalls(connection)
     end = time.monotonic() + connection.timeout_s
@@ -42,8 +44,15 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
     with Meter(f"entries that {to} has caught up with", behind or None) as meter:
         while not answer.done:
             if time.monotonic() >= end:
-                what = f"{to} does not lead {group} yet: it lacks {answer.lag_entries} entries on its disk"
-                raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up (ledgermq status), or use a longer --timeout")
+                what = (
+                    f"{to} does not lead {group} yet: it lacks {answer.lag_entries} entries on its"
+                    " disk"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "wait until it has caught up (ledgermq status), or use a longer --timeout",
+                )
             meter.show(max(0, behind - answer.lag_entries))
             answer = admin.transfer_leadership(group, to)
     if as_json:
@@ -58,40 +67,56 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
 @cluster_command
 @json_option
 def begin_time_epoch(connection: Connection, group: str, yes: bool, as_json: bool) -> None:
-    """Let store times of GROUP go on from its leader's clock, after the clocks of all nodes were ahead.
+    """Let store times of GROUP go on from its leader's clock, after the clocks of all nodes were
+    ahead.
 
-    Store times never fall, so retention by age, deduplication windows and delayed messages stand still until the clock reaches the newest
-    store time. Behind this command, what was stored before counts as stored now: it goes by age within the retention time, and delayed
-    messages that wait come at their time. What was delivered early stays delivered. Set the clocks right first.
+    Store times never fall, so retention by age, deduplication windows and delayed messages stand
+    still until the clock reaches the newest store time. Behind this command, what was stored before
+    counts as stored now: it goes by age within the retention time, and delayed messages that wait
+    come at their time. What was delivered early stays delivered. Set the clocks right first.
 
     \b
     Examples:
       ledgermq begin-time-epoch g1
       ledgermq begin-time-epoch g1 --yes --json
 
-    Exit status: 0 begun; 3 the group has no leader; 4 refused, with the reason: store times are not ahead, or the feature level is too low.
+    Exit status: 0 begun; 3 the group has no leader; 4 refused, with the reason: store times are not
+    ahead, or the feature level is too low.
     """
     admin = AdminCalls(connection)
     found = next((one for one in admin.cluster_status().groups if one.group == group), None)
     ahead = found is not None and found.HasField("store_time_ahead_ms")
     if found is not None and ahead:
         by = units.duration_words(found.store_time_ahead_ms)
-        confirmed(f"The newest store time of {group} is {by} ahead of its leader's clock. Begin a time epoch", yes)
+        confirmed(
+            f"The newest store time of {group} is {by} ahead of its leader's clock. Begin a time"
+            " epoch",
+            yes,
+        )
     answer = admin.begin_time_epoch(group)
     if as_json:
         render.print_json(group=group, before_ms=answer.before_ms, ms=answer.ms)
     else:
         before, began = render.moment(answer.before_ms), render.moment(answer.ms)
-        print(f"a time epoch of {group} began at {began}; the newest store time before was {before}")
+        print(
+            f"a time epoch of {group} began at {began}; the newest store time before was {before}"
+        )
 
 
 @click.command("why-leader-moved")
 @click.argument("group")
-@click.option("--last", type=click.IntRange(1, LAST_MAX), default=10, show_default=True, help="Show at most N changes.")
+@click.option(
+    "--last",
+    type=click.IntRange(1, LAST_MAX),
+    default=10,
+    show_default=True,
+    help="Show at most N changes.",
+)
 @cluster_command
 @json_option
 def why_leader_moved(connection: Connection, group: str, last: int, as_json: bool) -> None:
-    """Explain why the leader of the broker group GROUP changed: one sentence, then the recorded changes, the newest last.
+    """Explain why the leader of the broker group GROUP changed: one sentence, then the recorded
+    changes, the newest last.
 
     \b
     Examples:
@@ -102,7 +127,9 @@ def why_leader_moved(connection: Connection, group: str, last: int, as_json: boo
     """
     answer = AdminCalls(connection).leadership_history(group, last)
     if as_json:
-        render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
+        render.print_json(
+            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
+        )
         return
     print(answer.answer)
     for line in answer.evidence:

@@ -1,7 +1,8 @@
-"""`ledgermq member`: list, add, promote, drain and remove the nodes of a cluster, and change their addresses.
+"""`ledgermq member`: list, add, promote, drain and remove the nodes of a cluster, and change their
+addresses.
 
-Only argument parsing, progress and exit statuses live here. Each command repeats its request until the change is complete. An interrupted
-change stays as it is, and the same command continues it.
+Only argument parsing, progress and exit statuses live here. Each command repeats its request until
+the change is complete. An interrupted change stays as it is, and the same command continues it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import click
 from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, json_option, operator_command
+from ledgermq.client.cli.commands import (
+    Meter,
+    cluster_command,
+    confirmed,
+    json_option,
+    operator_command,
+)
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.plans import draining
 from ledgermq.proto import admin_pb2 as pb
@@ -26,17 +33,22 @@ from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_o
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
 ASK_AGAIN_S = 0.3
-_FOUR_PORTS = re.compile(r"(?P<client>.+:\d+):(?P<peer>\d+):(?P<controller>\d+):(?P<http>\d+)", re.ASCII)
+_FOUR_PORTS = re.compile(
+    r"(?P<client>.+:\d+):(?P<peer>\d+):(?P<controller>\d+):(?P<http>\d+)", re.ASCII
+)
 
 Kind = pb.ChangeMemberRequest.Kind
 
 
 class Address(click.ParamType[pb.NodeAddresses]):
-    """Parse `HOST:PORT` (client port; peer, controller, HTTP at +1000, +2000, +3000) or `HOST:CLIENT:PEER:CONTROLLER:HTTP`."""
+    """Parse `HOST:PORT` (client port; peer, controller, HTTP at +1000, +2000, +3000) or
+    `HOST:CLIENT:PEER:CONTROLLER:HTTP`."""
 
     name = "address"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> pb.NodeAddresses:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> pb.NodeAddresses:
         if isinstance(value, pb.NodeAddresses):
             return value
         text = str(value)
@@ -44,28 +56,58 @@ class Address(click.ParamType[pb.NodeAddresses]):
         try:
             host, port = host_port.split(text if match is None else match["client"])
         except ValueError:
-            self.fail(f"{text!r} is not an address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP, IPv6 as [::1]:PORT", param, ctx)
+            self.fail(
+                f"{text!r} is not an address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP,"
+                " IPv6 as [::1]:PORT",
+                param,
+                ctx,
+            )
         derived = {kind: port + step for kind, step in PORT_STEPS.items()}
-        ports = derived if match is None else {**derived, **{kind: int(match[kind]) for kind in ("peer", "controller", "http")}}
+        ports = (
+            derived
+            if match is None
+            else {**derived, **{kind: int(match[kind]) for kind in ("peer", "controller", "http")}}
+        )
         if not all(0 < port < 65536 for port in ports.values()):
-            self.fail(f"{text!r} has a port above 65535, or derives one; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
-        return pb.NodeAddresses(**{kind: host_port.joined(host, port) for kind, port in ports.items()})
+            self.fail(
+                f"{text!r} has a port above 65535, or derives one; give all four:"
+                " HOST:CLIENT:PEER:CONTROLLER:HTTP",
+                param,
+                ctx,
+            )
+        return pb.NodeAddresses(
+            **{kind: host_port.joined(host, port) for kind, port in ports.items()}
+        )
 
 
-def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | None) -> pb.NodeAddresses | None:
-    """The addresses of a member whose node has this address; clients are told `advertised`, if it is given. A further worker has its own
-    peer and controller ports (docs/workers.md). Raises BadArgument."""
+def of_member(
+    node: str, address: pb.NodeAddresses | None, advertised: str | None
+) -> pb.NodeAddresses | None:
+    """The addresses of a member whose node has this address; clients are told `advertised`, if it
+    is given. A further worker has its own peer and controller ports (docs/workers.md). Raises
+    BadArgument."""
     if advertised is not None and address is None:
-        raise BadArgument("--advertised is the address for clients only", "give the address of the node too: --address HOST:PORT")
+        raise BadArgument(
+            "--advertised is the address for clients only",
+            "give the address of the node too: --address HOST:PORT",
+        )
     if address is None:
         return None
-    found = pb.NodeAddresses(client=advertised or address.client, peer=address.peer, controller=address.controller, http=address.http)
+    found = pb.NodeAddresses(
+        client=advertised or address.client,
+        peer=address.peer,
+        controller=address.controller,
+        http=address.http,
+    )
     if is_first(node):
         return found
     for kind in ("peer", "controller"):
         host, port = host_port.split(getattr(address, kind))
         if (above := port + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
-            raise BadArgument(f"{node} would have {kind} port {above}", "give its node lower ports, or run fewer workers")
+            raise BadArgument(
+                f"{node} would have {kind} port {above}",
+                "give its node lower ports, or run fewer workers",
+            )
         setattr(found, kind, host_port.joined(host, above))
     return found
 
@@ -80,7 +122,10 @@ def advertised_address(value: str) -> str:
     except ValueError:
         port = 0
     if not port:
-        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT, IPv6 as [::1]:PORT", param_hint="--advertised")
+        raise click.BadParameter(
+            f"{value!r} is not an address; give HOST:PORT, IPv6 as [::1]:PORT",
+            param_hint="--advertised",
+        )
     return value
 
 
@@ -88,17 +133,28 @@ _advertised_option = click.option(
     "--advertised",
     metavar="HOST:PORT",
     callback=lambda _, __, value: None if value is None else advertised_address(value),
-    help="Where clients reach NODE, if elsewhere than its peers do (advertised_host, advertised_port). [default: as --address]",
+    help=(
+        "Where clients reach NODE, if elsewhere than its peers do (advertised_host,"
+        " advertised_port). [default: as --address]"
+    ),
 )
 _group_option = click.option(
-    "--group", "groups", multiple=True, help="Only this broker group; repeatable. [default: all, and the controllers]"
+    "--group",
+    "groups",
+    multiple=True,
+    help="Only this broker group; repeatable. [default: all, and the controllers]",
 )
-_wait_option = click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
+_wait_option = click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Return when the change has started; the same command continues it.",
+)
 
 
 @click.group()
 def member() -> None:
-    """Show the nodes of the cluster, add and remove them, prepare their stop, and change their addresses.
+    """Show the nodes of the cluster, add and remove them, prepare their stop, and change their
+    addresses.
 
     \b
     Examples:
@@ -115,10 +171,18 @@ def member() -> None:
 
 @member.command("add")
 @click.argument("node")
-@click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; required for a new node.")
+@click.option(
+    "--address",
+    type=ADDRESS,
+    help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; required for a new node.",
+)
 @_advertised_option
 @_group_option
-@click.option("--observer", is_flag=True, help="Add an observer: an asynchronous standby, for example at another site, that never votes.")
+@click.option(
+    "--observer",
+    is_flag=True,
+    help="Add an observer: an asynchronous standby, for example at another site, that never votes.",
+)
 @_wait_option
 @cluster_command
 @json_option
@@ -132,7 +196,8 @@ def add(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Add NODE: it becomes a learner of its broker groups and a voter of the controllers. It must run with `join: true`.
+    """Add NODE: it becomes a learner of its broker groups and a voter of the controllers. It must
+    run with `join: true`.
 
     \b
     Examples:
@@ -141,14 +206,24 @@ def add(
       ledgermq member add dr1 --address 10.9.0.1:8081 --observer
       ledgermq member add n4.2 --address 10.0.0.4:8081
 
-    A learner replicates everything but does not vote; make it a voter with: ledgermq member promote NODE. An observer never votes, and no
-    commit waits for it. Add the workers of a node one by one, each with the address of its node.
+    A learner replicates everything but does not vote; make it a voter with: ledgermq member promote
+    NODE. An observer never votes, and no commit waits for it. Add the workers of a node one by one,
+    each with the address of its node.
 
-    Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
+    Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or no
+    progress for --timeout.
     """
     places = of_member(node, address, advertised)
-    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=places, broker_groups=groups, observer=observer)
-    _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
+    request = pb.ChangeMemberRequest(
+        kind=Kind.ADD, node=node, addresses=places, broker_groups=groups, observer=observer
+    )
+    _carry_out(
+        connection,
+        request,
+        "observes" if observer else "has joined",
+        no_wait=no_wait,
+        as_json=as_json,
+    )
 
 
 @member.command("promote")
@@ -158,7 +233,14 @@ def add(
 @_wait_option
 @cluster_command
 @json_option
-def promote(connection: Connection, node: str, groups: tuple[str, ...], observer_too: bool, no_wait: bool, as_json: bool) -> None:
+def promote(
+    connection: Connection,
+    node: str,
+    groups: tuple[str, ...],
+    observer_too: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Make NODE a voter of its broker groups, once it has caught up.
 
     \b
@@ -168,7 +250,9 @@ def promote(connection: Connection, node: str, groups: tuple[str, ...], observer
 
     Exit status: 0 it votes; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.PROMOTE, node=node, broker_groups=groups, observer=observer_too)
+    request = pb.ChangeMemberRequest(
+        kind=Kind.PROMOTE, node=node, broker_groups=groups, observer=observer_too
+    )
     _carry_out(connection, request, "votes", no_wait=no_wait, as_json=as_json)
 
 
@@ -179,8 +263,16 @@ def promote(connection: Connection, node: str, groups: tuple[str, ...], observer
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
 @json_option
-def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, yes: bool, as_json: bool) -> None:
-    """Remove NODE from its broker groups and from the controller quorum. Its data stays on its disk; stop its process afterwards.
+def remove(
+    connection: Connection,
+    node: str,
+    groups: tuple[str, ...],
+    no_wait: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove NODE from its broker groups and from the controller quorum. Its data stays on its
+    disk; stop its process afterwards.
 
     \b
     Examples:
@@ -189,9 +281,14 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
 
     To come back, the node needs an empty directory and `member add`.
 
-    Exit status: 0 it is out; 3 no leader; 4 refused because a quorum would be lost, with the explanation.
+    Exit status: 0 it is out; 3 no leader; 4 refused because a quorum would be lost, with the
+    explanation.
     """
-    confirmed(f"removing {node} from {'broker group ' + ' and '.join(groups) if groups else 'the cluster'}", yes)
+    confirmed(
+        f"removing {node} from"
+        f" {'broker group ' + ' and '.join(groups) if groups else 'the cluster'}",
+        yes,
+    )
     request = pb.ChangeMemberRequest(kind=Kind.REMOVE, node=node, broker_groups=groups)
     _carry_out(connection, request, "is removed", no_wait=no_wait, as_json=as_json)
 
@@ -201,16 +298,18 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
 @operator_command
 @json_option
 def drain(connection: Connection, node: str, as_json: bool) -> None:
-    """Prepare the stop of NODE: wait until the cluster can do without it, then hand its leaderships over.
+    """Prepare the stop of NODE: wait until the cluster can do without it, then hand its leaderships
+    over.
 
     \b
     Examples:
       ledgermq member drain n1 --timeout 1m && systemctl stop ledgermq
       ledgermq member drain n1 --endpoints 127.0.0.1:8081 --cluster-secret ledgermq-data/secret
 
-    Every broker group, and the controller quorum, must keep a majority of members that are up and have caught up; an HA group must keep
-    min_in_sync members of its in-sync set. What has too few other members to work without NODE is printed and not waited for. Stop NODE
-    soon: a preferred leader gets its leadership back after a while.
+    Every broker group, and the controller quorum, must keep a majority of members that are up and
+    have caught up; an HA group must keep min_in_sync members of its in-sync set. What has too few
+    other members to work without NODE is printed and not waited for. Stop NODE soon: a preferred
+    leader gets its leadership back after a while.
 
     Exit status: 0 NODE can stop; 3 no node answers; 4 not within --timeout, with the reasons.
     """
@@ -220,9 +319,16 @@ def drain(connection: Connection, node: str, as_json: bool) -> None:
     with Meter(f"leaderships handed over by {node}", None) as meter:
         while (found := _drain_step(admin, node, moved)).waits or found.transfers:
             if time.monotonic() >= end:
-                reasons = [*found.waits, *(f"{to} does not lead {group} yet" for group, to in found.transfers.items())]
+                reasons = [
+                    *found.waits,
+                    *(f"{to} does not lead {group} yet" for group, to in found.transfers.items()),
+                ]
                 what = f"{node} cannot stop without a loss: {'; '.join(reasons)}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause (ledgermq status), or use a longer --timeout")
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "remove the cause (ledgermq status), or use a longer --timeout",
+                )
             meter.show(len(moved))
             time.sleep(ASK_AGAIN_S)
     if as_json:
@@ -237,7 +343,8 @@ def drain(connection: Connection, node: str, as_json: bool) -> None:
 
 
 def _drain_step(admin: AdminCalls, node: str, moved: dict[str, str]) -> draining.Drain:
-    """Ask for every transfer that is possible now, and note those that are done. Raises Refused if there is no such node."""
+    """Ask for every transfer that is possible now, and note those that are done. Raises Refused if
+    there is no such node."""
     status, members = admin.cluster_status(), admin.list_members().members
     known = sorted({node_of(member.node) for member in members})
     if node not in known:
@@ -258,8 +365,15 @@ def _drain_step(admin: AdminCalls, node: str, moved: dict[str, str]) -> draining
 @_advertised_option
 @cluster_command
 @json_option
-def set_address(connection: Connection, node: str, address: pb.NodeAddresses, advertised: str | None, as_json: bool) -> None:
-    """Set the address of NODE (for a worker, of its node) on all nodes. They also keep trying the former address.
+def set_address(
+    connection: Connection,
+    node: str,
+    address: pb.NodeAddresses,
+    advertised: str | None,
+    as_json: bool,
+) -> None:
+    """Set the address of NODE (for a worker, of its node) on all nodes. They also keep trying the
+    former address.
 
     \b
     Examples:
@@ -268,8 +382,12 @@ def set_address(connection: Connection, node: str, address: pb.NodeAddresses, ad
 
     Exit status: 0 known; 3 no leader; 4 refused, with the reason.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address, advertised))
-    _carry_out(connection, request, f"is at {advertised or address.client}", no_wait=False, as_json=as_json)
+    request = pb.ChangeMemberRequest(
+        kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address, advertised)
+    )
+    _carry_out(
+        connection, request, f"is at {advertised or address.client}", no_wait=False, as_json=as_json
+    )
 
 
 @member.command("list")
@@ -292,16 +410,32 @@ def list_members(connection: Connection, as_json: bool) -> None:
     for found in members:
         groups = " ".join(map(_in_group, found.groups)) or "-"
         votes = "controller" if found.controller else "-"
-        print(f"{found.node} {found.addresses.client or '-'} {found.state} {'up' if found.up else 'down'} {votes} {groups}")
+        print(
+            f"{found.node} {found.addresses.client or '-'} {found.state}"
+            f" {'up' if found.up else 'down'} {votes} {groups}"
+        )
 
 
 @member.command("show")
 @click.argument("node")
-@click.option("--log", "log_lines", type=click.IntRange(0, 200), default=20, show_default=True, help="Last lines of the log of NODE.")
-@click.option("--configuration", is_flag=True, help="Also print the configuration in force, with the secrets masked.")
+@click.option(
+    "--log",
+    "log_lines",
+    type=click.IntRange(0, 200),
+    default=20,
+    show_default=True,
+    help="Last lines of the log of NODE.",
+)
+@click.option(
+    "--configuration",
+    is_flag=True,
+    help="Also print the configuration in force, with the secrets masked.",
+)
 @cluster_command
 @json_option
-def show(connection: Connection, node: str, log_lines: int, configuration: bool, as_json: bool) -> None:
+def show(
+    connection: Connection, node: str, log_lines: int, configuration: bool, as_json: bool
+) -> None:
     """Show the process of NODE: version, memory, connections, and the last lines of its log.
 
     \b
@@ -310,7 +444,8 @@ def show(connection: Connection, node: str, log_lines: int, configuration: bool,
       ledgermq member show n2 --log 200
       ledgermq member show n1 --log 0 --configuration --json
 
-    NODE keeps the last 200 lines in memory, and cuts each after 2,000 characters; `node.log` has all of them.
+    NODE keeps the last 200 lines in memory, and cuts each after 2,000 characters; `node.log` has
+    all of them.
 
     Exit status: 0 answered; 3 no node answers; 4 there is no such node, or it does not answer.
     """
@@ -331,21 +466,37 @@ def show(connection: Connection, node: str, log_lines: int, configuration: bool,
         )
         return
     resident, clients = known["resident_bytes"], known["client_connections"]
-    print(f"node: {found.node}, version {known['version']}, native {known['native'] or 'none'}, pid {found.pid}")
+    print(
+        f"node: {found.node}, version {known['version']}, native {known['native'] or 'none'}, pid"
+        f" {found.pid}"
+    )
     if found.HasField("started_ms"):
         print(f"started: {render.moment(found.started_ms)}")
     print(f"resident memory: {'unknown' if resident is None else units.size_words(resident)}")
-    print(f"open files: {_or_unknown(known['open_files'])} of {_or_unknown(known['open_files_max'])}")
+    print(
+        f"open files: {_or_unknown(known['open_files'])} of {_or_unknown(known['open_files_max'])}"
+    )
     print(f"connections of clients: {'not counted' if clients is None else clients}")
     print(f"open streams: {found.telemetry_streams} telemetry, {found.native_streams} native")
-    print(f"connected nodes: {' '.join(found.connected_peers) or 'none'} (of {' '.join(found.peers) or 'none'})")
+    print(
+        f"connected nodes: {' '.join(found.connected_peers) or 'none'} (of"
+        f" {' '.join(found.peers) or 'none'})"
+    )
     if configured is not None:
         print(f"configuration: {json.dumps(configured, indent=2)}")
     for line in found.log:
         print(line)
 
 
-_OF_PROCESS = ("version", "native", "started_ms", "resident_bytes", "open_files", "open_files_max", "client_connections")
+_OF_PROCESS = (
+    "version",
+    "native",
+    "started_ms",
+    "resident_bytes",
+    "open_files",
+    "open_files_max",
+    "client_connections",
+)
 
 
 def _or_unknown(value: int | None) -> str:
@@ -357,8 +508,15 @@ def _in_group(row: pb.MemberProgress) -> str:
     text = f"{row.broker_group}={row.role}"
     if row.role != "observer":
         return text
-    entries = f"{row.lag_entries} entries" if row.HasField("lag_entries") else "an unknown number of entries"
-    return f"{text}({entries}{f', {units.duration_words(row.lag_ms)}' if row.HasField('lag_ms') else ''} behind)"
+    entries = (
+        f"{row.lag_entries} entries"
+        if row.HasField("lag_entries")
+        else "an unknown number of entries"
+    )
+    return (
+        f"{text}({entries}{f', {units.duration_words(row.lag_ms)}' if row.HasField('lag_ms') else ''}"
+        " behind)"
+    )
 
 
 def _as_json(found: pb.MemberInfo) -> dict[str, Any]:
@@ -377,18 +535,36 @@ def _as_json(found: pb.MemberInfo) -> dict[str, Any]:
 def _progress_json(row: pb.MemberProgress) -> dict[str, Any]:
     lag = row.lag_entries if row.HasField("lag_entries") else None
     lag_ms = row.lag_ms if row.HasField("lag_ms") else None
-    return {"group": row.broker_group, "role": row.role or None, "lag_entries": lag, "lag_ms": lag_ms}
+    return {
+        "group": row.broker_group,
+        "role": row.role or None,
+        "lag_entries": lag,
+        "lag_ms": lag_ms,
+    }
 
 
-def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str, *, no_wait: bool, as_json: bool) -> None:
-    """Repeat the request until the change is complete, or until it made no progress for the connection's timeout."""
+def _carry_out(
+    connection: Connection,
+    request: pb.ChangeMemberRequest,
+    end: str,
+    *,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Repeat the request until the change is complete, or until it made no progress for the
+    connection's timeout."""
     admin = AdminCalls(connection)
     answer = admin.change_member(request)
     if not answer.done and not no_wait:
         answer = _followed(connection, admin, request, answer)
     if as_json:
         waits = answer.waits_for or None
-        render.print_json(node=request.node, done=answer.done, waits_for=waits, groups=[_progress_json(row) for row in answer.groups])
+        render.print_json(
+            node=request.node,
+            done=answer.done,
+            waits_for=waits,
+            groups=[_progress_json(row) for row in answer.groups],
+        )
     elif answer.done:
         print(f"{request.node} {end}")
     else:
@@ -396,7 +572,10 @@ def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str
 
 
 def _followed(
-    connection: Connection, admin: AdminCalls, request: pb.ChangeMemberRequest, answer: pb.ChangeMemberResponse
+    connection: Connection,
+    admin: AdminCalls,
+    request: pb.ChangeMemberRequest,
+    answer: pb.ChangeMemberResponse,
 ) -> pb.ChangeMemberResponse:
     most = 0
     moved, former = time.monotonic(), ""
@@ -404,13 +583,26 @@ def _followed(
         while not answer.done:
             lag = sum(row.lag_entries for row in answer.groups)
             most = max(most, lag)
-            meter.expect(most or None, max((row.seconds_left for row in answer.groups if row.HasField("seconds_left")), default=None))
+            meter.expect(
+                most or None,
+                max(
+                    (row.seconds_left for row in answer.groups if row.HasField("seconds_left")),
+                    default=None,
+                ),
+            )
             meter.show(most - lag)
             if answer.waits_for != former:
                 moved, former = time.monotonic(), answer.waits_for
             elif time.monotonic() - moved > connection.timeout_s:
-                what = f"{request.node}: no progress for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then run the same command again: it continues the change")
+                what = (
+                    f"{request.node}: no progress for {connection.timeout_s:g} s; it waits for:"
+                    f" {answer.waits_for}"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "remove the cause, then run the same command again: it continues the change",
+                )
             time.sleep(ASK_AGAIN_S)
             answer = admin.change_member(request)
     return answer

@@ -1,4 +1,5 @@
-"""`ledgermq receipts`: verify the receipts that producers kept, and change the key that signs new ones.
+"""`ledgermq receipts`: verify the receipts that producers kept, and change the key that signs new
+ones.
 
 Only argument parsing, messages and exit statuses live here.
 """
@@ -21,7 +22,8 @@ from ledgermq.client.messages.receipts import Judged, judge
 from ledgermq.proto.status import ExitCode
 
 FINDINGS_MAX = 1000
-"""At most this many receipts that could not be confirmed are printed; the others are only counted."""
+"""At most this many receipts that could not be confirmed are printed; the others are only
+counted."""
 
 
 @click.group()
@@ -42,15 +44,17 @@ def receipts() -> None:
 def verify(connection: Connection, file: Path, as_json: bool) -> None:
     """Verify every receipt of FILE with the cluster: its MAC, and the log entries that it names.
 
-    FILE is Parquet if its name ends so, otherwise one JSON object per line. A receipt cannot be verified, and is neither true nor false, if
-    its messages were trimmed, if it is of another cluster or log, or if its broker group has no leader now.
+    FILE is Parquet if its name ends so, otherwise one JSON object per line. A receipt cannot be
+    verified, and is neither true nor false, if its messages were trimmed, if it is of another
+    cluster or log, or if its broker group has no leader now.
 
     \b
     Examples:
       ledgermq receipts verify receipts.parquet
       ledgermq receipts verify receipts.jsonl --json
 
-    Exit status: 0 all true; 1 at least one is false; 2 some cannot be verified, or FILE has none; 3 no node answers.
+    Exit status: 0 all true; 1 at least one is false; 2 some cannot be verified, or FILE has none; 3
+    no node answers.
     """
     counts: Counter[str] = Counter()
     findings: list[Judged] = []
@@ -62,27 +66,38 @@ def verify(connection: Connection, file: Path, as_json: bool) -> None:
             meter.show(counts.total())
     numbers = {result: counts[result] for result in ("true", "false", "unverifiable")}
     if as_json:
-        render.print_json(receipts=counts.total(), **numbers, findings=[_as_json(finding) for finding in findings])
+        render.print_json(
+            receipts=counts.total(), **numbers, findings=[_as_json(finding) for finding in findings]
+        )
     else:
         for finding in findings:
             print(f"row {finding.row}: {finding.result.upper()}: {finding.reason}{_where(finding)}")
         if counts.total() - counts["true"] > len(findings):
             print(f"… and {counts.total() - counts['true'] - len(findings)} more that are not true")
-        print(f"{counts.total()} receipts: " + ", ".join(f"{number} {result}" for result, number in numbers.items()))
+        print(
+            f"{counts.total()} receipts: "
+            + ", ".join(f"{number} {result}" for result, number in numbers.items())
+        )
     if counts["false"]:
         print(f"error: {counts['false']} receipts are false; see the rows above", file=sys.stderr)
         raise click.exceptions.Exit(ExitCode.FAILED)
     if counts["unverifiable"]:
-        raise Incomplete(f"INCOMPLETE: {counts['unverifiable']} receipts cannot be verified", "see the reasons above")
+        raise Incomplete(
+            f"INCOMPLETE: {counts['unverifiable']} receipts cannot be verified",
+            "see the reasons above",
+        )
     if not counts.total():
-        raise Incomplete(f"INCOMPLETE: there is no receipt in {file}", "give the file that the producer wrote")
+        raise Incomplete(
+            f"INCOMPLETE: there is no receipt in {file}", "give the file that the producer wrote"
+        )
 
 
 @receipts.command()
 @cluster_command
 @json_option
 def rotate(connection: Connection, as_json: bool) -> None:
-    """Sign receipts with a new key from now on. Receipts under former keys can still be verified. The key also changes every 30 days.
+    """Sign receipts with a new key from now on. Receipts under former keys can still be verified.
+    The key also changes every 30 days.
 
     \b
     Examples:
@@ -102,13 +117,26 @@ def _where(finding: Judged) -> str:
     found = finding.receipt
     if found is None:
         return ""
-    return f" ({found.broker_group}, topic {found.topic}, entries {found.first_index} to {found.first_index + found.count - 1})"
+    return (
+        f" ({found.broker_group}, topic {found.topic}, entries {found.first_index} to"
+        f" {found.first_index + found.count - 1})"
+    )
 
 
 def _as_json(finding: Judged) -> dict[str, Any]:
     found = finding.receipt
     shown: dict[str, Any] = {"row": finding.row, "result": finding.result, "reason": finding.reason}
     if found is not None:
-        shown.update(broker_group=found.broker_group, topic=found.topic, producer_id=found.producer_id, epoch=found.epoch)
-        shown.update(first_sequence=found.first_sequence, first_index=found.first_index, count=found.count, key_id=found.key_id)
+        shown.update(
+            broker_group=found.broker_group,
+            topic=found.topic,
+            producer_id=found.producer_id,
+            epoch=found.epoch,
+        )
+        shown.update(
+            first_sequence=found.first_sequence,
+            first_index=found.first_index,
+            count=found.count,
+            key_id=found.key_id,
+        )
     return shown

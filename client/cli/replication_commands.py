@@ -24,22 +24,30 @@ ASK_AGAIN_S = 0.2
 @click.command("elect")
 @click.argument("group")
 @click.option("--node", required=True, help="The node that shall become master.")
-@click.option("--unclean", is_flag=True, help="Elect a node that is not in sync; entries that only other nodes hold are lost.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Elect a node that is not in sync; entries that only other nodes hold are lost.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
 @json_option
-def elect(connection: Connection, group: str, node: str, unclean: bool, yes: bool, as_json: bool) -> None:
+def elect(
+    connection: Connection, group: str, node: str, unclean: bool, yes: bool, as_json: bool
+) -> None:
     """Make a node master of the HA group GROUP, when no master can be elected automatically.
 
-    Refused while there is a master (use ledgermq transfer), while members of the in-sync set are available, and for a node that is not in
-    sync. --unclean overrides these checks, first shows the known loss, and records it in the group's log.
+    Refused while there is a master (use ledgermq transfer), while members of the in-sync set are
+    available, and for a node that is not in sync. --unclean overrides these checks, first shows the
+    known loss, and records it in the group's log.
 
     \b
     Examples:
       ledgermq elect g1 --node n2
       ledgermq elect g1 --node n2 --unclean --yes
 
-    Exit status: 0 it is master; 3 no controller quorum; 4 refused, with the reason, or it does not serve within --timeout.
+    Exit status: 0 it is master; 3 no controller quorum; 4 refused, with the reason, or it does not
+    serve within --timeout.
     """
     admin = AdminCalls(connection)
     request = pb.ElectMasterRequest(broker_group=group, node=node, unclean=unclean)
@@ -51,46 +59,69 @@ def elect(connection: Connection, group: str, node: str, unclean: bool, yes: boo
     answer = admin.elect_master(request)
     _wait_for_master(connection, admin, group, node, answer.epoch)
     if as_json:
-        lost = {"lost_entries": render.known(answer, "lost_entries"), "lost_ms": render.known(answer, "lost_ms")}
+        lost = {
+            "lost_entries": render.known(answer, "lost_entries"),
+            "lost_ms": render.known(answer, "lost_ms"),
+        }
         render.print_json(group=group, master=node, epoch=answer.epoch, loss=answer.loss, **lost)
     else:
         print(f"{node} is master of {group} in epoch {answer.epoch}: {answer.loss}")
 
 
-def _wait_for_master(connection: Connection, admin: AdminCalls, group: str, node: str, epoch: int) -> None:
+def _wait_for_master(
+    connection: Connection, admin: AdminCalls, group: str, node: str, epoch: int
+) -> None:
     end = time.monotonic() + connection.timeout_s
     while True:
         found = next((item for item in admin.cluster_status().groups if item.group == group), None)
         if found is not None and found.term >= epoch and found.HasField("leader"):
             return
         if time.monotonic() > end:
-            what = f"{node} was made master of {group} in epoch {epoch} and does not lead after {connection.timeout_s:g} s"
+            what = (
+                f"{node} was made master of {group} in epoch {epoch} and does not lead after"
+                f" {connection.timeout_s:g} s"
+            )
             raise Refused(Code.PRECONDITION_FAILED, what, "see ledgermq status and the node's log")
         time.sleep(ASK_AGAIN_S)
 
 
 @click.command("replication")
 @click.argument("group")
-@click.option("--to", type=click.Choice(["raft", "ha"]), help="raft: elections and majorities; ha: an appointed master.")
+@click.option(
+    "--to",
+    type=click.Choice(["raft", "ha"]),
+    help="raft: elections and majorities; ha: an appointed master.",
+)
 @click.option(
     "--min-in-sync",
     type=click.IntRange(min=1),
     metavar="N",
     help="Replicas of an HA group that must have an entry before it is acknowledged, from now on.",
 )
-@click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Return when the change has started; the same command continues it.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before a smaller --min-in-sync.")
 @cluster_command
 @json_option
 def replication(
-    connection: Connection, group: str, to: str | None, min_in_sync: int | None, no_wait: bool, yes: bool, as_json: bool
+    connection: Connection,
+    group: str,
+    to: str | None,
+    min_in_sync: int | None,
+    no_wait: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    """Change the replication mode of the broker group GROUP while it is in use (--to), or how many replicas of an HA group must be in sync
-    (--min-in-sync).
+    """Change the replication mode of the broker group GROUP while it is in use (--to), or how many
+    replicas of an HA group must be in sync (--min-in-sync).
 
-    For --to every voting replica must be up. --min-in-sync N is recorded in the group's log and counts from then on, whatever the nodes'
-    configurations say. A smaller N lets a group go on whose other replicas are gone for good; with 1, the loss of one more disk may lose
-    acknowledged messages.
+    For --to every voting replica must be up. --min-in-sync N is recorded in the group's log and
+    counts from then on, whatever the nodes' configurations say. A smaller N lets a group go on
+    whose other replicas are gone for good; with 1, the loss of one more disk may lose acknowledged
+    messages.
 
     \b
     Examples:
@@ -98,15 +129,21 @@ def replication(
       ledgermq replication g1 --to raft --no-wait
       ledgermq replication g1 --min-in-sync 1 --yes
 
-    Afterwards set `replication` of the group, and its HA settings, in the configuration of every node (docs/ha.md).
+    Afterwards set `replication` of the group, and its HA settings, in the configuration of every
+    node (docs/ha.md).
 
-    Exit status: 0 done; 2 usage; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
+    Exit status: 0 done; 2 usage; 3 no leader; 4 refused, with the reason, or no progress for
+    --timeout.
     """
     if (to is None) is (min_in_sync is None):
         raise click.UsageError("give either --to or --min-in-sync")
     admin = AdminCalls(connection)
     if min_in_sync is not None and (former := _minimum_now(admin, group)) > min_in_sync:
-        confirmed(f"acknowledging what only {min_in_sync} of the replicas of {group} have, instead of {former},", yes)
+        confirmed(
+            f"acknowledging what only {min_in_sync} of the replicas of {group} have, instead of"
+            f" {former},",
+            yes,
+        )
     towards = to or f"min_in_sync {min_in_sync}"
 
     def ask() -> pb.ChangeReplicationResponse:
@@ -116,7 +153,10 @@ def replication(
     if not answer.done and not no_wait:
         answer = _followed(connection, ask, group, towards, answer)
     if as_json:
-        told = {"replication": answer.replication or None, "min_in_sync": render.known(answer, "min_in_sync")}
+        told = {
+            "replication": answer.replication or None,
+            "min_in_sync": render.known(answer, "min_in_sync"),
+        }
         render.print_json(group=group, **told, done=answer.done, waits_for=answer.waits_for or None)
     elif answer.done:
         print(f"{group} goes by {towards}")
@@ -125,12 +165,19 @@ def replication(
 
 
 def _minimum_now(admin: AdminCalls, group: str) -> int:
-    """How many replicas of an HA group must be in sync; 0 if the group is none, which the cluster then refuses with the reason."""
-    return next((item.ha.min_in_sync for item in admin.cluster_status().groups if item.group == group), 0)
+    """How many replicas of an HA group must be in sync; 0 if the group is none, which the cluster
+    then refuses with the reason."""
+    return next(
+        (item.ha.min_in_sync for item in admin.cluster_status().groups if item.group == group), 0
+    )
 
 
 def _followed(
-    connection: Connection, ask: Callable[[], pb.ChangeReplicationResponse], group: str, to: str, answer: pb.ChangeReplicationResponse
+    connection: Connection,
+    ask: Callable[[], pb.ChangeReplicationResponse],
+    group: str,
+    to: str,
+    answer: pb.ChangeReplicationResponse,
 ) -> pb.ChangeReplicationResponse:
     moved, former, steps = time.monotonic(), "", 0
     with Meter(f"{group}: steps towards {to}", None) as meter:
@@ -139,8 +186,15 @@ def _followed(
                 moved, former, steps = time.monotonic(), answer.waits_for, steps + 1
                 meter.show(steps)
             elif time.monotonic() - moved > connection.timeout_s:
-                what = f"{group}: no progress for {connection.timeout_s:g} s; it waits until {answer.waits_for}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "bring all voters back (ledgermq status), then run the same command again")
+                what = (
+                    f"{group}: no progress for {connection.timeout_s:g} s; it waits until"
+                    f" {answer.waits_for}"
+                )
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    what,
+                    "bring all voters back (ledgermq status), then run the same command again",
+                )
             time.sleep(ASK_AGAIN_S)
             answer = ask()
     return answer

@@ -1,7 +1,7 @@
 """`ledgermq member scale`: lets the members of a cluster follow the wanted number of nodes.
 
-Only argument parsing, progress and exit statuses live here; `scaling.py` plans. The command plans anew after every answer, so it can be
-ended and run again at any time.
+Only argument parsing, progress and exit statuses live here; `scaling.py` plans. The command plans
+anew after every answer, so it can be ended and run again at any time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,36 @@ _KINDS = {"add": Kind.ADD, "promote": Kind.PROMOTE, "remove": Kind.REMOVE}
 
 @member.command("scale")
 @click.argument("name")
-@click.option("--replicas", "count", type=click.IntRange(1, 99), required=True, help="How many nodes: NAME-0, NAME-1 and so on.")
+@click.option(
+    "--replicas",
+    "count",
+    type=click.IntRange(1, 99),
+    required=True,
+    help="How many nodes: NAME-0, NAME-1 and so on.",
+)
 @click.option(
     "--address",
     "template",
     metavar="ADDRESS",
-    help="Also add nodes. As for `member add`; {node} stands for the node's name, {ordinal} for its number.",
+    help=(
+        "Also add nodes. As for `member add`; {node} stands for the node's name, {ordinal} for its"
+        " number."
+    ),
 )
-@click.option("--advertised", "advertised", metavar="HOST:PORT", multiple=True, help="As for `member add`, once for each node in turn.")
-@click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True, help="Workers of each node that is added.")
+@click.option(
+    "--advertised",
+    "advertised",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="As for `member add`, once for each node in turn.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Workers of each node that is added.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the steps; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before nodes are removed.")
 @operator_command
@@ -56,7 +77,8 @@ def scale(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Make NAME-0, NAME-1 … the members, as many as --replicas says: add nodes, spread the replicas, move replicas away, remove nodes.
+    """Make NAME-0, NAME-1 … the members, as many as --replicas says: add nodes, spread the
+    replicas, move replicas away, remove nodes.
 
     \b
     Examples:
@@ -64,21 +86,26 @@ def scale(
       ledgermq member scale mq --replicas 3 --yes
       ledgermq member scale mq --replicas 3 --dry-run
 
-    Without --address nodes are only removed: run this before the processes stop. Nodes with other names stay as they are. A plan that would
-    cost a broker group or the controller quorum its majority, or a broker group a replica, is refused before its first step. If
-    interrupted, the same command continues.
+    Without --address nodes are only removed: run this before the processes stop. Nodes with other
+    names stay as they are. A plan that would cost a broker group or the controller quorum its
+    majority, or a broker group a replica, is refused before its first step. If interrupted, the
+    same command continues.
 
-    Exit status: 0 the members are as wanted; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
+    Exit status: 0 the members are as wanted; 3 no leader; 4 refused, with the reason, or no
+    progress for --timeout.
     """
     if advertised and (template is None or len(advertised) < count):
         raise BadArgument(
-            f"--advertised is given {len(advertised)} times", f"give --address, and --advertised for each of the {count} nodes"
+            f"--advertised is given {len(advertised)} times",
+            f"give --address, and --advertised for each of the {count} nodes",
         )
     scaling_run = _Scaling(connection, name, count, template, advertised, workers, quiet=as_json)
     plan = scaling_run.planned()
     if plan.refused:
         raise Refused(
-            Code.PRECONDITION_FAILED, f"{count} nodes: {plan.refused}", "nothing was changed; remove the cause or keep more nodes"
+            Code.PRECONDITION_FAILED,
+            f"{count} nodes: {plan.refused}",
+            "nothing was changed; remove the cause or keep more nodes",
         )
     if not as_json:
         for number, step in enumerate(plan.steps, 1):
@@ -90,16 +117,34 @@ def scale(
         if template is not None:
             scaling_run.balance()
     if as_json:
-        render.print_json(name=name, replicas=count, steps=[str(step) for step in plan.steps], taken=scaling_run.taken, dry_run=dry_run)
+        render.print_json(
+            name=name,
+            replicas=count,
+            steps=[str(step) for step in plan.steps],
+            taken=scaling_run.taken,
+            dry_run=dry_run,
+        )
     elif not dry_run:
-        print(f"the members of {name} are {count} nodes" if template is not None else f"no member of {name} is beyond {count} nodes")
+        print(
+            f"the members of {name} are {count} nodes"
+            if template is not None
+            else f"no member of {name} is beyond {count} nodes"
+        )
 
 
 class _Scaling:
     """One run. Its memory serves progress and time limits only."""
 
     def __init__(
-        self, connection: Connection, name: str, count: int, template: str | None, advertised: tuple[str, ...], workers: int, *, quiet: bool
+        self,
+        connection: Connection,
+        name: str,
+        count: int,
+        template: str | None,
+        advertised: tuple[str, ...],
+        workers: int,
+        *,
+        quiet: bool,
     ) -> None:
         self._admin = AdminCalls(connection)
         self._connection = connection
@@ -112,14 +157,22 @@ class _Scaling:
     def planned(self) -> scaling.Plan:
         status, members = self._admin.cluster_status(), self._admin.list_members().members
         found = self._plan(scaling.facts(status, members))
-        # A node of an older release lists the broker groups only for users: ask only if there is something to do.
-        return self._plan(scaling.facts(status, members, self._admin.list_broker_groups().groups)) if found.steps else found
+        # A node of an older release lists the broker groups only for users: ask only if there is
+        # something to do.
+        return (
+            self._plan(scaling.facts(status, members, self._admin.list_broker_groups().groups))
+            if found.steps
+            else found
+        )
 
     def _plan(self, cluster: scaling.Cluster) -> scaling.Plan:
-        return scaling.plan(cluster, self._name, self._count, workers=self._workers, adds=self._template is not None)
+        return scaling.plan(
+            cluster, self._name, self._count, workers=self._workers, adds=self._template is not None
+        )
 
     def carry_out(self) -> None:
-        """Take the first step of the plan until there is none. A refusal may pass once steps were taken: a node restarts."""
+        """Take the first step of the plan until there is none. A refusal may pass once steps were
+        taken: a node restarts."""
         since, former = time.monotonic(), ""
         with Meter(f"changes of the members of {self._name}", None) as meter:
             while (plan := self.planned()).steps or plan.refused:
@@ -128,18 +181,31 @@ class _Scaling:
                 if waits != former:
                     since, former = time.monotonic(), waits
                 elif waits and time.monotonic() - since > self._connection.timeout_s:
-                    raise Refused(Code.PRECONDITION_FAILED, f"no progress for {self._connection.timeout_s:g} s: {waits}", AGAIN)
+                    raise Refused(
+                        Code.PRECONDITION_FAILED,
+                        f"no progress for {self._connection.timeout_s:g} s: {waits}",
+                        AGAIN,
+                    )
                 if waits:
                     time.sleep(ASK_AGAIN_S)
 
     def _asked(self, step: Step) -> str:
         """Ask for a step; what it waits for, empty once it is done."""
         if step.kind in ("move", "abort"):
-            request = pb.MoveReplicaRequest(broker_group=step.group, from_node=step.node, to_node=step.target, abort=step.kind == "abort")
+            request = pb.MoveReplicaRequest(
+                broker_group=step.group,
+                from_node=step.node,
+                to_node=step.target,
+                abort=step.kind == "abort",
+            )
             moved = self._admin.move_replica(request)
             done, waits = moved.done, moved.waits_for
         else:
-            changed = self._admin.change_member(pb.ChangeMemberRequest(kind=_KINDS[step.kind], node=step.node, addresses=self._of(step)))
+            changed = self._admin.change_member(
+                pb.ChangeMemberRequest(
+                    kind=_KINDS[step.kind], node=step.node, addresses=self._of(step)
+                )
+            )
             done, waits = changed.done, changed.waits_for
         if done:
             self._told(str(step))
@@ -152,22 +218,48 @@ class _Scaling:
 
     def _of(self, step: Step) -> pb.NodeAddresses | None:
         number = scaling.ordinal(step.node, self._name)
-        return self._addresses(step.node, number) if step.kind == "add" and number is not None else None
+        return (
+            self._addresses(step.node, number)
+            if step.kind == "add" and number is not None
+            else None
+        )
 
     def _addresses(self, node: str, number: int) -> pb.NodeAddresses | None:
         """Raises click.BadParameter for a template that gives no address."""
         if self._template is None:
             return None
-        address = ADDRESS.convert(self._template.replace("{node}", node_of(node)).replace("{ordinal}", str(number)), None, None)
-        return of_member(node, address, advertised_address(self._advertised[number]) if self._advertised else None)
+        address = ADDRESS.convert(
+            self._template.replace("{node}", node_of(node)).replace("{ordinal}", str(number)),
+            None,
+            None,
+        )
+        return of_member(
+            node,
+            address,
+            advertised_address(self._advertised[number]) if self._advertised else None,
+        )
 
     def balance(self) -> None:
-        """Spread replicas and leaders over the members, while all of them are up. Queues of topics are left to `ledgermq rebalance`."""
+        """Spread replicas and leaders over the members, while all of them are up. Queues of topics
+        are left to `ledgermq rebalance`."""
         end = time.monotonic() + self._connection.timeout_s
-        while down := sorted(info.node for info in self._admin.list_members().members if not info.up):
+        while down := sorted(
+            info.node for info in self._admin.list_members().members if not info.up
+        ):
             if time.monotonic() >= end:
-                raise Refused(Code.PRECONDITION_FAILED, f"replicas are not spread while nodes are down: {', '.join(down)}", AGAIN)
+                raise Refused(
+                    Code.PRECONDITION_FAILED,
+                    f"replicas are not spread while nodes are down: {', '.join(down)}",
+                    AGAIN,
+                )
             time.sleep(ASK_AGAIN_S)
-        while step := next((step for step in self._admin.plan_rebalance().steps if step.kind in (MOVE_REPLICA, MOVE_LEADER)), None):
+        while step := next(
+            (
+                step
+                for step in self._admin.plan_rebalance().steps
+                if step.kind in (MOVE_REPLICA, MOVE_LEADER)
+            ),
+            None,
+        ):
             take(self._connection, self._admin, step)
             self._told(step_words(step))

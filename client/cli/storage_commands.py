@@ -1,6 +1,7 @@
 """The command `why-kept`, which asks a cluster about its log files.
 
-Only argument parsing and exit statuses live here. FILE names a file in a node's directory or of a broker group; no local file is opened.
+Only argument parsing and exit statuses live here. FILE names a file in a node's directory or of a
+broker group; no local file is opened.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ DATA = "data"
 @cluster_command
 @json_option
 def why_kept(connection: Connection, file: str, as_json: bool) -> None:
-    """Explain why a log file is kept, or when and why it was removed. FILE is the path of a log file on a node, or GROUP/BASE.
+    """Explain why a log file is kept, or when and why it was removed. FILE is the path of a log
+    file on a node, or GROUP/BASE.
 
     \b
     Examples:
@@ -36,7 +38,9 @@ def why_kept(connection: Connection, file: str, as_json: bool) -> None:
     """
     answer = AdminCalls(connection).why_kept(parse_file(file))
     if as_json:
-        render.print_json(answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence))
+        render.print_json(
+            answer=answer.answer, reason=answer.reason, evidence=list(answer.evidence)
+        )
         return
     print(answer.answer)
     for line in answer.evidence:
@@ -48,9 +52,17 @@ def parse_file(file: str) -> admin_pb2.WhyKeptRequest:
     parts = PurePath(file).parts
     name = parts[-1] if parts else ""
     if not (name.isascii() and name.isdigit()) or len(parts) < 2:
-        raise BadArgument(f"{file!r} names no log file", "give the path of a file in a node's dledger-…/data, or GROUP/BASE")
+        raise BadArgument(
+            f"{file!r} names no log file",
+            "give the path of a file in a node's dledger-…/data, or GROUP/BASE",
+        )
     if len(parts) >= 4 and parts[-2] == DATA and parts[-3].startswith(LOG_DIRECTORY):
-        return admin_pb2.WhyKeptRequest(broker_group=parts[-4], base=int(name), node=parts[-3].removeprefix(LOG_DIRECTORY))
+        return admin_pb2.WhyKeptRequest(
+            broker_group=parts[-4], base=int(name), node=parts[-3].removeprefix(LOG_DIRECTORY)
+        )
     if len(parts) == 2 and int(name) < 1 << 62:
         return admin_pb2.WhyKeptRequest(broker_group=parts[0], base=int(name))
-    raise BadArgument(f"{file!r} names no log file", "give the path of a file in a node's dledger-…/data, or GROUP/BASE")
+    raise BadArgument(
+        f"{file!r} names no log file",
+        "give the path of a file in a node's dledger-…/data, or GROUP/BASE",
+    )

@@ -1,7 +1,9 @@
-"""The commands for users: `user create`, `list`, `describe`, `grant`, `revoke`, `rotate` and `delete`.
+"""The commands for users: `user create`, `list`, `describe`, `grant`, `revoke`, `rotate` and
+`delete`.
 
-Secrets come from the environment or a file, or are generated here; a secret is never an option, and only a new one is printed, once. With
-`--cluster-secret` the caller signs as the operator: this is how the first user is created, and the way back in when all keys are lost.
+Secrets come from the environment or a file, or are generated here; a secret is never an option, and
+only a new one is printed, once. With `--cluster-secret` the caller signs as the operator: this is
+how the first user is created, and the way back in when all keys are lost.
 """
 
 from __future__ import annotations
@@ -18,21 +20,43 @@ import click
 from ledgermq.client import render
 from ledgermq.client.api.admin_calls import AdminCalls
 from ledgermq.client.api.connection import Connection
-from ledgermq.client.cli.commands import confirmed, file_bytes, json_option, operator_command, told_if_interrupted
+from ledgermq.client.cli.commands import (
+    confirmed,
+    file_bytes,
+    json_option,
+    operator_command,
+    told_if_interrupted,
+)
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.proto import admin_pb2
 
 SECRET_BYTES = 24
 AUTHENTICATION_OFF = (
-    "note: authentication is off on this cluster, so everyone may call without keys; set access.authentication: required on all nodes"
+    "note: authentication is off on this cluster, so everyone may call without keys; set"
+    " access.authentication: required on all nodes"
 )
 
 _OPTIONS = (
-    ("--publish", "publish:topic", "TOPIC", "Send to topics of this name or pattern (orders, orders*, shop@orders*)."),
+    (
+        "--publish",
+        "publish:topic",
+        "TOPIC",
+        "Send to topics of this name or pattern (orders, orders*, shop@orders*).",
+    ),
     ("--subscribe", "subscribe:topic", "TOPIC", "Receive from topics of this name or pattern."),
     ("--group", "subscribe:group", "GROUP", "Consume as these consumer groups."),
-    ("--admin-topic", "admin:topic", "TOPIC", "Create, change, inspect and delete these topics, and use them."),
-    ("--admin-group", "admin:group", "GROUP", "Create, change, inspect and delete these consumer groups, and use them."),
+    (
+        "--admin-topic",
+        "admin:topic",
+        "TOPIC",
+        "Create, change, inspect and delete these topics, and use them.",
+    ),
+    (
+        "--admin-group",
+        "admin:group",
+        "GROUP",
+        "Create, change, inspect and delete these consumer groups, and use them.",
+    ),
 )
 
 
@@ -40,14 +64,27 @@ def permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for permissions and roles, and pass them on as `grants` and `roles`."""
 
     @click.option("--admin", is_flag=True, help="Everything.")
-    @click.option("--role", "roles", multiple=True, metavar="ROLE", help="Everything that this role may do.")
+    @click.option(
+        "--role", "roles", multiple=True, metavar="ROLE", help="Everything that this role may do."
+    )
     @wraps(command)
     def with_grants(*arguments: Any, admin: bool, roles: tuple[str, ...], **options: Any) -> Any:
-        grants = [f"{prefix}:{pattern}" for name, prefix, _, _ in _OPTIONS for pattern in options.pop(_parameter(name))]
-        return command(*arguments, grants=[*grants, *(["admin:cluster:*"] if admin else [])], roles=list(roles), **options)
+        grants = [
+            f"{prefix}:{pattern}"
+            for name, prefix, _, _ in _OPTIONS
+            for pattern in options.pop(_parameter(name))
+        ]
+        return command(
+            *arguments,
+            grants=[*grants, *(["admin:cluster:*"] if admin else [])],
+            roles=list(roles),
+            **options,
+        )
 
     for name, _, metavar, text in reversed(_OPTIONS):
-        with_grants = click.option(name, _parameter(name), multiple=True, metavar=metavar, help=text)(with_grants)
+        with_grants = click.option(
+            name, _parameter(name), multiple=True, metavar=metavar, help=text
+        )(with_grants)
     return with_grants
 
 
@@ -61,10 +98,16 @@ def _secret(file: Path | None) -> str:
     try:
         return file_bytes(file).decode().strip()
     except UnicodeDecodeError as error:
-        raise BadArgument(f"the file {file} is not UTF-8 text", "a secret is 16 to 256 bytes of printable text") from error
+        raise BadArgument(
+            f"the file {file} is not UTF-8 text", "a secret is 16 to 256 bytes of printable text"
+        ) from error
 
 
-_SECRET_OPTION = click.option("--secret-file", type=click.Path(path_type=Path), help="File with the secret. [default: generate one]")
+_SECRET_OPTION = click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    help="File with the secret. [default: generate one]",
+)
 
 
 @click.group()
@@ -81,15 +124,24 @@ def user() -> None:
 
 @user.command("create")
 @click.argument("name")
-@click.option("--role-only", is_flag=True, help="Create a role: a named set of permissions for users.")
+@click.option(
+    "--role-only", is_flag=True, help="Create a role: a named set of permissions for users."
+)
 @_SECRET_OPTION
 @permission_options
 @operator_command
 @json_option
 def create(
-    connection: Connection, name: str, role_only: bool, secret_file: Path | None, grants: list[str], roles: list[str], as_json: bool
+    connection: Connection,
+    name: str,
+    role_only: bool,
+    secret_file: Path | None,
+    grants: list[str],
+    roles: list[str],
+    as_json: bool,
 ) -> None:
-    """Create a user. Its access key is NAME; a generated secret is printed once, and cannot be shown again.
+    """Create a user. Its access key is NAME; a generated secret is printed once, and cannot be
+    shown again.
 
     \b
     Examples:
@@ -103,31 +155,49 @@ def create(
         connection.guard_secret()
     secret = "" if role_only else _secret(secret_file)
     made = {"secret_key": secret} if secret and secret_file is None else {}
-    with told_if_interrupted(lambda: _may_be(name, "exist", made), f"see: ledgermq user describe {name}"):
+    with told_if_interrupted(
+        lambda: _may_be(name, "exist", made), f"see: ledgermq user describe {name}"
+    ):
         answer = AdminCalls(connection).create_user(name, secret, grants, roles)
         open_to_all = accepts_unsigned_calls(connection, name)
     if open_to_all:
         print(AUTHENTICATION_OFF, file=sys.stderr)
     if as_json:
-        render.print_json(created=answer.created, **user_json(answer.user), **({"access_key": name} if secret else {}), **made)
+        render.print_json(
+            created=answer.created,
+            **user_json(answer.user),
+            **({"access_key": name} if secret else {}),
+            **made,
+        )
         return
-    print(f"{'created' if answer.created else 'exists already, with these settings'}: {'role' if role_only else 'user'} {name}")
+    print(
+        f"{'created' if answer.created else 'exists already, with these settings'}:"
+        f" {'role' if role_only else 'user'} {name}"
+    )
     if made:
         print(f"access key: {name}\nsecret key: {secret}")
 
 
 def _may_be(name: str, what: str, made: Mapping[str, str]) -> str:
-    """What an interrupted change may have left. A secret that was not printed is of no use to anyone."""
-    unknown = " with a secret that was not shown: ledgermq user rotate gives it another one" if made else ""
+    """What an interrupted change may have left. A secret that was not printed is of no use to
+    anyone."""
+    unknown = (
+        " with a secret that was not shown: ledgermq user rotate gives it another one"
+        if made
+        else ""
+    )
     return f"the user {name} may {what}{unknown}"
 
 
 def accepts_unsigned_calls(connection: Connection, name: str) -> bool:
-    """Whether the cluster answers without credentials, so that users and permissions have no effect. A caller with a certificate of its own
-    cannot tell, because the certificate may stand for a user."""
+    """Whether the cluster answers without credentials, so that users and permissions have no
+    effect. A caller with a certificate of its own cannot tell, because the certificate may stand
+    for a user."""
     if connection.options["certificate"] is not None:
         return False
-    with Connection(timeout_s=connection.timeout_s, **{**connection.options, "credentials": None}) as unsigned:
+    with Connection(
+        timeout_s=connection.timeout_s, **{**connection.options, "credentials": None}
+    ) as unsigned:
         try:
             AdminCalls(unsigned).list_users(name)
         except ClusterError:
@@ -148,7 +218,15 @@ def list_users(connection: Connection, as_json: bool) -> None:
     if as_json:
         render.print_json(users=[user_json(one) for one in found])
         return
-    rows = [[one.name, "role" if one.role else "user", ", ".join(one.roles) or "-", ", ".join(one.grants) or "-"] for one in found]
+    rows = [
+        [
+            one.name,
+            "role" if one.role else "user",
+            ", ".join(one.roles) or "-",
+            ", ".join(one.grants) or "-",
+        ]
+        for one in found
+    ]
     render.print_table("users", ["name", "is a", "roles", "permissions"], rows)
 
 
@@ -174,13 +252,17 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
 @permission_options
 @operator_command
 @json_option
-def grant(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
+def grant(
+    connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool
+) -> None:
     """Grant permissions or roles to a user.
 
     \b
     Example: ledgermq user grant billing --publish invoices --group 'billing*'
     """
-    _change(connection, admin_pb2.ChangeUserRequest(name=name, grant=grants, give_roles=roles), as_json)
+    _change(
+        connection, admin_pb2.ChangeUserRequest(name=name, grant=grants, give_roles=roles), as_json
+    )
 
 
 @user.command("revoke")
@@ -188,18 +270,25 @@ def grant(connection: Connection, name: str, grants: list[str], roles: list[str]
 @permission_options
 @operator_command
 @json_option
-def revoke(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
+def revoke(
+    connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool
+) -> None:
     """Revoke permissions, each written as it was granted.
 
     \b
     Example: ledgermq user revoke billing --publish invoices
     """
-    _change(connection, admin_pb2.ChangeUserRequest(name=name, revoke=grants, take_roles=roles), as_json)
+    _change(
+        connection, admin_pb2.ChangeUserRequest(name=name, revoke=grants, take_roles=roles), as_json
+    )
 
 
 def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_json: bool) -> None:
     if not (request.grant or request.revoke or request.give_roles or request.take_roles):
-        raise BadArgument("there is nothing to change", "name a permission (--publish, --subscribe, --group, --admin, …) or a --role")
+        raise BadArgument(
+            "there is nothing to change",
+            "name a permission (--publish, --subscribe, --group, --admin, …) or a --role",
+        )
     changed = AdminCalls(connection).change_user(request).user
     if as_json:
         render.print_json(**user_json(changed))
@@ -213,8 +302,11 @@ def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_jso
 @click.option("--end", is_flag=True, help="End the former secret; do not create a new one.")
 @operator_command
 @json_option
-def rotate(connection: Connection, name: str, secret_file: Path | None, end: bool, as_json: bool) -> None:
-    """Give a user a new secret. The former one stays valid until `--end`, so that clients can change one after the other.
+def rotate(
+    connection: Connection, name: str, secret_file: Path | None, end: bool, as_json: bool
+) -> None:
+    """Give a user a new secret. The former one stays valid until `--end`, so that clients can
+    change one after the other.
 
     \b
     Examples:
@@ -228,7 +320,9 @@ def rotate(connection: Connection, name: str, secret_file: Path | None, end: boo
     secret = "" if end else _secret(secret_file)
     made = {"secret_key": secret} if secret and secret_file is None else {}
     request = admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)
-    with told_if_interrupted(lambda: _may_be(name, "be changed", made), f"see: ledgermq user describe {name}"):
+    with told_if_interrupted(
+        lambda: _may_be(name, "be changed", made), f"see: ledgermq user describe {name}"
+    ):
         changed = AdminCalls(connection).change_user(request).user
     if as_json:
         render.print_json(**user_json(changed), **made)
@@ -256,11 +350,19 @@ def delete(connection: Connection, name: str, yes: bool) -> None:
 def user_json(one: admin_pb2.UserInfo) -> dict[str, Any]:
     """A user in `--json`."""
     names = {"name": one.name, "role": one.role, "secrets": one.secrets}
-    return {**names, "roles": list(one.roles), "grants": list(one.grants), "grants_of_roles": list(one.grants_of_roles)}
+    return {
+        **names,
+        "roles": list(one.roles),
+        "grants": list(one.grants),
+        "grants_of_roles": list(one.grants_of_roles),
+    }
 
 
 def _print_user(one: admin_pb2.UserInfo) -> None:
-    print(f"{one.name}: {'role' if one.role else f'user, {one.secrets} valid secret' + 's' * (one.secrets > 1)}")
+    print(
+        f"{one.name}:"
+        f" {'role' if one.role else f'user, {one.secrets} valid secret' + 's' * (one.secrets > 1)}"
+    )
     for role in one.roles:
         print(f"  role {role}")
     for text in one.grants:

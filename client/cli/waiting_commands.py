@@ -1,4 +1,5 @@
-"""`ledgermq waiting`: messages that are stored and not visible yet: delayed messages, and half messages of transactions.
+"""`ledgermq waiting`: messages that are stored and not visible yet: delayed messages, and half
+messages of transactions.
 
 Only argument parsing, progress and exit statuses live here.
 """
@@ -18,7 +19,14 @@ from ledgermq.client import render
 from ledgermq.client.api.admin_calls import PAGE, AdminCalls, name_of
 from ledgermq.client.api.connection import Connection
 from ledgermq.client.api.letters import BATCH
-from ledgermq.client.cli.commands import Meter, cluster_command, confirmed, exact_option, json_option, namespace_option
+from ledgermq.client.cli.commands import (
+    Meter,
+    cluster_command,
+    confirmed,
+    exact_option,
+    json_option,
+    namespace_option,
+)
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.messages.receiving import MESSAGE_NOT_FOUND
 from ledgermq.client.moments import time_range_ms
@@ -27,16 +35,23 @@ from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import ExitCode
 
 kind_option = click.option(
-    "--kind", type=click.Choice(("delayed", "half")), required=True, help="delayed messages, or half messages of undecided transactions."
+    "--kind",
+    type=click.Choice(("delayed", "half")),
+    required=True,
+    help="delayed messages, or half messages of undecided transactions.",
 )
 range_option = click.option(
-    "--time-range", "time_range", metavar="A..B", help="Only messages sent at or after A and before B, as for `query`."
+    "--time-range",
+    "time_range",
+    metavar="A..B",
+    help="Only messages sent at or after A and before B, as for `query`.",
 )
 
 
 @click.group()
 def waiting() -> None:
-    """List and cancel messages that are stored and not visible yet: delayed messages, and half messages of transactions.
+    """List and cancel messages that are stored and not visible yet: delayed messages, and half
+    messages of transactions.
 
     \b
     Examples:
@@ -49,7 +64,14 @@ def waiting() -> None:
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @kind_option
 @range_option
-@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most N messages.")
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Show at most N messages.",
+)
 @namespace_option
 @cluster_command
 @exact_option
@@ -64,7 +86,8 @@ def waiting_list(
     exact: bool,
     as_json: bool,
 ) -> None:
-    """List the delayed messages of a topic by the minute of their time, or its half messages by age, within each broker group.
+    """List the delayed messages of a topic by the minute of their time, or its half messages by
+    age, within each broker group.
 
     checks: how often a producer was asked for its decision about a half message.
 
@@ -74,26 +97,49 @@ def waiting_list(
       ledgermq waiting list --topic payments --kind half --time-range ..-1h
     """
     rows = []
-    for found in islice(_listed(AdminCalls(connection), _request(topic_name, namespace, kind, (), time_range)), limit):
+    for found in islice(
+        _listed(AdminCalls(connection), _request(topic_name, namespace, kind, (), time_range)),
+        limit,
+    ):
         if as_json:
             render.print_json(**_as_json(found))
         else:
-            until = render.moment(found.message.delayed_until_ms) if kind == "delayed" else found.checks
+            until = (
+                render.moment(found.message.delayed_until_ms) if kind == "delayed" else found.checks
+            )
             where = f"{found.place.broker_group}:{found.place.offset}"
             rows.append(
-                [found.message.message_id, render.moment(found.message.store_ms), until, where, render.size(len(found.message.body), exact)]
+                [
+                    found.message.message_id,
+                    render.moment(found.message.store_ms),
+                    until,
+                    where,
+                    render.size(len(found.message.body), exact),
+                ]
             )
     if not as_json:
-        columns = ["message id", "sent", "delivered at" if kind == "delayed" else "checks", "waits at", "bytes" if exact else "size"]
-        render.print_table(f"{kind} messages of {stored_name(namespace, topic_name)}", columns, rows)
+        columns = [
+            "message id",
+            "sent",
+            "delivered at" if kind == "delayed" else "checks",
+            "waits at",
+            "bytes" if exact else "size",
+        ]
+        render.print_table(
+            f"{kind} messages of {stored_name(namespace, topic_name)}", columns, rows
+        )
 
 
 @waiting.command("cancel")
 @click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @kind_option
-@click.option("--id", "message_ids", multiple=True, help="Only the message with this id; repeatable.")
+@click.option(
+    "--id", "message_ids", multiple=True, help="Only the message with this id; repeatable."
+)
 @range_option
-@click.option("--all", "everything", is_flag=True, help="All messages of this kind that wait for the topic.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All messages of this kind that wait for the topic."
+)
 @click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namespace_option
@@ -111,29 +157,40 @@ def waiting_cancel(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Cancel messages before they become visible: delayed messages are recalled, half messages rolled back. They are never delivered.
+    """Cancel messages before they become visible: delayed messages are recalled, half messages
+    rolled back. They are never delivered.
 
-    A cancelled message stays cancelled, so an interrupted command can be run again. The record in the log names the user who cancelled.
+    A cancelled message stays cancelled, so an interrupted command can be run again. The record in
+    the log names the user who cancelled.
 
     \b
     Examples:
       ledgermq waiting cancel --topic reminders --kind delayed --all --dry-run
       ledgermq waiting cancel --topic payments --kind half --time-range ..-1h --yes
 
-    Exit status: 0 all selected messages are cancelled; 1 some became visible first; 3 no answer: run it again; 4 no message has the id.
+    Exit status: 0 all selected messages are cancelled; 1 some became visible first; 3 no answer:
+    run it again; 4 no message has the id.
     """
     if everything == bool(message_ids or time_range):
-        raise BadArgument("it is not clear which messages are meant", "give --id, --time-range, or only --all")
+        raise BadArgument(
+            "it is not clear which messages are meant", "give --id, --time-range, or only --all"
+        )
     if not dry_run:
-        confirmed(f"cancelling the selected {kind} messages of {stored_name(namespace, topic_name)}", yes)
+        confirmed(
+            f"cancelling the selected {kind} messages of {stored_name(namespace, topic_name)}", yes
+        )
     admin = AdminCalls(connection)
     found = _listed(admin, _request(topic_name, namespace, kind, message_ids, time_range))
     total: Counter[str] = Counter()
     try:
         with Meter("cancelled", None) as meter:
             while batch := [message.place for message in islice(found, BATCH)]:
-                request = pb.CancelWaitingRequest(topic=name_of(topic_name, namespace), kind=kind, messages=batch)
-                total.update(["waiting"] * len(batch) if dry_run else admin.cancel_waiting(request).states)
+                request = pb.CancelWaitingRequest(
+                    topic=name_of(topic_name, namespace), kind=kind, messages=batch
+                )
+                total.update(
+                    ["waiting"] * len(batch) if dry_run else admin.cancel_waiting(request).states
+                )
                 meter.show(total["cancelled"])
     except BaseException:  # Ctrl-C too: whatever ends the job, the operator learns how far it came
         print(f"cancelled so far: {total['cancelled']}", file=sys.stderr)
@@ -147,15 +204,25 @@ def waiting_cancel(
         print(f"cancelled {total['cancelled']} of {count}")
     if message_ids and not count:
         raise Refused(
-            MESSAGE_NOT_FOUND, "no message with such an id waits", f"see: ledgermq waiting list --topic {topic_name} --kind {kind}"
+            MESSAGE_NOT_FOUND,
+            "no message with such an id waits",
+            f"see: ledgermq waiting list --topic {topic_name} --kind {kind}",
         )
     if total["gone"]:
         raise SystemExit(ExitCode.FAILED)
 
 
-def _request(topic: str, namespace: str, kind: str, message_ids: tuple[str, ...], time_range: str | None) -> pb.ListWaitingRequest:
-    begin_ms, end_ms = (None, None) if time_range is None else time_range_ms(time_range, time.time_ns() // 1_000_000)
-    request = pb.ListWaitingRequest(topic=name_of(topic, namespace), kind=kind, message_ids=message_ids, max=PAGE)
+def _request(
+    topic: str, namespace: str, kind: str, message_ids: tuple[str, ...], time_range: str | None
+) -> pb.ListWaitingRequest:
+    begin_ms, end_ms = (
+        (None, None)
+        if time_range is None
+        else time_range_ms(time_range, time.time_ns() // 1_000_000)
+    )
+    request = pb.ListWaitingRequest(
+        topic=name_of(topic, namespace), kind=kind, message_ids=message_ids, max=PAGE
+    )
     request.MergeFrom(pb.ListWaitingRequest(begin_ms=begin_ms, end_ms=end_ms))
     return request
 
@@ -174,4 +241,9 @@ def _as_json(found: pb.WaitingMessage) -> dict[str, Any]:
     fields = render.peeked_json(found.message)
     for name in ("offset", "attempt"):
         del fields[name]
-    return {**fields, "checks": found.checks, "broker_group": found.place.broker_group, "waits_at": found.place.offset}
+    return {
+        **fields,
+        "checks": found.checks,
+        "broker_group": found.place.broker_group,
+        "waits_at": found.place.offset,
+    }

@@ -1,7 +1,8 @@
 """The web application: every request passes its guards here, before a page or a change sees it.
 
-The guards: the name of the host (another site that resolves to this address gets nothing), the session, the CSRF token of each POST, and
-the headers that allow a page nothing but this console's own files.
+The guards: the name of the host (another site that resolves to this address gets nothing), the
+session, the CSRF token of each POST, and the headers that allow a page nothing but this console's
+own files.
 """
 
 from __future__ import annotations
@@ -32,13 +33,25 @@ FORM_MAX_BYTES = 256 << 10
 FORM_TYPE = "application/x-www-form-urlencoded"
 IDLE_S = 20.0
 _LOG = logging.getLogger(__name__)
-_LOG.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], (BadHttpMessage, web.RequestPayloadError)))
-"""Without what is only the sender's fault, and answered: nobody else may fill the stream that has the record of changes."""
-SERVED: dict[str, Any] = {"access_log": None, "logger": _LOG, "keepalive_timeout": IDLE_S, "auto_decompress": False}
-"""How the application is served. A connection is closed when it has been without a complete request for so long. No browser compresses a
-form, so a compressed one is not expanded, and is none."""
+_LOG.addFilter(
+    lambda record: (
+        not record.exc_info
+        or not isinstance(record.exc_info[1], (BadHttpMessage, web.RequestPayloadError))
+    )
+)
+"""Without what is only the sender's fault, and answered: nobody else may fill the stream that has
+the record of changes."""
+SERVED: dict[str, Any] = {
+    "access_log": None,
+    "logger": _LOG,
+    "keepalive_timeout": IDLE_S,
+    "auto_decompress": False,
+}
+"""How the application is served. A connection is closed when it has been without a complete request
+for so long. No browser compresses a form, so a compressed one is not expanded, and is none."""
 ALIVE_S = 15.0
-"""A stream of events without an event sends a comment after so long, so that a dead connection is found."""
+"""A stream of events without an event sends a comment after so long, so that a dead connection is
+found."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -58,10 +71,15 @@ PAGES: dict[str, Page] = {**pages.PAGES, **replicas.PAGES, **messages.PAGES, **r
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_application(cluster: Cluster, limits: Limits, names: tuple[str, ...], *, secure: bool) -> web.Application:
-    """`names`: the hosts under which browsers reach the console. `secure`: it is served by HTTPS."""
+def make_application(
+    cluster: Cluster, limits: Limits, names: tuple[str, ...], *, secure: bool
+) -> web.Application:
+    """`names`: the hosts under which browsers reach the console. `secure`: it is served by
+    HTTPS."""
     allowed = frozenset(name.lower() for name in (*LOOPBACK, *names))
-    application = web.Application(middlewares=[_guard(allowed, secure)], client_max_size=FORM_MAX_BYTES)
+    application = web.Application(
+        middlewares=[_guard(allowed, secure)], client_max_size=FORM_MAX_BYTES
+    )
     application[TEMPLATES] = environment()
     application[SESSIONS] = Sessions(cluster, limits)
     application.on_cleanup.append(_close)
@@ -99,24 +117,34 @@ def _guard(allowed: frozenset[str], secure: bool) -> Middleware:
     return guard
 
 
-async def _guarded(request: web.Request, handler: Handler, allowed: frozenset[str], secure: bool) -> web.StreamResponse:
+async def _guarded(
+    request: web.Request, handler: Handler, allowed: frozenset[str], secure: bool
+) -> web.StreamResponse:
     try:
         host = host_port.split(request.host, 0)[0]
     except ValueError as error:
         raise web.HTTPBadRequest(text="the header Host names no host") from error
     if host.lower() not in allowed:
-        raise web.HTTPMisdirectedRequest(text=f"this console has no name {host!r}; start it with --host {host}")
+        raise web.HTTPMisdirectedRequest(
+            text=f"this console has no name {host!r}; start it with --host {host}"
+        )
     if request.path.startswith("/assets/"):
         return await handler(request)
     origin = request.headers.get("Origin")
-    if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.host:
+    if (
+        request.method == "POST"
+        and origin is not None
+        and origin.partition("://")[2] != request.host
+    ):
         raise web.HTTPForbidden(text="the form comes from another site")
     sessions = request.app[SESSIONS]
     background = "HX-Request" in request.headers or request.path == "/events"
     session = await sessions.find(request.cookies.get(COOKIE, ""), use=not background)
     if session is None and request.path != "/sign-in":
         if background or request.method == "POST":
-            raise web.HTTPUnauthorized(text="the session has ended; load the page again", headers={"HX-Refresh": "true"})
+            raise web.HTTPUnauthorized(
+                text="the session has ended; load the page again", headers={"HX-Refresh": "true"}
+            )
         try:
             session = await sessions.unsigned()
         except TooMany as error:
@@ -127,18 +155,26 @@ async def _guarded(request: web.Request, handler: Handler, allowed: frozenset[st
     return await _answered(request, handler, session)
 
 
-async def _answered(request: web.Request, handler: Handler, session: Session | None) -> web.StreamResponse:
+async def _answered(
+    request: web.Request, handler: Handler, session: Session | None
+) -> web.StreamResponse:
     if session is not None:
         request[SESSION] = session
         if request.method == "POST" and request.path != "/sign-in":
             form = await _form(request)
             if not session.allows(str(form.get("csrf", ""))):
-                raise web.HTTPForbidden(text="the form does not come from this session; go back, load the page again, and repeat")
+                raise web.HTTPForbidden(
+                    text=(
+                        "the form does not come from this session; go back, load the page again,"
+                        " and repeat"
+                    )
+                )
     return await handler(request)
 
 
 async def _form(request: web.Request) -> Mapping[str, Any]:
-    """The fields of a form, as the pages of this console send them. Raises HTTPBadRequest for anything else, and HTTPRequestTimeout."""
+    """The fields of a form, as the pages of this console send them. Raises HTTPBadRequest for
+    anything else, and HTTPRequestTimeout."""
     if request.content_type != FORM_TYPE or (request.charset or "utf-8").lower() != "utf-8":
         raise web.HTTPBadRequest(text=f"a form is {FORM_TYPE} in UTF-8")
     try:
@@ -165,9 +201,12 @@ def _shown(page: Page) -> Handler:
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
-    """Events without content: newer answers may be there, and an open page asks for its part. Ends with the session."""
+    """Events without content: newer answers may be there, and an open page asks for its part. Ends
+    with the session."""
     session = request[SESSION]
-    answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+    answer = web.StreamResponse(
+        headers={**HEADERS, "Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+    )
     try:
         with session.watch.listening() as event:
             await answer.prepare(request)
@@ -185,7 +224,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
     return answer
 
 
-async def _sign_in_page(request: web.Request, error: str = "", status: int = 200) -> web.StreamResponse:
+async def _sign_in_page(
+    request: web.Request, error: str = "", status: int = 200
+) -> web.StreamResponse:
     text = request.app[TEMPLATES].get_template("sign_in.html").render(error=error, title="Sign in")
     return web.Response(text=text, content_type="text/html", status=status)
 
@@ -196,7 +237,9 @@ async def _sign_in(request: web.Request) -> web.StreamResponse:
     if not access_key or not secret_key:
         return await _sign_in_page(request, "give both the access key and the secret", 400)
     if len(access_key) > ACCESS_KEY_MAX:
-        return await _sign_in_page(request, f"no access key has more than {ACCESS_KEY_MAX} characters", 400)
+        return await _sign_in_page(
+            request, f"no access key has more than {ACCESS_KEY_MAX} characters", 400
+        )
     sessions = request.app[SESSIONS]
     try:
         session = await sessions.sign_in(access_key, secret_key, request.remote or "")

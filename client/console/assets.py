@@ -1,4 +1,5 @@
-"""The console's files for browsers. Those of other projects are unchanged copies: `assets.json` names their release, licence and SHA-256.
+"""The console's files for browsers. Those of other projects are unchanged copies: `assets.json`
+names their release, licence and SHA-256.
 
 They are read once, at the start. Browsers keep them, and ask whether they changed.
 """

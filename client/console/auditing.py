@@ -1,7 +1,9 @@
-"""Audits that users start from a page: `ledgermq audit` as a process of its own, one at a time, and the last verdicts.
+"""Audits that users start from a page: `ledgermq audit` as a process of its own, one at a time, and
+the last verdicts.
 
-Law: an audit makes its calls as its user. The secret is in the environment of its process, never in arguments, files or records. When an
-audit ends, or the console, its process and its directory are gone. Verdicts are kept in memory, and go with the console.
+Law: an audit makes its calls as its user. The secret is in the environment of its process, never in
+arguments, files or records. When an audit ends, or the console, its process and its directory are
+gone. Verdicts are kept in memory, and go with the console.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ FOLDER = "ledgermq-console-audit-"
 
 @dataclass(slots=True)
 class Run:
-    """One audit, running or ended. `user`: empty without authentication. `took_s` None: it runs. `verdict` is empty, and `error` says why,
-    if it ended without one. `report`: the object of `ledgermq audit --json`. `findings`: the first of `count`."""
+    """One audit, running or ended. `user`: empty without authentication. `took_s` None: it runs.
+    `verdict` is empty, and `error` says why, if it ended without one. `report`: the object of
+    `ledgermq audit --json`. `findings`: the first of `count`."""
 
     number: int
     user: str
@@ -64,7 +67,8 @@ class Run:
 
     @property
     def said(self) -> str:
-        """The last line of the process on stderr: its progress, or its error. Empty: it said nothing."""
+        """The last line of the process on stderr: its progress, or its error. Empty: it said
+        nothing."""
         if self.directory is None:
             return ""
         with suppress(FileNotFoundError), open(self.directory / "said", "rb") as file:
@@ -76,7 +80,9 @@ class Run:
     def read(self) -> None:
         """Take over what the process wrote. Raises OSError if it wrote no verdict."""
         assert self.directory is not None
-        report = json.loads((self.directory / "findings" / "verdict.json").read_text(encoding="utf-8"))
+        report = json.loads(
+            (self.directory / "findings" / "verdict.json").read_text(encoding="utf-8")
+        )
         with open(self.directory / "findings" / "findings.jsonl", encoding="utf-8") as file:
             self.findings = [json.loads(line) for line in islice(file, FINDINGS_SHOWN)]
         self.count = len(report.pop("findings"))
@@ -84,7 +90,8 @@ class Run:
 
 
 class Audits:
-    """The audits of one console. `record` writes a line of its log; `wire`: the TLS options of its connections to the nodes."""
+    """The audits of one console. `record` writes a line of its log; `wire`: the TLS options of its
+    connections to the nodes."""
 
     def __init__(
         self,
@@ -109,7 +116,9 @@ class Audits:
         if (run := self.running) is not None:
             whose = f" of {run.user}" if run.user else ""
             what = f"an audit{whose} has been running since {run.began:%Y-%m-%d %H:%M:%S} UTC"
-            raise Refused(Code.PRECONDITION_FAILED, what, "wait for its verdict: one audit runs at a time")
+            raise Refused(
+                Code.PRECONDITION_FAILED, what, "wait for its verdict: one audit runs at a time"
+            )
         self._started += 1
         user = "" if connection.credentials is None else connection.credentials.access_key
         self.running = Run(self._started, user, datetime.now(UTC))
@@ -132,22 +141,48 @@ class Audits:
                 run.directory = Path(directory)
                 await self._audit(run, connection)
         except TimeoutError:
-            run.error = f"it took longer than {units.duration_words(round(1000 * self._longest_s))} and was ended; use ledgermq audit"
+            run.error = (
+                f"it took longer than {units.duration_words(round(1000 * self._longest_s))} and was"
+                " ended; use ledgermq audit"
+            )
         except OSError as error:
             run.error = f"the audit cannot run here ({error})"
         finally:
             # Also if the console ends.
             run.directory, self.running = None, None
             run.took_s = time.monotonic() - began
-            ended = {"verdict": run.verdict, "findings": run.count} if run.verdict else {"error": run.error or "ended with the console"}
-            self._record({"event": "audit", "user": run.user, "number": run.number, "took_s": round(run.took_s, 3), **ended})
+            ended = (
+                {"verdict": run.verdict, "findings": run.count}
+                if run.verdict
+                else {"error": run.error or "ended with the console"}
+            )
+            self._record(
+                {
+                    "event": "audit",
+                    "user": run.user,
+                    "number": run.number,
+                    "took_s": round(run.took_s, 3),
+                    **ended,
+                }
+            )
         self.ended.appendleft(run)
 
     async def _audit(self, run: Run, connection: AsyncConnection) -> None:
         """Run the process to its end. Raises OSError and TimeoutError."""
         assert run.directory is not None
-        options = ("--endpoints", ";".join(map(str, connection.addresses)), "--timeout", f"{round(1000 * connection.timeout_s)}ms")
-        arguments = (*self._command, *options, *self._wire, "--findings", str(run.directory / "findings"))
+        options = (
+            "--endpoints",
+            ";".join(map(str, connection.addresses)),
+            "--timeout",
+            f"{round(1000 * connection.timeout_s)}ms",
+        )
+        arguments = (
+            *self._command,
+            *options,
+            *self._wire,
+            "--findings",
+            str(run.directory / "findings"),
+        )
         nothing = asyncio.subprocess.DEVNULL
         with open(run.directory / "said", "wb") as said:
             process = await asyncio.create_subprocess_exec(
@@ -155,21 +190,40 @@ class Audits:
             )
         try:
             with suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS))
+                os.setpriority(
+                    os.PRIO_PROCESS,
+                    process.pid,
+                    min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS),
+                )
             status = await asyncio.wait_for(process.wait(), self._longest_s)
         finally:
             await _end(process)
         try:
             await asyncio.to_thread(run.read)
         except FileNotFoundError:
-            run.error = run.said.removeprefix("error: ") or f"its process ended with status {status}"
+            run.error = (
+                run.said.removeprefix("error: ") or f"its process ended with status {status}"
+            )
 
 
 def _environment(connection: AsyncConnection) -> dict[str, str]:
-    """That of the console, with the keys of the connection instead of any other settings of LedgerMQ's commands."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEDGERMQ_") or name == "LEDGERMQ_PURE"}
+    """That of the console, with the keys of the connection instead of any other settings of
+    LedgerMQ's commands."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("LEDGERMQ_") or name == "LEDGERMQ_PURE"
+    }
     keys = connection.credentials
-    return kept if keys is None else {**kept, "LEDGERMQ_ACCESS_KEY": keys.access_key, "LEDGERMQ_SECRET_KEY": keys.secret_key}
+    return (
+        kept
+        if keys is None
+        else {
+            **kept,
+            "LEDGERMQ_ACCESS_KEY": keys.access_key,
+            "LEDGERMQ_SECRET_KEY": keys.secret_key,
+        }
+    )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

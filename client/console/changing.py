@@ -1,7 +1,9 @@
-"""The way of every change: a form, a page that says what will happen, and the confirmed change with its record.
+"""The way of every change: a form, a page that says what will happen, and the confirmed change with
+its record.
 
-Law: nothing changes without a POST that carries the session's token. The cluster decides whether the user may; its refusal is shown as it
-is. The record names the user, the change and its outcome, and never a secret.
+Law: nothing changes without a POST that carries the session's token. The cluster decides whether
+the user may; its refusal is shown as it is. The record names the user, the change and its outcome,
+and never a secret.
 """
 
 from __future__ import annotations
@@ -51,11 +53,25 @@ async def _confirm(request: web.Request) -> web.StreamResponse:
     return _shown(request, CONFIRM, values)
 
 
-def _shown(request: web.Request, page: Page, values: Any, *, error: ClusterError | None = None, status: int = 200) -> web.StreamResponse:
+def _shown(
+    request: web.Request,
+    page: Page,
+    values: Any,
+    *,
+    error: ClusterError | None = None,
+    status: int = 200,
+) -> web.StreamResponse:
     name, action = _action(request)
     given = {field.name: values.get(field.name, field.default) for field in action.fields}
     said = action.says.format_map(given)
-    more = {"heading": action.title, "name": name, "action": action, "values": given, "says": said, "error": error}
+    more = {
+        "heading": action.title,
+        "name": name,
+        "action": action,
+        "values": given,
+        "says": said,
+        "error": error,
+    }
     return render(request, page, View(request, still=page.still), more, status=status)
 
 
@@ -68,7 +84,10 @@ def _checked(action: Action, given: Any, *, secrets: bool = True) -> dict[str, s
         if not value and field.required and (secrets or field.kind != "secret"):
             raise BadArgument(f"{field.label}: a value is needed", "fill in the field")
         if field.choices and value not in field.choices:
-            raise BadArgument(f"{field.label}: {value!r} is not a choice", f"choose one of {', '.join(field.choices)}")
+            raise BadArgument(
+                f"{field.label}: {value!r} is not a choice",
+                f"choose one of {', '.join(field.choices)}",
+            )
         values[field.name] = value
     return values
 
@@ -77,9 +96,17 @@ async def _do(request: web.Request) -> web.StreamResponse:
     name, action = _action(request)
     session: Session = request[SESSION]
     form = await request.post()
-    shown = {field.name: str(form.get(field.name, "")) for field in action.fields if field.kind != "secret"}
+    shown = {
+        field.name: str(form.get(field.name, ""))
+        for field in action.fields
+        if field.kind != "secret"
+    }
     # Bodies are contents of messages, which no log may hold.
-    values = {field.name: shown[field.name] for field in action.fields if field.kind not in ("secret", "area")}
+    values = {
+        field.name: shown[field.name]
+        for field in action.fields
+        if field.kind not in ("secret", "area")
+    }
     record = {"event": "change", "user": session.user, "change": name, "values": values}
     recorded = request.app[SESSIONS].cluster.record
     try:
@@ -87,15 +114,29 @@ async def _do(request: web.Request) -> web.StreamResponse:
     except ClusterError as error:
         # It may have been made all the same, or in part.
         session.watch.forget(shown.get("group", ""))
-        recorded({**record, "outcome": "refused" if isinstance(error, (Refused, BadArgument)) else "unknown", "reason": str(error)})
+        recorded(
+            {
+                **record,
+                "outcome": "refused" if isinstance(error, (Refused, BadArgument)) else "unknown",
+                "reason": str(error),
+            }
+        )
         return _shown(request, CONFIRM, shown, error=error, status=_status(error))
-    text, how = (outcome.text, outcome.outcome) if isinstance(outcome, MadeSecret) else (outcome, "done")
+    text, how = (
+        (outcome.text, outcome.outcome) if isinstance(outcome, MadeSecret) else (outcome, "done")
+    )
     recorded({**record, "outcome": how, "result": text})
     session.notices.append(text)
     if isinstance(outcome, MadeSecret):
         session.notices.append(f"Secret key, shown only now: {outcome.secret}")
     session.watch.forget(shown.get("group", ""))
-    again = {"group": shown["group"]} if action.back == "/dead-letters" else {"topic": shown["topic"]} if action.back == "/waiting" else {}
+    again = (
+        {"group": shown["group"]}
+        if action.back == "/dead-letters"
+        else {"topic": shown["topic"]}
+        if action.back == "/waiting"
+        else {}
+    )
     raise web.HTTPSeeOther(f"{action.back}?{urlencode(again)}" if again else action.back)
 
 

@@ -15,13 +15,42 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command("console")
-@click.option("--listen", default="127.0.0.1:8090", show_default=True, help="Address of the pages: host:port; port 0: any free one.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8090",
+    show_default=True,
+    help="Address of the pages: host:port; port 0: any free one.",
+)
 @click.option("--serve-certificate", type=_FILE, help="PEM file of the certificate for HTTPS.")
 @click.option("--serve-key", type=_FILE, help="PEM file of that certificate's key.")
-@click.option("--plain-http", is_flag=True, help="Allow HTTP on an address that is not loopback: in a container, or behind a proxy.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A further name by which browsers reach the console; repeatable.")
-@click.option("--idle", "idle_s", type=DURATION, default="30m", show_default=True, help="End a session that was not used for so long.")
-@click.option("--session", "absolute_s", type=DURATION, default="12h", show_default=True, help="End every session after this time.")
+@click.option(
+    "--plain-http",
+    is_flag=True,
+    help="Allow HTTP on an address that is not loopback: in a container, or behind a proxy.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A further name by which browsers reach the console; repeatable.",
+)
+@click.option(
+    "--idle",
+    "idle_s",
+    type=DURATION,
+    default="30m",
+    show_default=True,
+    help="End a session that was not used for so long.",
+)
+@click.option(
+    "--session",
+    "absolute_s",
+    type=DURATION,
+    default="12h",
+    show_default=True,
+    help="End every session after this time.",
+)
 @cluster_command
 def console(
     connection: Connection,
@@ -35,17 +64,17 @@ def console(
 ) -> None:
     """Serve pages to look at the cluster and to change it, in the foreground.
 
-    The console keeps nothing on disk. If the cluster has authentication, users sign in with their access key and secret, and the
-    permissions of each user apply. The keys of the environment and of a context are not used.
+    The console keeps nothing on disk. If the cluster has authentication, users sign in with their
+    access key and secret, and the permissions of each user apply. The keys of the environment and
+    of a context are not used.
 
     \b
     Examples:
-      ledgermq console
-      ledgermq console --listen 127.0.0.1:8090 --endpoints '10.0.0.1:8081;10.0.0.2:8081' --tls --ca ca.pem
+      ledgermq console ledgermq console --listen 127.0.0.1:8090 --endpoints
+      '10.0.0.1:8081;10.0.0.2:8081' --tls --ca ca.pem
 
-    \b
-    Prints `ready: console=URL` when the pages are served. Each change, and the end of each audit, is one line of JSON on stderr: who,
-    what, and the outcome.
+    \b Prints `ready: console=URL` when the pages are served. Each change, and the end of each
+    audit, is one line of JSON on stderr: who, what, and the outcome.
 
     Exit status: 0 after Ctrl-C or SIGTERM; 64 usage, or the address cannot be used.
     """
@@ -57,10 +86,14 @@ def console(
     except ValueError as error:
         raise BadArgument(str(error), "correct --listen or --host") from error
     if (serve_certificate is None) != (serve_key is None):
-        raise BadArgument("only one of --serve-certificate and --serve-key is given", "give both, or neither")
+        raise BadArgument(
+            "only one of --serve-certificate and --serve-key is given", "give both, or neither"
+        )
     if not (host_port.is_loopback(host) or plain_http or serve_certificate):
         what = f"{host} is not a loopback address: secrets would travel unencrypted"
-        raise BadArgument(what, "give --serve-certificate and --serve-key, or --plain-http behind a proxy")
+        raise BadArgument(
+            what, "give --serve-certificate and --serve-key, or --plain-http behind a proxy"
+        )
     place = serving.Place(host, port, serve_certificate, serve_key, names)
     files = click.get_current_context().obj["files"]
     wire = ["--tls"] if connection.tls else []

@@ -1,6 +1,8 @@
-"""Numbers over time, for the pictures: bounded series of samples that were taken while pages were open.
+"""Numbers over time, for the pictures: bounded series of samples that were taken while pages were
+open.
 
-Only arithmetic lives here. A value that is unknown is None. Counters that fall (a leader that does not know everything yet) give no rate.
+Only arithmetic lives here. A value that is unknown is None. Counters that fall (a leader that does
+not know everything yet) give no rate.
 """
 
 from __future__ import annotations
@@ -45,19 +47,39 @@ class History:
         for (before, old), (after, new) in pairwise(samples):
             if after > before:
                 steps = zip(old, new, strict=True)
-                found.append((after, tuple(None if a is None or b is None or b < a else (b - a) / (after - before) for a, b in steps)))
+                found.append(
+                    (
+                        after,
+                        tuple(
+                            None if a is None or b is None or b < a else (b - a) / (after - before)
+                            for a, b in steps
+                        ),
+                    )
+                )
         return found
 
     def add_status(self, status: ClusterStatus, at: float) -> None:
-        """Keep what pictures show of a state of the cluster. `at`: on a clock that never goes back."""
+        """Keep what pictures show of a state of the cluster. `at`: on a clock that never goes
+        back."""
         before, former = self._topics
-        counts = {topic.name: topic.messages for topic in status.topics if topic.messages is not None}
+        counts = {
+            topic.name: topic.messages for topic in status.topics if topic.messages is not None
+        }
         if former and at > before:
-            steps = {name: (count - former[name]) / (at - before) for name, count in counts.items() if name in former}
+            steps = {
+                name: (count - former[name]) / (at - before)
+                for name, count in counts.items()
+                if name in former
+            }
             self.topic_rates = {name: rate for name, rate in steps.items() if rate >= 0}
         self._topics = (at, counts)
         self.add("messages", sum(counts.values()) if len(counts) == len(status.topics) else None)
         for group in status.groups:
             self.add(("term", group.name), group.term)
             for replica in group.replicas:
-                self.add(("replica", group.name, replica.node), replica.end_index, replica.commit_index, replica.lag_entries)
+                self.add(
+                    ("replica", group.name, replica.node),
+                    replica.end_index,
+                    replica.commit_index,
+                    replica.lag_entries,
+                )

@@ -1,4 +1,5 @@
-"""The pages about messages: peek, query and live tail of a topic, and one message with its copies and its events."""
+"""The pages about messages: peek, query and live tail of a topic, and one message with its copies
+and its events."""
 
 from __future__ import annotations
 
@@ -27,20 +28,36 @@ def _number(text: str, name: str) -> int | None:
     return int(text)
 
 
-async def _found(admin: AsyncAdmin, topic: str, how: str, value: str, queue_text: str) -> tuple[tuple[Message, ...], tuple[Any, ...]]:
+async def _found(
+    admin: AsyncAdmin, topic: str, how: str, value: str, queue_text: str
+) -> tuple[tuple[Message, ...], tuple[Any, ...]]:
     """(messages, parts of the index that lag behind)."""
     if how in ("peek", "tail"):
         queue = _number(queue_text, "queue")
         if how == "tail":
-            recent = await admin.peek(topic, queue=queue, start=datetime.fromtimestamp(time.time() - TAIL_S, UTC), limit=1000)
-            return tuple(sorted(recent, key=lambda message: message.stored or datetime.min.replace(tzinfo=UTC))[: -SHOWN - 1 : -1]), ()
+            recent = await admin.peek(
+                topic,
+                queue=queue,
+                start=datetime.fromtimestamp(time.time() - TAIL_S, UTC),
+                limit=1000,
+            )
+            return tuple(
+                sorted(
+                    recent, key=lambda message: message.stored or datetime.min.replace(tzinfo=UTC)
+                )[: -SHOWN - 1 : -1]
+            ), ()
         offset = _number(value, "offset")
         if offset is not None and queue is None:
-            raise BadArgument("an offset means a different message in every queue", "give the queue as well")
-        return await admin.peek(topic, queue=queue, start="earliest" if offset is None else offset, limit=SHOWN), ()
+            raise BadArgument(
+                "an offset means a different message in every queue", "give the queue as well"
+            )
+        return await admin.peek(
+            topic, queue=queue, start="earliest" if offset is None else offset, limit=SHOWN
+        ), ()
     if how == "time":
         begin, end = (
-            None if ms is None else datetime.fromtimestamp(ms / 1000, UTC) for ms in time_range_ms(value, round(time.time() * 1000))
+            None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+            for ms in time_range_ms(value, round(time.time() * 1000))
         )
         found = await admin.query(topic, since=begin, until=end, limit=SHOWN)
     elif how == "key":
@@ -51,27 +68,46 @@ async def _found(admin: AsyncAdmin, topic: str, how: str, value: str, queue_text
 
 
 async def _messages(view: View) -> dict[str, Any]:
-    topic, how, value, queue = view.text("topic"), view.text("how") or "peek", view.text("value"), view.text("queue")
+    topic, how, value, queue = (
+        view.text("topic"),
+        view.text("how") or "peek",
+        view.text("value"),
+        view.text("queue"),
+    )
     found = None
     if topic:
         what = f"messages of topic {topic}"
-        found = await view.get(("messages", topic, how, value, queue), what, lambda admin: _found(admin, topic, how, value, queue))
+        found = await view.get(
+            ("messages", topic, how, value, queue),
+            what,
+            lambda admin: _found(admin, topic, how, value, queue),
+        )
     return {"found": found, "how": how}
 
 
-async def _detailed(admin: AsyncAdmin, topic: str, message_id: str) -> tuple[Message, Any, tuple[Any, ...]]:
+async def _detailed(
+    admin: AsyncAdmin, topic: str, message_id: str
+) -> tuple[Message, Any, tuple[Any, ...]]:
     """(message, copies and consumption, events)."""
     found = (await admin.query(topic, message_id=message_id, limit=1)).messages
     if not found:
         what = f"topic {topic} has no message with the id {message_id}"
-        raise Refused(Code.MESSAGE_NOT_FOUND, what, "check the id and the topic; the newest messages are indexed within seconds")
+        raise Refused(
+            Code.MESSAGE_NOT_FOUND,
+            what,
+            "check the id and the topic; the newest messages are indexed within seconds",
+        )
     detail = None if found[0].delayed_until is not None else await admin.detail(found[0])
     return found[0], detail, await admin.trace(topic, message_id)
 
 
 async def _message(view: View) -> dict[str, Any]:
     topic, message_id = view.text("topic"), view.text("id")
-    found = await view.get(("message", topic, message_id), f"message {message_id}", lambda admin: _detailed(admin, topic, message_id))
+    found = await view.get(
+        ("message", topic, message_id),
+        f"message {message_id}",
+        lambda admin: _detailed(admin, topic, message_id),
+    )
     return {"heading": f"Message {message_id}", "found": found, "topic": topic}
 
 

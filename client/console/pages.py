@@ -26,8 +26,14 @@ async def _overview(view: View) -> dict[str, Any]:
     judged: Judged | None
     receivers: Receivers | None
     judged, receivers = await asyncio.gather(view.status(), view.receivers())
-    findings = [] if judged is None else sorted(judged.findings, key=lambda finding: -finding.severity)
-    lags = {} if receivers is None else {name: lag for name, lag in receivers.lags.items() if lag.messages}
+    findings = (
+        [] if judged is None else sorted(judged.findings, key=lambda finding: -finding.severity)
+    )
+    lags = (
+        {}
+        if receivers is None
+        else {name: lag for name, lag in receivers.lags.items() if lag.messages}
+    )
     top = sorted(lags.items(), key=lambda item: -(item[1].messages or 0))[:TOP]
     history = view.watch.history
     return {
@@ -47,13 +53,24 @@ async def _overview(view: View) -> dict[str, Any]:
 async def _nodes(view: View) -> dict[str, Any]:
     judged: Judged | None = await view.status()
     members = await view.get("members", "the members", lambda admin: admin.members())
-    names = [] if judged is None else [node.node for node in judged.status.nodes if node.up][:DETAILED]
-    details = await view.get(("nodes", *names), "memory and connections of the nodes", lambda admin: _details(admin, names))
-    return {"judged": judged, "members": {member.node: member for member in members or ()}, "details": details or {}}
+    names = (
+        [] if judged is None else [node.node for node in judged.status.nodes if node.up][:DETAILED]
+    )
+    details = await view.get(
+        ("nodes", *names),
+        "memory and connections of the nodes",
+        lambda admin: _details(admin, names),
+    )
+    return {
+        "judged": judged,
+        "members": {member.node: member for member in members or ()},
+        "details": details or {},
+    }
 
 
 async def _details(admin: AsyncAdmin, names: list[str]) -> dict[str, NodeDetail]:
-    """The nodes that answer; a node of an older version, or one that has just stopped, is left out. Raises Unreachable."""
+    """The nodes that answer; a node of an older version, or one that has just stopped, is left out.
+    Raises Unreachable."""
     found = {}
     for name in names:
         with suppress(Refused):
@@ -93,7 +110,10 @@ async def _topic(view: View) -> dict[str, Any]:
 
 async def _clients(view: View) -> dict[str, Any]:
     found = await view.get("clients", "the clients", lambda admin: admin.clients())
-    return {"rows": part(found.clients if found else (), "client_id", view.query), "unreachable": found.unreachable if found else ()}
+    return {
+        "rows": part(found.clients if found else (), "client_id", view.query),
+        "unreachable": found.unreachable if found else (),
+    }
 
 
 async def _users(view: View) -> dict[str, Any]:

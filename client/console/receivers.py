@@ -1,4 +1,5 @@
-"""The pages about consumption: consumer groups with their lag, dead letters, and messages that wait."""
+"""The pages about consumption: consumer groups with their lag, dead letters, and messages that
+wait."""
 
 from __future__ import annotations
 
@@ -28,12 +29,23 @@ async def _groups(view: View) -> dict[str, Any]:
 
 async def _group(view: View) -> dict[str, Any]:
     name = view.text("name")
-    group = await view.get(("group", name), f"consumer group {name}", lambda admin: admin.group(name))
-    lag: Lag | None = await view.get(("lag", name), f"the lag of {name}", lambda admin: view.watch.lag_of(name))
+    group = await view.get(
+        ("group", name), f"consumer group {name}", lambda admin: admin.group(name)
+    )
+    lag: Lag | None = await view.get(
+        ("lag", name), f"the lag of {name}", lambda admin: view.watch.lag_of(name)
+    )
     clients = await view.get("clients", "the clients", lambda admin: admin.clients())
     own = [client for client in clients.clients if client.group == name] if clients else []
     chart = Chart("Messages that wait", ("lag",), view.watch.history.samples(("lag", name)))
-    return {"heading": f"Consumer group {name}", "name": name, "group": group, "lag": lag, "clients": own, "charts": [chart]}
+    return {
+        "heading": f"Consumer group {name}",
+        "name": name,
+        "group": group,
+        "lag": lag,
+        "clients": own,
+        "charts": [chart],
+    }
 
 
 async def _dead_letters(view: View) -> dict[str, Any]:
@@ -46,7 +58,9 @@ async def _dead_letters(view: View) -> dict[str, Any]:
             lambda admin: admin.dead_letters(name, settled=settled, bodies=True, limit=LETTERS),
         )
     else:
-        counts = await view.get("letters", "the numbers of dead letters", lambda admin: admin.dead_letter_counts())
+        counts = await view.get(
+            "letters", "the numbers of dead letters", lambda admin: admin.dead_letter_counts()
+        )
     return {"name": name, "letters": letters, "counts": counts, "limit": LETTERS}
 
 
@@ -56,7 +70,9 @@ async def _waiting(view: View) -> dict[str, Any]:
     found = None
     if topic:
         found = await view.get(
-            ("waiting", topic, kind), f"what waits in topic {topic}", lambda admin: admin.waiting(topic, kind, limit=LETTERS)
+            ("waiting", topic, kind),
+            f"what waits in topic {topic}",
+            lambda admin: admin.waiting(topic, kind, limit=LETTERS),
         )
     return {"topic": topic, "kind": kind, "found": found, "limit": LETTERS}
 
@@ -65,7 +81,9 @@ async def export(request: web.Request) -> web.StreamResponse:
     """The dead letters of a consumer group as a file of JSON lines."""
     group = request.query.get("group", "")
     try:
-        letters = await request[SESSION].watch.admin.dead_letters(group, bodies=True, limit=EXPORTED)
+        letters = await request[SESSION].watch.admin.dead_letters(
+            group, bodies=True, limit=EXPORTED
+        )
     except ClusterError as error:
         found = web.HTTPServiceUnavailable if isinstance(error, Unreachable) else web.HTTPForbidden
         raise found(text=str(error)) from error

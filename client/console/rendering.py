@@ -1,6 +1,7 @@
 """Turns values into HTML: the template environment, its filters, and the data of pictures.
 
-Law: everything that comes from the cluster or a browser reaches a page through autoescaping; nothing here marks text as safe.
+Law: everything that comes from the cluster or a browser reaches a page through autoescaping;
+nothing here marks text as safe.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Chart:
     @property
     def json(self) -> str:
         columns: list[list[float | None]] = [[at for at, _ in self.points]]
-        columns += [[values[number] for _, values in self.points] for number in range(len(self.labels))]
+        columns += [
+            [values[number] for _, values in self.points] for number in range(len(self.labels))
+        ]
         return json.dumps({"labels": self.labels, "data": columns})
 
     @property
@@ -47,10 +50,13 @@ class Chart:
 
 
 def merged(title: str, series: dict[str, list[tuple[float, Values]]], value: int = 0) -> Chart:
-    """One chart of several series, each by one of its values; their samples need not have the same times."""
+    """One chart of several series, each by one of its values; their samples need not have the same
+    times."""
     times = sorted({at for points in series.values() for at, _ in points})
     found = {name: {at: values[value] for at, values in points} for name, points in series.items()}
-    return Chart(title, tuple(series), [(at, tuple(found[name].get(at) for name in series)) for at in times])
+    return Chart(
+        title, tuple(series), [(at, tuple(found[name].get(at) for name in series)) for at in times]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,16 @@ class Rows:
 
 
 def part(rows: Iterable[Any], name: str, query: Any) -> Rows:
-    """The rows whose attribute `name` contains the searched text, from the row on that the query of the page names."""
+    """The rows whose attribute `name` contains the searched text, from the row on that the query of
+    the page names."""
     search = query.get("search", "")
     found = [row for row in rows if search.lower() in str(getattr(row, name)).lower()]
     given = query.get("start", "0")
-    start = min(int(given), max(0, len(found) - 1)) if given.isascii() and given.isdigit() and len(given) < 10 else 0
+    start = (
+        min(int(given), max(0, len(found) - 1))
+        if given.isascii() and given.isdigit() and len(given) < 10
+        else 0
+    )
     return Rows(found[start : start + ROWS], start, len(found), search)
 
 
@@ -95,7 +106,11 @@ def _age(ms: float | None) -> str:
 def _moment(value: datetime | float | None) -> str:
     if value is None:
         return "–"
-    moment = datetime.fromtimestamp(value, UTC) if isinstance(value, (int, float)) else value.astimezone(UTC)
+    moment = (
+        datetime.fromtimestamp(value, UTC)
+        if isinstance(value, (int, float))
+        else value.astimezone(UTC)
+    )
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -116,10 +131,19 @@ def _body(body: bytes) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates, with autoescape in all of them; an undefined name is an error. All are compiled here, not by the first page."""
+    """The templates, with autoescape in all of them; an undefined name is an error. All are
+    compiled here, not by the first page."""
     loader = jinja2.FileSystemLoader(HERE / "templates")
-    found = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    found.filters.update(known=_or_unknown, size=_size, age=_age, moment=_moment, rate=_rate, body=_body)
+    found = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        known=_or_unknown, size=_size, age=_age, moment=_moment, rate=_rate, body=_body
+    )
     for name in found.list_templates():
         found.get_template(name)
     return found

@@ -1,4 +1,5 @@
-"""The pages about replicas: broker groups and their leadership, the map of the audit, and explanations."""
+"""The pages about replicas: broker groups and their leadership, the map of the audit, and
+explanations."""
 
 from __future__ import annotations
 
@@ -26,22 +27,45 @@ async def _groups(view: View) -> dict[str, Any]:
 async def _group(view: View) -> dict[str, Any]:
     name = view.text("name")
     judged: Judged | None = await view.status()
-    group = next((one for one in judged.status.groups if one.name == name), None) if judged is not None else None
-    why = await view.get(("leadership", name), "the changes of leadership", lambda admin: admin.why_leader_moved(name, last=CHANGES))
+    group = (
+        next((one for one in judged.status.groups if one.name == name), None)
+        if judged is not None
+        else None
+    )
+    why = await view.get(
+        ("leadership", name),
+        "the changes of leadership",
+        lambda admin: admin.why_leader_moved(name, last=CHANGES),
+    )
     charts = []
     if group is not None:
         history = view.watch.history
-        positions = {replica.node: history.samples(("replica", name, replica.node)) for replica in group.replicas}
-        rates = {replica.node: history.rates(("replica", name, replica.node)) for replica in group.replicas}
+        positions = {
+            replica.node: history.samples(("replica", name, replica.node))
+            for replica in group.replicas
+        }
+        rates = {
+            replica.node: history.rates(("replica", name, replica.node))
+            for replica in group.replicas
+        }
         charts = [
             merged("Last entry of each replica", positions),
             merged("Entries that each replica lacks", positions, 2),
             merged("Entries per second on each replica", rates),
             merged("Term", {"term": history.samples(("term", name))}),
         ]
-    placed = await view.get("placement", "where the replicas are meant to be", lambda admin: admin.broker_groups())
+    placed = await view.get(
+        "placement", "where the replicas are meant to be", lambda admin: admin.broker_groups()
+    )
     meant = next((one for one in placed or () if one.name == name), None)
-    values = {"name": name, "group": group, "known": judged is not None, "meant": meant, "why": why, "charts": charts}
+    values = {
+        "name": name,
+        "group": group,
+        "known": judged is not None,
+        "meant": meant,
+        "why": why,
+        "charts": charts,
+    }
     return {"heading": f"Broker group {name}", **values}
 
 
@@ -65,11 +89,18 @@ async def _audit(view: View) -> dict[str, Any]:
             return digests.Map(name, found, datetime.now(UTC))
 
         drawn = await view.get(("digests", name), "the digests of the replicas", asked)
-    return {"groups": groups, "name": name, "group": group, "map": drawn, "audits": await _audits(view)}
+    return {
+        "groups": groups,
+        "name": name,
+        "group": group,
+        "map": drawn,
+        "audits": await _audits(view),
+    }
 
 
 async def _audits(view: View) -> Audits | None:
-    """The audits of the console, for those who may audit: the state of the cluster needs the same permission."""
+    """The audits of the console, for those who may audit: the state of the cluster needs the same
+    permission."""
     cell = await view.watch.status()
     return None if cell.value is None or cell.code else view.watch.audits
 
@@ -78,7 +109,11 @@ async def _verdict(view: View) -> dict[str, Any]:
     await view.status()
     audits = await _audits(view)
     number = view.text("number")
-    return {"heading": f"Verdict {number}", "audits": audits, "run": None if audits is None else audits.find(number)}
+    return {
+        "heading": f"Verdict {number}",
+        "audits": audits,
+        "run": None if audits is None else audits.find(number),
+    }
 
 
 async def _why(view: View) -> dict[str, Any]:
@@ -89,17 +124,26 @@ async def _why(view: View) -> dict[str, Any]:
     if message_id and group:
         what = f"why {message_id} was not delivered"
         key = ("why", message_id, group, topic)
-        answer = await view.get(key, what, lambda admin: admin.why_not_delivered(message_id, group, topic=topic or None))
+        answer = await view.get(
+            key, what, lambda admin: admin.why_not_delivered(message_id, group, topic=topic or None)
+        )
     elif broker_group and base:
 
         async def kept(admin: Any) -> Any:
             if not (base.isascii() and base.isdigit() and len(base) < 19):
-                raise BadArgument(f"{base!r} is not a position in a log", "give the name of the file, which is a number")
+                raise BadArgument(
+                    f"{base!r} is not a position in a log",
+                    "give the name of the file, which is a number",
+                )
             return await admin.why_kept(broker_group, int(base))
 
         answer = await view.get(("why-kept", broker_group, base), f"why file {base} is kept", kept)
     elif broker_group:
-        answer = await view.get(("leadership", broker_group), "why the leader moved", lambda admin: admin.why_leader_moved(broker_group))
+        answer = await view.get(
+            ("leadership", broker_group),
+            "why the leader moved",
+            lambda admin: admin.why_leader_moved(broker_group),
+        )
     return {"answer": answer}
 
 

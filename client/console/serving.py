@@ -1,4 +1,5 @@
-"""Runs the console's server until a signal: the sockets, TLS, the log of changes, and the `ready` line."""
+"""Runs the console's server until a signal: the sockets, TLS, the log of changes, and the `ready`
+line."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from ledgermq.proto import host_port
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the pages are served. `names`: the hosts that browsers may name, besides those of the loopback address."""
+    """Where the pages are served. `names`: the hosts that browsers may name, besides those of the
+    loopback address."""
 
     host: str
     port: int
@@ -46,24 +48,35 @@ class Place:
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
             raise BadArgument(
-                f"the certificate {self.certificate} cannot be used ({error})", "give PEM files that belong together"
+                f"the certificate {self.certificate} cannot be used ({error})",
+                "give PEM files that belong together",
             ) from error
         return context
 
 
 def record(fields: Mapping[str, Any]) -> None:
     """One line of JSON on stderr."""
-    print(json.dumps({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}), file=sys.stderr, flush=True)
+    print(
+        json.dumps({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def serve(connection: Connection, place: Place, wire: Sequence[str], *, idle_s: float, absolute_s: float) -> None:
-    """Serve the pages in the foreground. `wire`: the TLS options of the connection, for the processes of audits. Raises BadArgument if the
-    address cannot be used."""
+def serve(
+    connection: Connection, place: Place, wire: Sequence[str], *, idle_s: float, absolute_s: float
+) -> None:
+    """Serve the pages in the foreground. `wire`: the TLS options of the connection, for the
+    processes of audits. Raises BadArgument if the address cannot be used."""
 
     def connect(credentials: Any) -> AsyncConnection:
-        return AsyncConnection(**{**connection.options, "credentials": credentials}, timeout_s=connection.timeout_s)
+        return AsyncConnection(
+            **{**connection.options, "credentials": credentials}, timeout_s=connection.timeout_s
+        )
 
-    asyncio.run(_serve(Cluster(connect, record, Audits(record, wire)), place, Limits(idle_s, absolute_s)))
+    asyncio.run(
+        _serve(Cluster(connect, record, Audits(record, wire)), place, Limits(idle_s, absolute_s))
+    )
 
 
 async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:
@@ -76,7 +89,10 @@ async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:
         try:
             await _site(runner, place, tls).start()
         except OSError as error:
-            what = f"{host_port.joined(place.host, place.port)} cannot be listened on ({error.strerror})"
+            what = (
+                f"{host_port.joined(place.host, place.port)} cannot be listened on"
+                f" ({error.strerror})"
+            )
             raise BadArgument(what, "choose another --listen") from error
         shown = host_port.joined(*runner.addresses[0][:2])
         print(f"ready: console={'http' if tls is None else 'https'}://{shown}/", flush=True)
@@ -93,6 +109,8 @@ def _site(runner: web.AppRunner, place: Place, tls: ssl.SSLContext | None) -> we
     """Raises OSError."""
     if place.host == "::" and socket.has_dualstack_ipv6():
         # The loop would take IPv6 alone.
-        both = socket.create_server((place.host, place.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        both = socket.create_server(
+            (place.host, place.port), family=socket.AF_INET6, dualstack_ipv6=True
+        )
         return web.SockSite(runner, both, ssl_context=tls, shutdown_timeout=1.0)
     return web.TCPSite(runner, place.host, place.port, ssl_context=tls, shutdown_timeout=1.0)

@@ -1,7 +1,9 @@
-"""Who looks at the console: sessions with an idle and an absolute limit, each with the view and the connection of its user.
+"""Who looks at the console: sessions with an idle and an absolute limit, each with the view and the
+connection of its user.
 
-Secrets stay in memory, in the connection of a signed-in session, and go with it. Without authentication all sessions share one view, so
-that any number of open pages costs the cluster the calls of one.
+Secrets stay in memory, in the connection of a signed-in session, and go with it. Without
+authentication all sessions share one view, so that any number of open pages costs the cluster the
+calls of one.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ from ledgermq.proto.token_bucket import TokenBucket
 
 SESSIONS_MAX = 64
 TRIES = 10
-"""Failed sign-ins of one user from one place, within TRIES_S, after which further ones are refused."""
+"""Failed sign-ins of one user from one place, within TRIES_S, after which further ones are
+refused."""
 TRIES_S = 60.0
 GUESSERS_MAX = 4096
 PLACE_BITS_IPV6 = 64
 """One subscriber has at least so many addresses, so they count as one place."""
 ASKED_S = 5.0
-"""For so long the console remembers that the cluster has authentication: requests without a session cost the cluster nothing."""
+"""For so long the console remembers that the cluster has authentication: requests without a session
+cost the cluster nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster of the console. `connect` opens a connection that signs its calls with the keys; `record` writes a line of the log.
-    `audits`: those that its users run."""
+    """The cluster of the console. `connect` opens a connection that signs its calls with the keys;
+    `record` writes a line of the log. `audits`: those that its users run."""
 
     connect: Callable[[Credentials | None], AsyncConnection]
     record: Callable[[Mapping[str, Any]], None]
@@ -77,16 +81,19 @@ class TooMany(Exception):
 
 
 class Guesses:
-    """Failed sign-ins, counted by user and by place together: neither does a stranger who guesses keep a user out who is elsewhere, nor
-    does one user keep out another who comes through the same proxy.
+    """Failed sign-ins, counted by user and by place together: neither does a stranger who guesses
+    keep a user out who is elsewhere, nor does one user keep out another who comes through the same
+    proxy.
 
-    Only the latest `GUESSERS_MAX` are known. Who makes that many to be forgotten has used as many sign-ins as for ten guesses."""
+    Only the latest `GUESSERS_MAX` are known. Who makes that many to be forgotten has used as many
+    sign-ins as for ten guesses."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
 
     def begin(self, user: str, address: str, now: float) -> None:
-        """Count a sign-in as failed, from its start on: many at once are no way around the limit. Raises TooMany."""
+        """Count a sign-in as failed, from its start on: many at once are no way around the limit.
+        Raises TooMany."""
         who = (_place(address), user)
         left = self._left.setdefault(who, TokenBucket(TRIES / TRIES_S, TRIES))
         self._left.move_to_end(who)
@@ -112,7 +119,9 @@ def _place(address: str) -> str:
 class Sessions:
     """All sessions of the process."""
 
-    def __init__(self, cluster: Cluster, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: Cluster, limits: Limits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.cluster = cluster
         self._limits = limits
         self._clock = clock
@@ -123,7 +132,8 @@ class Sessions:
         self._guesses = Guesses()
 
     async def find(self, key: str, *, use: bool) -> Session | None:
-        """The session of this cookie. `use`: the user did something, as opposed to a page that updates itself."""
+        """The session of this cookie. `use`: the user did something, as opposed to a page that
+        updates itself."""
         await self._end_old()
         session = self._known.get(key)
         if session is not None and use:
@@ -131,7 +141,8 @@ class Sessions:
         return session
 
     async def unsigned(self) -> Session | None:
-        """A session without a user; None if the cluster has authentication. The first call asks the cluster."""
+        """A session without a user; None if the cluster has authentication. The first call asks the
+        cluster."""
         async with self._opening:
             if self._open is None:
                 if self._clock() - self._closed_at < ASKED_S:
@@ -149,7 +160,8 @@ class Sessions:
         return await self._add("", self._open)
 
     async def sign_in(self, access_key: str, secret_key: str, address: str) -> Session:
-        """`address`: where the browser is. Raises ClusterError if the cluster refuses the keys or does not answer, and TooMany."""
+        """`address`: where the browser is. Raises ClusterError if the cluster refuses the keys or
+        does not answer, and TooMany."""
         self._guesses.begin(access_key, address, self._clock())
         connection = self.cluster.connect(Credentials(access_key, secret_key))
         try:

@@ -1,6 +1,8 @@
-"""What a page is: its path, its place in the menu, the function that collects its values, and its template.
+"""What a page is: its path, its place in the menu, the function that collects its values, and its
+template.
 
-A page has a part that updates itself (`NAME.html`) inside the frame (`frame.html`); a request of htmx gets that part alone.
+A page has a part that updates itself (`NAME.html`) inside the frame (`frame.html`); a request of
+htmx gets that part alone.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ MENU = (
 
 
 class View:
-    """One request for a page: the session, the query, and the answers that the page uses. `still`: the page does not update itself."""
+    """One request for a page: the session, the query, and the answers that the page uses. `still`:
+    the page does not update itself."""
 
     def __init__(self, request: web.Request, *, still: bool) -> None:
         self.request = request
@@ -57,9 +60,20 @@ class View:
         """The consumer groups and their lag; None while they are unknown."""
         return self._used(await self.watch.receivers())
 
-    async def get(self, key: Hashable, what: str, fetch: Fetch, *, keep: Callable[[Any, float], None] | None = None) -> Any:
+    async def get(
+        self,
+        key: Hashable,
+        what: str,
+        fetch: Fetch,
+        *,
+        keep: Callable[[Any, float], None] | None = None,
+    ) -> Any:
         """The answer of this key; None while there is none."""
-        return self._used(await self.watch.get(key, what, fetch, keep=keep, oldest_s=0.0 if self._still else OLDEST_S))
+        return self._used(
+            await self.watch.get(
+                key, what, fetch, keep=keep, oldest_s=0.0 if self._still else OLDEST_S
+            )
+        )
 
     def _used(self, cell: Cell) -> Any:
         self.cells.append(cell)
@@ -71,12 +85,22 @@ class View:
         for cell in self.cells:
             if cell.error or cell.outdated or cell.at is None:
                 why = cell.error or "the cluster has not answered yet"
-                found.append({"what": cell.what, "why": why, "age_s": self.watch.age_s(cell) if cell.value is not None else None})
+                found.append(
+                    {
+                        "what": cell.what,
+                        "why": why,
+                        "age_s": self.watch.age_s(cell) if cell.value is not None else None,
+                    }
+                )
         return found
 
     def aged_s(self) -> float | None:
-        """The age in seconds of the oldest answer on the page, if it is older than those of an open page; None otherwise."""
-        return max((age for cell in self.cells if (age := self.watch.aged_s(cell)) is not None), default=None)
+        """The age in seconds of the oldest answer on the page, if it is older than those of an open
+        page; None otherwise."""
+        return max(
+            (age for cell in self.cells if (age := self.watch.aged_s(cell)) is not None),
+            default=None,
+        )
 
 
 Prepare = Callable[[View], Awaitable[dict[str, Any]]]
@@ -84,7 +108,8 @@ Prepare = Callable[[View], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. `template`: the part that updates itself; `still`: it shows what was asked for once, and does not update itself."""
+    """A page. `template`: the part that updates itself; `still`: it shows what was asked for once,
+    and does not update itself."""
 
     title: str
     template: str
@@ -92,7 +117,9 @@ class Page:
     still: bool = False
 
 
-def render(request: web.Request, page: Page, view: View, values: dict[str, Any], *, status: int = 200) -> web.Response:
+def render(
+    request: web.Request, page: Page, view: View, values: dict[str, Any], *, status: int = 200
+) -> web.Response:
     part = "HX-Request" in request.headers
     notices = [] if part else list(view.session.notices)
     if not part:

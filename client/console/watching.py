@@ -1,9 +1,12 @@
-"""What the pages of one user show: answers of the cluster, kept and asked again while a page is open.
+"""What the pages of one user show: answers of the cluster, kept and asked again while a page is
+open.
 
-Law: a page never waits long for the cluster. It gets the last answer with its age, and the reason why there is no newer one. An answer
-that is not too old is shown at once and asked for again behind the page; one from before a change of this user never is. Each answer is
-asked for once, whatever the number of open pages: one task asks again what pages used lately, with at most `AT_ONCE` answers at a time and
-never a second call for an answer that is still awaited. Without an open page nothing is asked.
+Law: a page never waits long for the cluster. It gets the last answer with its age, and the reason
+why there is no newer one. An answer that is not too old is shown at once and asked for again behind
+the page; one from before a change of this user never is. Each answer is asked for once, whatever
+the number of open pages: one task asks again what pages used lately, with at most `AT_ONCE` answers
+at a time and never a second call for an answer that is still awaited. Without an open page nothing
+is asked.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ USED_S = 10.0
 WAIT_S = 1.5
 """How long a page waits for an answer that it does not have."""
 OLDEST_S = 30.0
-"""A page that updates itself shows an older answer only if the cluster gives no newer one within WAIT_S."""
+"""A page that updates itself shows an older answer only if the cluster gives no newer one within
+WAIT_S."""
 AT_ONCE = 4
 KEPT = 128
 LISTENERS_MAX = 32
 LAGS_AT_ONCE = 8
-"""Consumer groups whose lag is asked for in one round, all at once; the next round asks for the next ones."""
+"""Consumer groups whose lag is asked for in one round, all at once; the next round asks for the
+next ones."""
 DISK_FREE_BYTES = (5 << 30, 1 << 30)
 """Less free space of a node's disk is worth a warning, or is critical, as for `ledgermq check`."""
 
@@ -48,8 +53,8 @@ Fetch = Callable[[AsyncAdmin], Awaitable[Any]]
 
 @dataclass(slots=True)
 class Cell:
-    """One answer. `value` None: there is none yet. `error`: why the last attempt failed; empty: it succeeded. `outdated`: it was asked for
-    before a change of this user."""
+    """One answer. `value` None: there is none yet. `error`: why the last attempt failed; empty: it
+    succeeded. `outdated`: it was asked for before a change of this user."""
 
     what: str
     fetch: Fetch
@@ -73,7 +78,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a consumer group has still to consume, and when that was asked. `topics` None: the cluster refused, or did not know."""
+    """What a consumer group has still to consume, and when that was asked. `topics` None: the
+    cluster refused, or did not know."""
 
     topics: tuple[TopicLag, ...] | None
     at: float
@@ -98,10 +104,16 @@ class Receivers:
 
 
 class Watch:
-    """The answers that one user sees, over a connection of its own. `audits`: those of all users of the console."""
+    """The answers that one user sees, over a connection of its own. `audits`: those of all users of
+    the console."""
 
     def __init__(
-        self, connection: AsyncConnection, audits: Audits, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+        self,
+        connection: AsyncConnection,
+        audits: Audits,
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connection = connection
         self.audits = audits
@@ -121,17 +133,26 @@ class Watch:
 
     async def status(self) -> Cell:
         """The state of the cluster, which most pages use."""
-        return await self.get("status", "the state of the cluster", self._judged, keep=self._keep_status)
+        return await self.get(
+            "status", "the state of the cluster", self._judged, keep=self._keep_status
+        )
 
     async def receivers(self) -> Cell:
         """The consumer groups, with their lag as far as it is known."""
         return await self.get("receivers", "the consumer groups", self._receivers)
 
     async def get(
-        self, key: Hashable, what: str, fetch: Fetch, *, keep: Callable[[Any, float], None] | None = None, oldest_s: float = OLDEST_S
+        self,
+        key: Hashable,
+        what: str,
+        fetch: Fetch,
+        *,
+        keep: Callable[[Any, float], None] | None = None,
+        oldest_s: float = OLDEST_S,
     ) -> Cell:
-        """The answer of this key, as new as a page can have it without waiting for long. `keep` receives each new answer and its time.
-        `oldest_s`: an older answer is waited for; a younger one is returned at once, and listeners learn when there is a newer one."""
+        """The answer of this key, as new as a page can have it without waiting for long. `keep`
+        receives each new answer and its time. `oldest_s`: an older answer is waited for; a younger
+        one is returned at once, and listeners learn when there is a newer one."""
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = Cell(what, fetch, keep=keep)
@@ -154,12 +175,14 @@ class Watch:
         return cell
 
     def aged_s(self, cell: Cell) -> float | None:
-        """The age in seconds of an answer that is older than one of an open page that updates itself; None of any other."""
+        """The age in seconds of an answer that is older than one of an open page that updates
+        itself; None of any other."""
         age = self.age_s(cell)
         return age if age is not None and age >= self._every_s else None
 
     def forget(self, group: str = "") -> None:
-        """After a change, pages wait for answers that were asked for after it. `group`: the consumer group that it concerns, if any."""
+        """After a change, pages wait for answers that were asked for after it. `group`: the
+        consumer group that it concerns, if any."""
         self._changes += 1
         self._lags.pop(group, None)
         for cell in self._cells.values():
@@ -167,7 +190,8 @@ class Watch:
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever newer answers may be there. While there is a listener, answers are asked for again."""
+        """An event that is set whenever newer answers may be there. While there is a listener,
+        answers are asked for again."""
         if len(self._listeners) >= LISTENERS_MAX:
             raise OverflowError("too many open pages of one user")
         event = asyncio.Event()
@@ -180,7 +204,8 @@ class Watch:
             self._listeners.discard(event)
 
     async def refresh(self) -> None:
-        """Ask again for what pages used lately; what is not answered within the interval stays under way."""
+        """Ask again for what pages used lately; what is not answered within the interval stays
+        under way."""
         now = self._clock()
         tasks = [self._asked(cell) for cell in self._cells.values() if now - cell.used <= USED_S]
         if tasks:
@@ -202,7 +227,9 @@ class Watch:
 
     async def _judged(self, _: AsyncAdmin) -> Judged:
         request = pb.ClusterStatusRequest()
-        answer = await self.connection.carry_out(self.connection.asking(ADMIN + "ClusterStatus", request, pb.ClusterStatusResponse))
+        answer = await self.connection.carry_out(
+            self.connection.asking(ADMIN + "ClusterStatus", request, pb.ClusterStatusResponse)
+        )
         return Judged(read(ClusterStatus, answer), of_cluster(answer, *DISK_FREE_BYTES))
 
     def _keep_status(self, judged: Judged, at: float) -> None:
@@ -213,17 +240,25 @@ class Watch:
         groups = await admin.groups()
         names = [group.name for group in groups]
         # Those that were never asked for come first, then those that were asked for longest ago.
-        turn = nsmallest(LAGS_AT_ONCE, names, key=lambda name: self._lags[name].at if name in self._lags else float("-inf"))
+        turn = nsmallest(
+            LAGS_AT_ONCE,
+            names,
+            key=lambda name: self._lags[name].at if name in self._lags else float("-inf"),
+        )
         found = await asyncio.gather(*map(self._lag, turn))
         if changes == self._changes:
             self._lags.update(zip(turn, found, strict=True))
         self._lags = {name: self._lags[name] for name in names if name in self._lags}
         known = [lag.messages for lag in self._lags.values()]
-        self.history.add("lag", None if None in known or len(known) < len(names) else sum(lag or 0 for lag in known))
+        self.history.add(
+            "lag",
+            None if None in known or len(known) < len(names) else sum(lag or 0 for lag in known),
+        )
         return Receivers(groups, self._lags)
 
     async def lag_of(self, group: str) -> Lag:
-        """The lag of one consumer group, kept over time for the picture on its page. Raises Unreachable."""
+        """The lag of one consumer group, kept over time for the picture on its page. Raises
+        Unreachable."""
         lag = await self._lag(group)
         self.history.add(("lag", group), lag.messages)
         return lag
@@ -250,14 +285,24 @@ class Watch:
     async def _ask(self, cell: Cell) -> None:
         changes = -1
         async with self._gate:
-            # An answer that was under way while the user changed something may be older than the change.
+            # An answer that was under way while the user changed something may be older than the
+            # change.
             while changes != self._changes:
                 changes = self._changes
                 try:
                     value = await cell.fetch(self.admin)
                 except ClusterError as error:
-                    cell.error, cell.code = str(error), error.code if isinstance(error, Refused) else 0
+                    cell.error, cell.code = (
+                        str(error),
+                        error.code if isinstance(error, Refused) else 0,
+                    )
                     return
-        cell.value, cell.at, cell.error, cell.code, cell.outdated = value, self._clock(), "", 0, False
+        cell.value, cell.at, cell.error, cell.code, cell.outdated = (
+            value,
+            self._clock(),
+            "",
+            0,
+            False,
+        )
         if cell.keep is not None:
             cell.keep(cell.value, cell.at)

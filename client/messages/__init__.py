@@ -1,1 +1,2 @@
-"""Sending and receiving over the clients' contract, and the files that messages and receipts come from or go to."""
+"""Sending and receiving over the clients' contract, and the files that messages and receipts come
+from or go to."""

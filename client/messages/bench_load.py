@@ -1,8 +1,10 @@
-"""Load on a cluster and its measurement, for `ledgermq bench`: sends at intended times, receives, and round trips, on one event loop.
+"""Load on a cluster and its measurement, for `ledgermq bench`: sends at intended times, receives,
+and round trips, on one event loop.
 
-Law: the time of every send is fixed before the run, and its latency counts from there, whenever the message really left. A sender that
-waits for an answer before it chooses the next time omits exactly the sends that a stall would have delayed. Sends whose turn came too late
-to be made are counted, never dropped in silence. Printing and exit statuses are not known here.
+Law: the time of every send is fixed before the run, and its latency counts from there, whenever the
+message really left. A sender that waits for an answer before it chooses the next time omits exactly
+the sends that a stall would have delayed. Sends whose turn came too late to be made are counted,
+never dropped in silence. Printing and exit statuses are not known here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code
 
 RUN, INTENDED = "bench-run", "bench-intended-us"
-"""Properties of a message: the run that sent it, and when it was to be sent, in microseconds since 1970."""
+"""Properties of a message: the run that sent it, and when it was to be sent, in microseconds since
+1970."""
 SUB_BITS = 7
 """A latency is known to within 1 %: each power of two has 2^7 buckets."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0.999}
@@ -53,7 +56,9 @@ class Latencies:
     def percentile_ms(self, share: float) -> float | None:
         """The upper end of the bucket below which this share lies; None without values."""
         left = share * sum(self._counts.values())
-        for (shift, value), count in sorted(self._counts.items(), key=lambda item: item[0][1] << item[0][0]):
+        for (shift, value), count in sorted(
+            self._counts.items(), key=lambda item: item[0][1] << item[0][0]
+        ):
             left -= count
             if left <= 0:
                 return min((((value + 1) << shift) - 1) / 1000, max(self.most_s * 1000, 0.0))
@@ -67,13 +72,15 @@ class Latencies:
 
 @dataclass
 class Tally:
-    """What a run has done so far. `messages` were acknowledged by the cluster (send), or delivered and acknowledged (receive, request)."""
+    """What a run has done so far. `messages` were acknowledged by the cluster (send), or delivered
+    and acknowledged (receive, request)."""
 
     messages: int = 0
     bytes: int = 0
     failed: int = 0
     unsent: int = 0
-    """Sends whose turn came after the end of the run and of its timeout, because the cluster or this machine did not keep up."""
+    """Sends whose turn came after the end of the run and of its timeout, because the cluster or
+    this machine did not keep up."""
     latest_s: float = 0.0
     """How far a send left after its intended time, at most."""
     sent: int = 0
@@ -107,21 +114,35 @@ class Load:
         return pb.Resource(resource_namespace=self.namespace, name=self.topic)
 
 
-async def queues_of(connection: AsyncConnection, load: Load, *, to_send: bool) -> list[pb.MessageQueue]:
-    """A queue of each broker group of the topic. Raises Unreachable, or Refused, also if the topic does not take normal messages."""
-    asked = connection.asking(service.MESSAGING + "QueryRoute", pb.QueryRouteRequest(topic=load.resource), pb.QueryRouteResponse)
+async def queues_of(
+    connection: AsyncConnection, load: Load, *, to_send: bool
+) -> list[pb.MessageQueue]:
+    """A queue of each broker group of the topic. Raises Unreachable, or Refused, also if the topic
+    does not take normal messages."""
+    asked = connection.asking(
+        service.MESSAGING + "QueryRoute",
+        pb.QueryRouteRequest(topic=load.resource),
+        pb.QueryRouteResponse,
+    )
     answer = await connection.carry_out(asked)
     taken = {kind for queue in answer.message_queues for kind in queue.accept_message_types}
     if to_send and taken and pb.MessageType.NORMAL not in taken:
         names = ", ".join(sorted(pb.MessageType.Name(kind) for kind in taken))
         what = f"topic {load.topic} takes messages of type {names}, and bench sends normal ones"
-        raise Refused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, what, "give a topic of kind normal: ledgermq topic create NAME")
+        raise Refused(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            what,
+            "give a topic of kind normal: ledgermq topic create NAME",
+        )
     return list({queue.broker.name: queue for queue in answer.message_queues}.values())
 
 
-async def send(connection: AsyncConnection, load: Load, tally: Tally, done: Callable[[float, float], None]) -> None:
-    """Send for the duration, and wait for all answers; `done` is called with the intended time and the time of each acknowledgement, on
-    the clock of the loop. Raises the first error if the cluster refuses every message."""
+async def send(
+    connection: AsyncConnection, load: Load, tally: Tally, done: Callable[[float, float], None]
+) -> None:
+    """Send for the duration, and wait for all answers; `done` is called with the intended time and
+    the time of each acknowledgement, on the clock of the loop. Raises the first error if the
+    cluster refuses every message."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(load.window)
     open_sends: set[asyncio.Task[None]] = set()
@@ -135,7 +156,11 @@ async def send(connection: AsyncConnection, load: Load, tally: Tally, done: Call
         outgoing = Outgoing(load.topic, body, properties=properties, namespace=load.namespace)
         request = pb.SendMessageRequest(messages=[outgoing.to_proto(new_message_id())])
         try:
-            await connection.carry_out(connection.asking(service.MESSAGING + "SendMessage", request, pb.SendMessageResponse))
+            await connection.carry_out(
+                connection.asking(
+                    service.MESSAGING + "SendMessage", request, pb.SendMessageResponse
+                )
+            )
         except ClusterError as error:
             tally.wrong(error)
         else:
@@ -175,12 +200,22 @@ async def send(connection: AsyncConnection, load: Load, tally: Tally, done: Call
 
 def _hopeless(tally: Tally) -> bool:
     """Whether the cluster has refused messages and taken none."""
-    return isinstance(tally.first_error, Refused) and not tally.first_error.retryable and not tally.acknowledged
+    return (
+        isinstance(tally.first_error, Refused)
+        and not tally.first_error.retryable
+        and not tally.acknowledged
+    )
 
 
-async def receive(connection: AsyncConnection, load: Load, queue: pb.MessageQueue, taken: Callable[[pb.Message, float], None]) -> None:
-    """Receive from one broker group and acknowledge, until cancelled. `taken` is called with each message and the time of its arrival.
-    Raises Refused, or Unreachable if an acknowledgement has no answer within the timeout."""
+async def receive(
+    connection: AsyncConnection,
+    load: Load,
+    queue: pb.MessageQueue,
+    taken: Callable[[pb.Message, float], None],
+) -> None:
+    """Receive from one broker group and acknowledge, until cancelled. `taken` is called with each
+    message and the time of its arrival. Raises Refused, or Unreachable if an acknowledgement has no
+    answer within the timeout."""
     group = pb.Resource(resource_namespace=load.namespace, name=load.group)
     request = pb.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=BATCH)
     request.filter_expression.type, request.filter_expression.expression = pb.FilterType.TAG, "*"
@@ -192,11 +227,16 @@ async def receive(connection: AsyncConnection, load: Load, queue: pb.MessageQueu
         if messages:
             arrived = time.time()
             entries = [
-                pb.AckMessageEntry(message_id=one.system_properties.message_id, receipt_handle=one.system_properties.receipt_handle)
+                pb.AckMessageEntry(
+                    message_id=one.system_properties.message_id,
+                    receipt_handle=one.system_properties.receipt_handle,
+                )
                 for one in messages
             ]
             ack = pb.AckMessageRequest(group=group, topic=load.resource, entries=entries)
-            await connection.carry_out(connection.asking(service.MESSAGING + "AckMessage", ack, pb.AckMessageResponse))
+            await connection.carry_out(
+                connection.asking(service.MESSAGING + "AckMessage", ack, pb.AckMessageResponse)
+            )
             # Counted when acknowledged, so that a run that has counted everything leaves no lease.
             for message in messages:
                 taken(message, arrived)
@@ -210,11 +250,16 @@ async def receive(connection: AsyncConnection, load: Load, queue: pb.MessageQueu
         await asyncio.sleep(PAUSE_S)
 
 
-async def _poll(connection: AsyncConnection, request: pb.ReceiveMessageRequest) -> tuple[ClusterError | None, list[pb.Message]]:
-    """One long poll: the messages that arrived, and what was wrong with it. Messages of a poll that broke are leased too."""
+async def _poll(
+    connection: AsyncConnection, request: pb.ReceiveMessageRequest
+) -> tuple[ClusterError | None, list[pb.Message]]:
+    """One long poll: the messages that arrived, and what was wrong with it. Messages of a poll that
+    broke are leased too."""
     address = connection.address
     path, read = service.MESSAGING + "ReceiveMessage", pb.ReceiveMessageResponse.FromString
-    call: Any = connection.channel().unary_stream(path, pb.ReceiveMessageRequest.SerializeToString, read)
+    call: Any = connection.channel().unary_stream(
+        path, pb.ReceiveMessageRequest.SerializeToString, read
+    )
     messages: list[pb.Message] = []
     problem: ClusterError | None = None
     try:
@@ -245,8 +290,8 @@ async def run_send(connection: AsyncConnection, load: Load, tally: Tally) -> Non
 
 
 async def run_receive(connection: AsyncConnection, load: Load, tally: Tally) -> None:
-    """Receive for the duration. Latencies are those of messages that `bench send` sent, from their intended time to their delivery, by the
-    clocks of the two machines."""
+    """Receive for the duration. Latencies are those of messages that `bench send` sent, from their
+    intended time to their delivery, by the clocks of the two machines."""
     queues = await queues_of(connection, load, to_send=False)
 
     def taken(message: pb.Message, now: float) -> None:
@@ -259,8 +304,8 @@ async def run_receive(connection: AsyncConnection, load: Load, tally: Tally) -> 
 
 
 async def run_request(connection: AsyncConnection, load: Load, tally: Tally) -> None:
-    """Send, and receive what was sent: measure from the intended time to the delivery. Ends when everything sent was delivered, or nothing
-    more within the timeout."""
+    """Send, and receive what was sent: measure from the intended time to the delivery. Ends when
+    everything sent was delivered, or nothing more within the timeout."""
     queues = await queues_of(connection, load, to_send=True)
     seen: set[str] = set()
     arrived = asyncio.Event()
@@ -284,7 +329,12 @@ async def run_request(connection: AsyncConnection, load: Load, tally: Tally) -> 
                 await asyncio.wait_for(arrived.wait(), connection.timeout_s)
                 continue
             for _ in range(tally.acknowledged - tally.messages):
-                tally.wrong(Refused(Code.MESSAGE_NOT_FOUND, "a message was acknowledged, but not delivered within the timeout"))
+                tally.wrong(
+                    Refused(
+                        Code.MESSAGE_NOT_FOUND,
+                        "a message was acknowledged, but not delivered within the timeout",
+                    )
+                )
             return
 
     await _receiving(connection, load, queues, taken, sending())
@@ -297,9 +347,14 @@ async def _receiving(
     taken: Callable[[pb.Message, float], None],
     until: Any,
 ) -> None:
-    """Receive by `window` calls in all until `until` has ended. Raises the first error of either."""
+    """Receive by `window` calls in all until `until` has ended. Raises the first error of
+    either."""
     calls = max(1, load.window // max(1, len(queues)))
-    workers = [asyncio.ensure_future(receive(connection, load, queue, taken)) for queue in queues for _ in range(calls)]
+    workers = [
+        asyncio.ensure_future(receive(connection, load, queue, taken))
+        for queue in queues
+        for _ in range(calls)
+    ]
     main = asyncio.ensure_future(until)
     try:
         finished, _ = await asyncio.wait([main, *workers], return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,9 @@
 """Files that consumed messages are written to: one body per line, JSON Lines, CSV, Parquet.
 
-Law: messages for which `flush` has returned are on stable storage, or were read from the pipe that they were written to, and only those may
-be acknowledged. Line files are appended to, so that an acknowledged message is never overwritten. A Parquet file is written as a whole: it
-gets its name when it is complete, and until then none of its messages counts as written.
+Law: messages for which `flush` has returned are on stable storage, or were read from the pipe that
+they were written to, and only those may be acknowledged. Line files are appended to, so that an
+acknowledged message is never overwritten. A Parquet file is written as a whole: it gets its name
+when it is complete, and until then none of its messages counts as written.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def lines_to(path: str, as_json: bool = False) -> Lines:
 def rows_of(batch: Batch) -> Iterable[Row]:
     """The messages of a batch as rows."""
     topic = batch.topic
-    for message, born_ms, store_ms in zip(batch, batch.born_ms.tolist(), batch.store_ms.tolist(), strict=True):
+    for message, born_ms, store_ms in zip(
+        batch, batch.born_ms.tolist(), batch.store_ms.tolist(), strict=True
+    ):
         yield {
             **{name: getattr(message, name) for name in FIELDS},
             "topic": topic,
@@ -69,14 +72,24 @@ def rows_of(batch: Batch) -> Iterable[Row]:
 
 
 class Lines:
-    """One line per message, appended. `kind`: the suffix of a data file, or "" for bodies (with `as_json`: JSON)."""
+    """One line per message, appended. `kind`: the suffix of a data file, or "" for bodies (with
+    `as_json`: JSON)."""
 
     whole = False
     """Whether messages count as written only when the file is closed."""
 
-    def __init__(self, out: IO[bytes], kind: str = "", *, as_json: bool = False, synced: bool = False, new: str | None = None) -> None:
-        """`synced`: the output is a regular file, whose bytes are on stable storage when `flush` returns. `new`: the path of a file that
-        did not exist; `abandon` removes it if it has no message."""
+    def __init__(
+        self,
+        out: IO[bytes],
+        kind: str = "",
+        *,
+        as_json: bool = False,
+        synced: bool = False,
+        new: str | None = None,
+    ) -> None:
+        """`synced`: the output is a regular file, whose bytes are on stable storage when `flush`
+        returns. `new`: the path of a file that did not exist; `abandon` removes it if it has no
+        message."""
         self._out = out
         self._kind = ".jsonl" if as_json and not kind else kind
         self._synced = synced
@@ -86,18 +99,22 @@ class Lines:
         """Whether somebody reads along, who may end after any message (`| head -1`)."""
         if self.piped:
             with suppress(OSError):
-                # In a pipe of one page there is room exactly when it is empty. Refused while more than that is in it, from another writer;
-                # what is written into it counts as read then.
+                # In a pipe of one page there is room exactly when it is empty. Refused while more
+                # than that is in it, from another writer; what is written into it counts as read
+                # then.
                 fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1)
         if kind == ".csv" and not (synced and os.fstat(out.fileno()).st_size):
             self._header_bytes = out.write(self._csv([CSV_COLUMNS]))
 
     def write(self, bodies: Sequence[bytes], rows: Iterable[Row]) -> None:
-        """Write messages, given as bodies and as rows; `rows` is only iterated if the format needs it."""
+        """Write messages, given as bodies and as rows; `rows` is only iterated if the format needs
+        it."""
         if self._kind == ".jsonl":
             self._out.writelines([render.json_line(**row).encode() + b"\n" for row in rows])
         elif self._kind == ".csv":
-            self._out.write(self._csv([[_cell(row.get(name)) for name in CSV_COLUMNS] for row in rows]))
+            self._out.write(
+                self._csv([[_cell(row.get(name)) for name in CSV_COLUMNS] for row in rows])
+            )
         else:
             self._out.write(b"\n".join([*bodies, b""]))
 
@@ -125,7 +142,8 @@ class Lines:
         self._out.close()
 
     def abandon(self) -> None:
-        """Stop without flushing. Unflushed messages are delivered again, though they may be in the file."""
+        """Stop without flushing. Unflushed messages are delivered again, though they may be in the
+        file."""
         self._out.close()
         if self._new is not None and os.path.getsize(self._new) == self._header_bytes:
             os.unlink(self._new)
@@ -135,7 +153,11 @@ def _cell(value: Any) -> Any:
     """Join keys with a space, as the log stores them; encode properties as a JSON object."""
     if isinstance(value, list):
         return " ".join(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else value
+    return (
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _parquet() -> Any:
@@ -143,12 +165,16 @@ def _parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise BadArgument("Parquet files need pyarrow, which is not installed", "install it, or give a .jsonl or .csv file") from error
+        raise BadArgument(
+            "Parquet files need pyarrow, which is not installed",
+            "install it, or give a .jsonl or .csv file",
+        ) from error
     return pyarrow.parquet
 
 
 def _aside(path: Path, why: str) -> Aside:
-    """A new file that gets its name when it is complete; `why` it must be new. Raises BadArgument."""
+    """A new file that gets its name when it is complete; `why` it must be new. Raises
+    BadArgument."""
     try:
         return Aside(path)
     except FileExistsError:
@@ -156,7 +182,9 @@ def _aside(path: Path, why: str) -> Aside:
     except BlockingIOError:
         raise BadArgument(f"another process is writing {path}", "give another file") from None
     except OSError as error:
-        raise BadArgument(f"{path} cannot be written ({error.strerror})", "give another file") from error
+        raise BadArgument(
+            f"{path} cannot be written ({error.strerror})", "give another file"
+        ) from error
 
 
 class Parquet:
@@ -179,7 +207,8 @@ class Parquet:
         """Do nothing: no message counts as written before `close`."""
 
     def close(self) -> None:
-        """Complete the file, make it durable, and give it its name. Without messages there are no columns, and no file is left."""
+        """Complete the file, make it durable, and give it its name. Without messages there are no
+        columns, and no file is left."""
         if self._writer is None:
             self.abandon()
             return
@@ -195,9 +224,9 @@ class Parquet:
 
 
 def appended(path: str) -> IO[bytes]:
-    """Open a line file to append to. A crash may have torn the last line, whose message is delivered again. In a JSON Lines file the torn
-    line is cut off. In other files, which may hold the user's own lines, the line is ended, and so is a quoted CSV cell. Raises
-    BadArgument."""
+    """Open a line file to append to. A crash may have torn the last line, whose message is
+    delivered again. In a JSON Lines file the torn line is cut off. In other files, which may hold
+    the user's own lines, the line is ended, and so is a quoted CSV cell. Raises BadArgument."""
     try:
         out = open(path, "ab")  # noqa: SIM115 - the caller closes it
         size = os.fstat(out.fileno()).st_size if is_regular(out) else 0
@@ -210,7 +239,10 @@ def appended(path: str) -> IO[bytes]:
             elif tail:
                 out.write(b"\n")
     except OSError as error:
-        raise BadArgument(f"{path} cannot be opened ({error.strerror})", "give another file, or - for the standard stream") from error
+        raise BadArgument(
+            f"{path} cannot be opened ({error.strerror})",
+            "give another file, or - for the standard stream",
+        ) from error
     return out
 
 
@@ -234,7 +266,8 @@ def _last_line(file: IO[bytes], size: int) -> bytes:
 
 
 def _within_quotes(file: IO[bytes]) -> bool:
-    """Whether a CSV file ends inside a quoted cell. A quote inside a cell is written twice, so counting quotes is enough."""
+    """Whether a CSV file ends inside a quoted cell. A quote inside a cell is written twice, so
+    counting quotes is enough."""
     file.seek(0)
     return sum(piece.count(b'"') for piece in iter(lambda: file.read(_TAIL_BYTES), b"")) % 2 == 1
 
@@ -248,7 +281,8 @@ def _is_json(line: bytes) -> bool:
 
 
 class Export:
-    """A new file of rows, in the format that follows from its name. It gets its name in `close`; without rows there is no file."""
+    """A new file of rows, in the format that follows from its name. It gets its name in `close`;
+    without rows there is no file."""
 
     def __init__(self, path: Path) -> None:
         """Raises BadArgument."""
@@ -279,7 +313,9 @@ class Export:
         if self._writer is None:
             self._writer = _parquet().ParquetWriter(self._aside.file, wanted)
         columns = [[_arrow_cell(row, name) for row in self._rows] for name in wanted.names]
-        arrays = [pa.array(column, type=kind) for column, kind in zip(columns, wanted.types, strict=True)]
+        arrays = [
+            pa.array(column, type=kind) for column, kind in zip(columns, wanted.types, strict=True)
+        ]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=wanted))
         self._rows = []
 

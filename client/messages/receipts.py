@@ -1,7 +1,8 @@
 """Reading receipts from the files that producers wrote, and verifying them with a running cluster.
 
-A file holds one receipt per row, with the columns of `proto/proofs/receipts.py`: Parquet by its name, otherwise JSON lines. Rows are sent
-to the cluster in order, a few hundred at a time; the file is not kept in memory.
+A file holds one receipt per row, with the columns of `proto/proofs/receipts.py`: Parquet by its
+name, otherwise JSON lines. Rows are sent to the cluster in order, a few hundred at a time; the file
+is not kept in memory.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.proofs.receipts import receipt_of
 
 BATCH = 200
-RESULTS = {pb.Verdict.TRUE: "true", pb.Verdict.FALSE: "false", pb.Verdict.UNVERIFIABLE: "unverifiable"}
+RESULTS = {
+    pb.Verdict.TRUE: "true",
+    pb.Verdict.FALSE: "false",
+    pb.Verdict.UNVERIFIABLE: "unverifiable",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a row of a file. `row` counts from 1; a row that is not a receipt is false, and has no receipt."""
+    """The verdict on a row of a file. `row` counts from 1; a row that is not a receipt is false,
+    and has no receipt."""
 
     row: int
     result: str
@@ -34,7 +40,8 @@ class Judged:
 
 
 def judge(connection: Connection, path: Path) -> Iterator[Judged]:
-    """Verify every row of the file, in order. Raises BadArgument for an unreadable file, and Unreachable or Refused as calls do."""
+    """Verify every row of the file, in order. Raises BadArgument for an unreadable file, and
+    Unreachable or Refused as calls do."""
     numbered = enumerate(rows(path), 1)
     while batch := list(itertools.islice(numbered, BATCH)):
         yield from _judged(connection, batch)
@@ -48,7 +55,11 @@ def _judged(connection: Connection, batch: list[tuple[int, Any]]) -> Iterator[Ju
         except ValueError as error:
             read.append((number, None, str(error)))
     request = pb.VerifyRequest(receipts=[receipt for _, receipt, _ in read if receipt is not None])
-    verdicts = iter(connection.ask(LOG + "Verify", request, pb.VerifyResponse).verdicts if request.receipts else ())
+    verdicts = iter(
+        connection.ask(LOG + "Verify", request, pb.VerifyResponse).verdicts
+        if request.receipts
+        else ()
+    )
     for number, receipt, wrong in read:
         if receipt is None:
             yield Judged(number, "false", wrong)
@@ -58,7 +69,8 @@ def _judged(connection: Connection, batch: list[tuple[int, Any]]) -> Iterator[Ju
 
 
 def rows(path: Path) -> Iterator[Any]:
-    """The rows of a file of receipts, as mappings if they are any. Raises BadArgument for an unreadable file."""
+    """The rows of a file of receipts, as mappings if they are any. Raises BadArgument for an
+    unreadable file."""
     return _parquet(path) if path.suffix == ".parquet" else _lines(path)
 
 
@@ -86,7 +98,9 @@ def _parquet(path: Path) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise BadArgument(f"{path} is a Parquet file, and pyarrow is not installed", "pip install pyarrow") from error
+        raise BadArgument(
+            f"{path} is a Parquet file, and pyarrow is not installed", "pip install pyarrow"
+        ) from error
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=BATCH):
@@ -96,4 +110,6 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _unreadable(path: Path, why: str) -> BadArgument:
-    return BadArgument(f"the file {path} cannot be read ({why})", "give a file of receipts, .parquet or JSON lines")
+    return BadArgument(
+        f"the file {path} cannot be read ({why})", "give a file of receipts, .parquet or JSON lines"
+    )

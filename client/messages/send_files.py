@@ -1,6 +1,8 @@
-"""Reading messages from the rows of `.jsonl`, `.csv` and `.parquet` files, and sending them through native streams.
+"""Reading messages from the rows of `.jsonl`, `.csv` and `.parquet` files, and sending them through
+native streams.
 
-A row that is not a message becomes a BadRow with its number; the others are sent. Command options and exit statuses are not known here.
+A row that is not a message becomes a BadRow with its number; the others are sent. Command options
+and exit statuses are not known here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 KINDS = (".jsonl", ".csv", ".parquet")
 FIELDS = ("body", "body_base64", "tag", "keys", "message_group", "properties")
 """Fields of a row that are ignored: `consume --json` prints them to say where a message was."""
-PLACE_FIELDS = frozenset({"v", "message_id", "topic", "queue", "offset", "attempt", "born_ms", "store_ms"})
+PLACE_FIELDS = frozenset(
+    {"v", "message_id", "topic", "queue", "offset", "attempt", "born_ms", "store_ms"}
+)
 CHUNK_ROWS = 1000
 CHUNK_BYTES = 1 << 20
 CHUNKS_AHEAD = 64
@@ -38,7 +42,8 @@ BYTES_AHEAD = 64 << 20
 
 
 class Row(NamedTuple):
-    """One message of a file. `line`: in text files the line where the row starts, otherwise the number of the row, from 1."""
+    """One message of a file. `line`: in text files the line where the row starts, otherwise the
+    number of the row, from 1."""
 
     line: int
     body: bytes
@@ -79,7 +84,11 @@ def _json_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
             yield BadRow(line, "no JSON object")
             continue
         unknown = [name for name in fields if name not in FIELDS and name not in PLACE_FIELDS]
-        yield BadRow(line, f"the field {unknown[0]!r} is not known; give it among the properties") if unknown else _row(line, fields)
+        yield (
+            BadRow(line, f"the field {unknown[0]!r} is not known; give it among the properties")
+            if unknown
+            else _row(line, fields)
+        )
 
 
 def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
@@ -88,9 +97,14 @@ def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
     try:
         names = next(reader, [])
         if "body" not in names:
-            raise BadArgument("the first line of the file names no column 'body'", "give a header: body,tag,keys,…")
+            raise BadArgument(
+                "the first line of the file names no column 'body'",
+                "give a header: body,tag,keys,…",
+            )
         if len(set(names)) != len(names):
-            raise BadArgument("the first line of the file names a column twice", "give each column its own name")
+            raise BadArgument(
+                "the first line of the file names a column twice", "give each column its own name"
+            )
         while True:
             line = reader.line_num + 1
             cells = next(reader, None)
@@ -98,11 +112,18 @@ def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
                 return
             if len(cells) != len(names):
                 if cells:
-                    yield BadRow(line, f"{len(cells)} cells, and the header names {len(names)} columns")
+                    yield BadRow(
+                        line, f"{len(cells)} cells, and the header names {len(names)} columns"
+                    )
                 continue
-            # An empty cell means no value. An empty body cell is a value, unless there is another column for the body.
+            # An empty cell means no value. An empty body cell is a value, unless there is another
+            # column for the body.
             needed = {"body"} if "body_base64" not in names else set()
-            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell or name in needed}
+            fields = {
+                name: cell
+                for name, cell in zip(names, cells, strict=True)
+                if cell or name in needed
+            }
             yield _row(line, _with_properties(fields))
     except (csv.Error, UnicodeDecodeError) as error:
         yield BadRow(reader.line_num, f"no CSV in UTF-8 from here on: {error}")
@@ -113,13 +134,17 @@ def _parquet_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError:
-        raise BadArgument("Parquet files need pyarrow", "install it: pip install 'ledgermq[audit]'") from None
+        raise BadArgument(
+            "Parquet files need pyarrow", "install it: pip install 'ledgermq[audit]'"
+        ) from None
     try:
         file = parquet.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
         raise BadArgument(f"the file is no Parquet file ({error})", "give another file") from None
     if "body" not in file.schema_arrow.names:
-        raise BadArgument("the file has no column 'body'", f"it has {', '.join(file.schema_arrow.names)}")
+        raise BadArgument(
+            "the file has no column 'body'", f"it has {', '.join(file.schema_arrow.names)}"
+        )
     line = 0
     batches = file.iter_batches(CHUNK_ROWS)
     while True:
@@ -135,25 +160,38 @@ def _parquet_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
             line += 1
             if isinstance(cells.get("properties"), list):
                 cells["properties"] = _map_of(cells["properties"])
-            yield _row(line, _with_properties({name: cell for name, cell in cells.items() if cell is not None}))
+            yield _row(
+                line,
+                _with_properties({name: cell for name, cell in cells.items() if cell is not None}),
+            )
 
 
 def _map_of(pairs: list[Any]) -> Any:
     """Convert Arrow's list of pairs to a dict; leave other lists unchanged."""
-    return dict(pairs) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else pairs
+    return (
+        dict(pairs) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else pairs
+    )
 
 
 def _with_properties(fields: dict[str, Any]) -> dict[str, Any]:
     """Treat columns without a meaning of their own as properties."""
     given = fields.get("properties")
-    others = {name: str(cell) for name, cell in fields.items() if name not in FIELDS and name not in PLACE_FIELDS}
+    others = {
+        name: str(cell)
+        for name, cell in fields.items()
+        if name not in FIELDS and name not in PLACE_FIELDS
+    }
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
             return fields
     if others:
-        return {**fields, "properties": {**others, **(given or {})}} if isinstance(given, dict | None) else fields
+        return (
+            {**fields, "properties": {**others, **(given or {})}}
+            if isinstance(given, dict | None)
+            else fields
+        )
     return {**fields, "properties": given}
 
 
@@ -173,11 +211,18 @@ def _row(line: int, fields: Mapping[str, Any]) -> Row | BadRow:
         return BadRow(line, f"the body is neither text nor base64 ({error})")
     if not data:
         return BadRow(line, "the body is empty")
-    tag, group, keys, properties = fields.get("tag"), fields.get("message_group"), fields.get("keys"), fields.get("properties")
+    tag, group, keys, properties = (
+        fields.get("tag"),
+        fields.get("message_group"),
+        fields.get("keys"),
+        fields.get("properties"),
+    )
     if not isinstance(keys, str | list | None):
         return BadRow(line, "keys are a text or a list of texts")
     names = tuple(keys.split()) if isinstance(keys, str) else tuple(keys or ())
-    if not all(isinstance(text, str | None) for text in (tag, group)) or not all(isinstance(text, str) for text in names):
+    if not all(isinstance(text, str | None) for text in (tag, group)) or not all(
+        isinstance(text, str) for text in names
+    ):
         return BadRow(line, "tag, keys and message_group are texts")
     if properties is not None and not isinstance(properties, dict):
         return BadRow(line, "properties are an object of texts")
@@ -203,11 +248,19 @@ def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
     if isinstance(row, BadRow):
         return row
     group = row.message_group or default.message_group
-    return Row(row.line, row.body, row.tag or default.tag, row.keys or default.keys, {**default.properties, **row.properties}, group)
+    return Row(
+        row.line,
+        row.body,
+        row.tag or default.tag,
+        row.keys or default.keys,
+        {**default.properties, **row.properties},
+        group,
+    )
 
 
 def _chunks(rows: Iterable[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
-    """Chunks limited by number of rows and bytes of bodies; the row that exceeds the limit is included."""
+    """Chunks limited by number of rows and bytes of bodies; the row that exceeds the limit is
+    included."""
     chunk: list[Row | BadRow] = []
     size = 0
     for row in rows:
@@ -227,18 +280,23 @@ def _bytes_of(rows: Iterable[Row]) -> int:
 class FileSender:
     """Sends rows with a native producer in chunks, with several chunks in flight."""
 
-    def __init__(self, producer: Producer, report: Callable[[int], None], rows_reported: int = 10) -> None:
-        """`report` is called with the number of acknowledged rows; at most `rows_reported` failed rows are remembered."""
+    def __init__(
+        self, producer: Producer, report: Callable[[int], None], rows_reported: int = 10
+    ) -> None:
+        """`report` is called with the number of acknowledged rows; at most `rows_reported` failed
+        rows are remembered."""
         self._producer = producer
         self._report = report
         self._rows_reported = rows_reported
         self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged], int]] = deque()
-        """Per chunk: its rows, its outcome, and the number of messages the producer had acknowledged before it."""
+        """Per chunk: its rows, its outcome, and the number of messages the producer had
+        acknowledged before it."""
         self._ahead_bytes = 0
         self._summary = FileSummary()
 
     def send_all(self, rows: Iterable[Row | BadRow]) -> FileSummary:
-        """Send everything. Stops if no row was acknowledged for the timeout of a message; a failed row does not stop the others."""
+        """Send everything. Stops if no row was acknowledged for the timeout of a message; a failed
+        row does not stop the others."""
         started = time.monotonic()
         for chunk in _chunks(rows):
             if self._summary.given_up:
@@ -252,7 +310,11 @@ class FileSender:
             good = [row for row in chunk if isinstance(row, Row) and row.message_group is None]
             if good:
                 self._send(good)
-            while self._ahead and (self._ahead[0][1].done() or len(self._ahead) > CHUNKS_AHEAD or self._ahead_bytes > BYTES_AHEAD):
+            while self._ahead and (
+                self._ahead[0][1].done()
+                or len(self._ahead) > CHUNKS_AHEAD
+                or self._ahead_bytes > BYTES_AHEAD
+            ):
                 self._settle()
         while self._ahead:
             self._settle()
@@ -267,7 +329,9 @@ class FileSender:
                 columns["tags" if name == "tag" else name] = values
         self._ahead_bytes += _bytes_of(rows)
         before = self._producer.statistics.acknowledged
-        self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns), before))
+        self._ahead.append(
+            (rows, self._producer.send_batch([row.body for row in rows], **columns), before)
+        )
 
     def _settle(self) -> None:
         from ledgermq.client.native.producers.outcomes import Acknowledged, BatchFailed
@@ -284,13 +348,19 @@ class FileSender:
                 assert isinstance(error, ClusterError)
                 for row in failure.rows:
                     self._failed(BadRow(rows[row].line, error.what), error)
-                summary.given_up |= error.retryable and self._producer.statistics.acknowledged == before
+                summary.given_up |= (
+                    error.retryable and self._producer.statistics.acknowledged == before
+                )
         for frame in done.frames:
             summary.acknowledged += frame.count
             if frame.receipt is not None:
                 summary.durability = weaker_of(summary.durability, class_of(frame.receipt))
             last = Acknowledged(frame, frame.count - 1)
-            summary.message_id, summary.queue, summary.offset = last.message_id, last.queue, last.offset
+            summary.message_id, summary.queue, summary.offset = (
+                last.message_id,
+                last.queue,
+                last.offset,
+            )
         self._report(summary.acknowledged)
 
     def _failed(self, bad: BadRow, error: ClusterError | None = None) -> None:

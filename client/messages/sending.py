@@ -1,11 +1,14 @@
-"""Sending messages with a window of calls in flight; each call is retried with the same message id until acknowledged or out of time.
+"""Sending messages with a window of calls in flight; each call is retried with the same message id
+until acknowledged or out of time.
 
-A send whose answer was lost is repeated, so the message may be stored twice (at least once); order is kept only with a window of one. In
-one-way mode each message is sent once and never repeated: it is stored once or not at all (at most once).
+A send whose answer was lost is repeated, so the message may be stored twice (at least once); order
+is kept only with a window of one. In one-way mode each message is sent once and never repeated: it
+is stored once or not at all (at most once).
 
-All messages in the window are retried at the same time, each until the timeout of the connection. If no message was acknowledged for that
-time, the sender stops: a cluster that is down costs one timeout, not one per message. Time spent waiting for the source does not count, so
-a message that failed in the meantime is still retried.
+All messages in the window are retried at the same time, each until the timeout of the connection.
+If no message was acknowledged for that time, the sender stops: a cluster that is down costs one
+timeout, not one per message. Time spent waiting for the source does not count, so a message that
+failed in the meantime is still retried.
 """
 
 from __future__ import annotations
@@ -35,17 +38,25 @@ PAUSE_MAX_S = 0.4
 DURABILITY_KEY = "x-ledgermq-durability"
 QUEUE_KEY = "x-ledgermq-queue"
 BY_STRENGTH = ("memory", "master", "durable")
-"""The durability classes of acknowledgements, weakest first. A newer node may state a class that is not listed here."""
+"""The durability classes of acknowledgements, weakest first. A newer node may state a class that is
+not listed here."""
 
 
 def weaker_of(known: str | None, reported: str) -> str:
     """The durability class that every message acknowledged so far has at least."""
-    return reported if known is None else min(known, reported, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1)
+    return (
+        reported
+        if known is None
+        else min(
+            known, reported, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1
+        )
+    )
 
 
 def new_message_id() -> str:
-    """A message id in the form of version 1 (contract §4.1), 34 upper-case hexadecimal characters, with 128 random bits in place of MAC
-    address, process id, second and counter: containers share the first two, and then collide."""
+    """A message id in the form of version 1 (contract §4.1), 34 upper-case hexadecimal characters,
+    with 128 random bits in place of MAC address, process id, second and counter: containers share
+    the first two, and then collide."""
     return f"01{secrets.token_hex(16).upper()}"
 
 
@@ -73,7 +84,11 @@ class Outgoing:
         topic = pb.Resource(resource_namespace=self.namespace, name=self.topic)
         message = pb.Message(topic=topic, user_properties=self.properties, body=self.body)
         system = message.system_properties
-        system.message_id, system.message_type, system.body_encoding = message_id, kind, pb.Encoding.IDENTITY
+        system.message_id, system.message_type, system.body_encoding = (
+            message_id,
+            kind,
+            pb.Encoding.IDENTITY,
+        )
         system.keys.extend(self.keys)
         system.born_timestamp.GetCurrentTime()
         system.born_host = os.uname().nodename
@@ -90,8 +105,9 @@ class Outgoing:
 
 @dataclass
 class SendSummary:
-    """The outcome of a batch. `durability` is the weakest class that an acknowledgement stated. `given_up`: nothing was acknowledged for
-    the whole timeout, so the remaining messages of the source were not sent; they are not counted anywhere."""
+    """The outcome of a batch. `durability` is the weakest class that an acknowledgement stated.
+    `given_up`: nothing was acknowledged for the whole timeout, so the remaining messages of the
+    source were not sent; they are not counted anywhere."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -101,11 +117,13 @@ class SendSummary:
     first_error: ClusterError | None = None
     given_up: bool = False
     message_id: str | None = None
-    """The id of the last message: of the last one sent by a unary call, or of the last one acknowledged on a native stream."""
+    """The id of the last message: of the last one sent by a unary call, or of the last one
+    acknowledged on a native stream."""
     offset: int | None = None
     """The offset in its queue of the last message that was acknowledged."""
     queue: int | None = None
-    """The queue of that message; None if a node of an older release took it, or if the message has no place in its topic yet."""
+    """The queue of that message; None if a node of an older release took it, or if the message has
+    no place in its topic yet."""
 
     def add_failed(self, count: int, error: ClusterError) -> None:
         """Count messages that could not be sent at all."""
@@ -127,7 +145,9 @@ class InFlight:
 class Sender:
     """Sends through one connection. Not thread-safe."""
 
-    def __init__(self, connection: Connection, *, window: int = WINDOW, one_way: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, *, window: int = WINDOW, one_way: bool = False
+    ) -> None:
         self._connection = connection
         self._one_way = one_way
         self._window = window
@@ -138,8 +158,13 @@ class Sender:
         self._heard_at = 0.0
         """When a message was last acknowledged, or the first one sent."""
 
-    def send_all(self, messages: Iterable[Outgoing], progress: Callable[[int], None] = lambda acknowledged: None) -> SendSummary:
-        """Send everything, unless no message is acknowledged for the timeout. Never raises for a single message; see the summary."""
+    def send_all(
+        self,
+        messages: Iterable[Outgoing],
+        progress: Callable[[int], None] = lambda acknowledged: None,
+    ) -> SendSummary:
+        """Send everything, unless no message is acknowledged for the timeout. Never raises for a
+        single message; see the summary."""
         started = time.monotonic()
         source = iter(messages)
         self._heard_at = self._now()
@@ -150,7 +175,11 @@ class Sender:
                 self._summary.sent += 1
                 self._summary.message_id = new_message_id()
                 message = outgoing.to_proto(self._summary.message_id)
-                self._open.append(InFlight(message, self._now() + self._connection.timeout_s, *self._start(message)))
+                self._open.append(
+                    InFlight(
+                        message, self._now() + self._connection.timeout_s, *self._start(message)
+                    )
+                )
         while self._open:
             self._finish_oldest(progress)
         self._summary.duration_ms = round((time.monotonic() - started) * 1000)
@@ -170,10 +199,13 @@ class Sender:
         timeout = min(CALL_TIMEOUT_S, self._connection.timeout_s)
         request = pb.SendMessageRequest(messages=[message])
         address = self._connection.address
-        return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout), address
+        return service.send_message(
+            self._connection.channel(), request, self._connection.metadata, timeout
+        ), address
 
     def _finish_oldest(self, progress: Callable[[int], None]) -> None:
-        """Wait for the oldest call. If it failed, retry it and the other calls that have failed by then, if a retry can help."""
+        """Wait for the oldest call. If it failed, retry it and the other calls that have failed by
+        then, if a retry can help."""
         flight = self._open[0]
         pause_s = PAUSE_S
         while (problem := self._outcome(flight)) is not None:
@@ -197,12 +229,23 @@ class Sender:
         summary.first_error = summary.first_error or problem
         if not problem.retryable:
             self._heard_at = self._now()
-        elif late and not self._one_way and self._now() - self._heard_at >= self._connection.timeout_s:
-            summary.given_up |= all(not flight.future.done() or self._outcome(flight) is not None for flight in self._open)
+        elif (
+            late
+            and not self._one_way
+            and self._now() - self._heard_at >= self._connection.timeout_s
+        ):
+            summary.given_up |= all(
+                not flight.future.done() or self._outcome(flight) is not None
+                for flight in self._open
+            )
 
     def _may_pass(self, flight: InFlight) -> bool:
         """Whether the call has failed with an error that a retry may fix."""
-        return flight.future.done() and (problem := self._outcome(flight)) is not None and problem.retryable
+        return (
+            flight.future.done()
+            and (problem := self._outcome(flight)) is not None
+            and problem.retryable
+        )
 
     def _outcome(self, flight: InFlight) -> ClusterError | None:
         """None if acknowledged, otherwise the error."""

@@ -21,7 +21,8 @@ DRAIN_S = 1.0
 class Background:
     """A running event loop. `close` stops it; nothing may be called afterwards.
 
-    Nothing can wait in the loop's own thread for what only that thread does: there `begin`, `wait` and `close` raise BadArgument at once.
+    Nothing can wait in the loop's own thread for what only that thread does: there `begin`, `wait`
+    and `close` raise BadArgument at once.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,13 +34,19 @@ class Background:
         self._thread.start()
 
     def _serve(self) -> None:
-        """Run the loop until `close`. A callback of the application that raises SystemExit or KeyboardInterrupt ends `run_forever`; the
-        coroutines that other threads wait for must go on."""
+        """Run the loop until `close`. A callback of the application that raises SystemExit or
+        KeyboardInterrupt ends `run_forever`; the coroutines that other threads wait for must go
+        on."""
         while not self._stopping:
             try:
                 self._loop.run_forever()
             except BaseException as error:
-                self._loop.call_exception_handler({"message": "a callback of the application ended by an exception", "exception": error})
+                self._loop.call_exception_handler(
+                    {
+                        "message": "a callback of the application ended by an exception",
+                        "exception": error,
+                    }
+                )
 
     @property
     def alive(self) -> bool:
@@ -54,12 +61,16 @@ class Background:
     def check_may_wait(self) -> None:
         """Raises BadArgument in the loop's own thread."""
         if self.here:
-            raise BadArgument("a callback cannot wait for the client that calls it", "make this call in another thread")
+            raise BadArgument(
+                "a callback cannot wait for the client that calls it",
+                "make this call in another thread",
+            )
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """Start a coroutine behind everything that was started before. Returns a function that waits for its result; an interruption of
-        that wait, such as Ctrl-C, cancels the coroutine. Raises BadArgument, also behind the beginning of `close`; the function raises
-        Unreachable if the coroutine did not end in its time."""
+        """Start a coroutine behind everything that was started before. Returns a function that
+        waits for its result; an interruption of that wait, such as Ctrl-C, cancels the coroutine.
+        Raises BadArgument, also behind the beginning of `close`; the function raises Unreachable if
+        the coroutine did not end in its time."""
         try:
             self.check_may_wait()
             with self._gate:
@@ -74,19 +85,24 @@ class Background:
             try:
                 return future.result()
             except concurrent.futures.CancelledError as error:
-                raise Unreachable("the client was closed before the call had ended", "repeat it with another one") from error
-            except BaseException:  # also on Ctrl-C: a caller that stops waiting does not want the result
+                raise Unreachable(
+                    "the client was closed before the call had ended", "repeat it with another one"
+                ) from error
+            # also on Ctrl-C: a caller that stops waiting does not want the result
+            except BaseException:
                 future.cancel()
                 raise
 
         return result
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. An interruption of the wait, such as Ctrl-C, cancels the coroutine. Raises BadArgument."""
+        """The coroutine's result. An interruption of the wait, such as Ctrl-C, cancels the
+        coroutine. Raises BadArgument."""
         return self.begin(work)()
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of a function that runs between two steps of the loop; called in such a step, it runs at once."""
+        """The result of a function that runs between two steps of the loop; called in such a step,
+        it runs at once."""
         if self.here:
             return work()
 
@@ -100,7 +116,8 @@ class Background:
         self._loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
-        """Give coroutines that other threads wait for a short time to finish, then stop the loop. Raises BadArgument."""
+        """Give coroutines that other threads wait for a short time to finish, then stop the loop.
+        Raises BadArgument."""
         if self.alive:
             self.check_may_wait()
             with self._gate:
@@ -123,5 +140,6 @@ class Background:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=DRAIN_S)
-        # Wait one step: the results of those tasks are being handed to the threads that wait for them.
+        # Wait one step: the results of those tasks are being handed to the threads that wait for
+        # them.
         await asyncio.sleep(0)

@@ -1,7 +1,8 @@
 """Applying the steps of a plan of definitions (`definitions.py`) to a cluster.
 
-Law: every call here succeeds again if it is repeated, so an import that was interrupted is continued by the same import. A secret that is
-made here is handed over before the user exists: a user whose secret nobody has would be of no use.
+Law: every call here succeeds again if it is repeated, so an import that was interrupted is
+continued by the same import. A secret that is made here is handed over before the user exists: a
+user whose secret nobody has would be of no use.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SECRET_BYTES = 24
 
 
 def apply(admin: AdminCalls, step: Step, keep_secret: Callable[[str, str], None]) -> None:
-    """Apply one step that creates or changes. `keep_secret` stores the secret of a new user. Raises Unreachable or Refused."""
+    """Apply one step that creates or changes. `keep_secret` stores the secret of a new user. Raises
+    Unreachable or Refused."""
     wanted = step.wanted
     if isinstance(wanted, TopicDefinition):
         _topic(admin, step, wanted)
@@ -44,7 +46,9 @@ def _topic(admin: AdminCalls, step: Step, wanted: TopicDefinition) -> None:
     dedup_ms = units.duration_ms(wanted.dedup)
     assert dedup_ms is not None
     if step.former is None:
-        admin.create_topic(name, wanted.kind, wanted.queues, wanted.permission, namespace, durability, dedup_ms)
+        admin.create_topic(
+            name, wanted.kind, wanted.queues, wanted.permission, namespace, durability, dedup_ms
+        )
         return
     admin.update_topic(
         name,
@@ -58,7 +62,11 @@ def _topic(admin: AdminCalls, step: Step, wanted: TopicDefinition) -> None:
 
 def _consumer_group(admin: AdminCalls, step: Step, wanted: ConsumerGroupDefinition) -> None:
     name, namespace = names_of(wanted.name)
-    backoff = None if wanted.backoff == "default" else pb.Backoff(**backoff_fields(parse_backoff(wanted.backoff)))
+    backoff = (
+        None
+        if wanted.backoff == "default"
+        else pb.Backoff(**backoff_fields(parse_backoff(wanted.backoff)))
+    )
     if step.former is None:
         admin.create_group(
             name,
@@ -79,7 +87,9 @@ def _consumer_group(admin: AdminCalls, step: Step, wanted: ConsumerGroupDefiniti
     admin.update_group(request)
 
 
-def _user(admin: AdminCalls, step: Step, wanted: UserDefinition, keep_secret: Callable[[str, str], None]) -> None:
+def _user(
+    admin: AdminCalls, step: Step, wanted: UserDefinition, keep_secret: Callable[[str, str], None]
+) -> None:
     if step.former is None:
         secret = "" if wanted.role else secrets.token_urlsafe(SECRET_BYTES)
         if secret:
@@ -89,7 +99,11 @@ def _user(admin: AdminCalls, step: Step, wanted: UserDefinition, keep_secret: Ca
     assert isinstance(step.former, UserDefinition)
     grants, former_grants = set(wanted.grants), set(step.former.grants)
     roles, former_roles = set(wanted.roles), set(step.former.roles)
-    request = pb.ChangeUserRequest(name=wanted.name, grant=sorted(grants - former_grants), revoke=sorted(former_grants - grants))
+    request = pb.ChangeUserRequest(
+        name=wanted.name,
+        grant=sorted(grants - former_grants),
+        revoke=sorted(former_grants - grants),
+    )
     request.give_roles.extend(sorted(roles - former_roles))
     request.take_roles.extend(sorted(former_roles - roles))
     admin.change_user(request)
@@ -98,7 +112,9 @@ def _user(admin: AdminCalls, step: Step, wanted: UserDefinition, keep_secret: Ca
 def _broker_group(admin: AdminCalls, step: Step, wanted: BrokerGroupDefinition) -> None:
     if step.former is None:
         settings = {**wanted.settings, "replication": wanted.replication}
-        admin.add_broker_group(pb.AddBrokerGroupRequest(name=wanted.name, replicas=wanted.replicas, settings=settings))
+        admin.add_broker_group(
+            pb.AddBrokerGroupRequest(name=wanted.name, replicas=wanted.replicas, settings=settings)
+        )
     # An agreed preference: as a setting of the group, no later `rebalance` could change it.
     if wanted.preferred_leader:
         admin.prefer_leader(wanted.name, wanted.preferred_leader)

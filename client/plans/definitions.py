@@ -1,8 +1,10 @@
-"""The definitions of a cluster as values: topics, consumer groups, users with permissions, broker groups; and the plan from one to another.
+"""The definitions of a cluster as values: topics, consumer groups, users with permissions, broker
+groups; and the plan from one to another.
 
-Law: a plan never deletes an object and never changes what would move data or lose order by itself; such differences are named and left.
-Definitions hold no secrets, because a cluster does not give them out. Reading, comparing and describing live here; `applying.py` makes the
-calls, and no option or file name is known in either.
+Law: a plan never deletes an object and never changes what would move data or lose order by itself;
+such differences are named and left. Definitions hold no secrets, because a cluster does not give
+them out. Reading, comparing and describing live here; `applying.py` makes the calls, and no option
+or file name is known in either.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class BrokerGroupDefinition:
     preferred_leader: str = ""
     """Empty: the cluster chooses it."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further configuration keys of the group, as `broker-group add --set` takes them. Others have their defaults in a new group."""
+    """Further configuration keys of the group, as `broker-group add --set` takes them. Others have
+    their defaults in a new group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,23 @@ class UserDefinition:
     roles: tuple[str, ...] = ()
 
 
-Definition: TypeAlias = BrokerGroupDefinition | TopicDefinition | ConsumerGroupDefinition | UserDefinition
+Definition: TypeAlias = (
+    BrokerGroupDefinition | TopicDefinition | ConsumerGroupDefinition | UserDefinition
+)
 SECTIONS: dict[str, type[Definition]] = {
     "broker_groups": BrokerGroupDefinition,
     "topics": TopicDefinition,
     "consumer_groups": ConsumerGroupDefinition,
     "users": UserDefinition,
 }
-"""The sections of a file, in the order in which they are applied: a topic needs broker groups, a consumer group may need a topic."""
-SINGULAR = {"broker_groups": "broker group", "topics": "topic", "consumer_groups": "consumer group", "users": "user"}
+"""The sections of a file, in the order in which they are applied: a topic needs broker groups, a
+consumer group may need a topic."""
+SINGULAR = {
+    "broker_groups": "broker group",
+    "topics": "topic",
+    "consumer_groups": "consumer group",
+    "users": "user",
+}
 ONE_OF: dict[tuple[str, str], tuple[str, ...]] = {
     ("broker_groups", "replication"): ("raft", "ha"),
     ("topics", "kind"): TOPIC_KINDS,
@@ -97,7 +108,8 @@ Definitions: TypeAlias = dict[str, list[Definition]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One difference. `sign`: + create, ~ change, ! left. `changed` holds the names of the fields that differ."""
+    """One difference. `sign`: + create, ~ change, ! left. `changed` holds the names of the fields
+    that differ."""
 
     sign: str
     section: str
@@ -126,16 +138,26 @@ def read(admin: AdminCalls, sections: Iterable[str]) -> Definitions:
         "topics": lambda: _topics(admin),
         "consumer_groups": lambda: (
             ConsumerGroupDefinition(
-                text_of(g.group), g.max_attempts, g.fifo, g.broadcast, render.backoff_text(g) or "default", g.lite_topic
+                text_of(g.group),
+                g.max_attempts,
+                g.fifo,
+                g.broadcast,
+                render.backoff_text(g) or "default",
+                g.lite_topic,
             )
             for g in admin.list_groups().groups
             if g.configured
         ),
         "users": lambda: (
-            UserDefinition(u.name, u.role, tuple(sorted(u.grants)), tuple(sorted(u.roles))) for u in admin.list_users().users
+            UserDefinition(u.name, u.role, tuple(sorted(u.grants)), tuple(sorted(u.roles)))
+            for u in admin.list_users().users
         ),
     }
-    return {name: sorted(readers[name](), key=lambda one: one.name) for name in SECTIONS if name in sections}
+    return {
+        name: sorted(readers[name](), key=lambda one: one.name)
+        for name in SECTIONS
+        if name in sections
+    }
 
 
 def _topics(admin: AdminCalls) -> Iterator[TopicDefinition]:
@@ -143,7 +165,9 @@ def _topics(admin: AdminCalls) -> Iterator[TopicDefinition]:
         # The cluster creates these itself, when a message needs them.
         if not topic.topic.name.startswith((DLQ_PREFIX, RETRY_PREFIX)):
             settings = (topic.kind, topic.queues, topic.permission, topic.durability or "group")
-            yield TopicDefinition(text_of(topic.topic), *settings, units.duration_text(topic.dedup_ms))
+            yield TopicDefinition(
+                text_of(topic.topic), *settings, units.duration_text(topic.dedup_ms)
+            )
 
 
 def dump(found: Definitions) -> str:
@@ -157,13 +181,20 @@ def parse(text: str) -> Definitions:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadArgument(f"the file is not JSON ({error})", "give a file that ledgermq definitions export wrote") from error
+        raise BadArgument(
+            f"the file is not JSON ({error})", "give a file that ledgermq definitions export wrote"
+        ) from error
     if not isinstance(tree, dict) or tree.pop("v", None) != VERSION:
-        raise BadArgument('the file is not a set of definitions ("v": 1)', "give a file that ledgermq definitions export wrote")
+        raise BadArgument(
+            'the file is not a set of definitions ("v": 1)',
+            "give a file that ledgermq definitions export wrote",
+        )
     found: Definitions = {}
     for name, entries in tree.items():
         if name not in SECTIONS:
-            raise BadArgument(f"the section {name!r} is not known", f"known are {', '.join(SECTIONS)}")
+            raise BadArgument(
+                f"the section {name!r} is not known", f"known are {', '.join(SECTIONS)}"
+            )
         if not isinstance(entries, list):
             raise BadArgument(f"the section {name} is not a list", "give a list of objects")
         ones = [_entry(name, number, entry) for number, entry in enumerate(entries, 1)]
@@ -184,7 +215,9 @@ def _entry(section: str, number: int, entry: Any) -> Definition:
     given: dict[str, Any] = {}
     for key, value in entry.items():
         if key not in known:
-            raise BadArgument(f"{where}: the key {key!r} is not known", f"known are {', '.join(known)}")
+            raise BadArgument(
+                f"{where}: the key {key!r} is not known", f"known are {', '.join(known)}"
+            )
         if not _fits(known[key], value):
             raise BadArgument(f"{where}: {key} is {json.dumps(value)}", f"give {WORDS[known[key]]}")
         if (choices := ONE_OF.get((section, key))) and value not in choices:
@@ -203,11 +236,19 @@ def _entry(section: str, number: int, entry: Any) -> Definition:
 def _stored(value: Any) -> Any:
     """A value of a file as a definition holds it: lists sorted, settings as texts."""
     if isinstance(value, dict):
-        return {key: each if isinstance(each, str) else json.dumps(each) for key, each in sorted(value.items())}
+        return {
+            key: each if isinstance(each, str) else json.dumps(each)
+            for key, each in sorted(value.items())
+        }
     return tuple(sorted(value)) if isinstance(value, list) else value
 
 
-WORDS = {"str": "a text", "int": "a whole number from 1 on", "bool": "true or false", "tuple[str, ...]": "a list of texts"}
+WORDS = {
+    "str": "a text",
+    "int": "a whole number from 1 on",
+    "bool": "true or false",
+    "tuple[str, ...]": "a list of texts",
+}
 WORDS["Mapping[str, str]"] = "an object of texts, numbers, true and false"
 
 
@@ -215,14 +256,17 @@ def _fits(kind: str, value: Any) -> bool:
     if kind == "tuple[str, ...]":
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     if kind == "Mapping[str, str]":
-        return isinstance(value, dict) and all(isinstance(each, str | int) for each in value.values())
+        return isinstance(value, dict) and all(
+            isinstance(each, str | int) for each in value.values()
+        )
     if kind == "int":
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
     return isinstance(value, {"str": str, "bool": bool}[kind])
 
 
 def plan(present: Definitions, wanted: Definitions) -> list[Step]:
-    """The differences, in the order in which they can be applied: roles come before the users that have them."""
+    """The differences, in the order in which they can be applied: roles come before the users that
+    have them."""
     steps: list[Step] = []
     for section, ones in wanted.items():
         known = {one.name: one for one in present[section]}
@@ -234,8 +278,17 @@ def plan(present: Definitions, wanted: Definitions) -> list[Step]:
 
 def _steps(section: str, wanted: Definition, former: Definition | None) -> Iterator[Step]:
     if former is None:
-        given = {key: value for key, value in asdict(wanted).items() if key != "name" and value not in ("", (), False, {})}
-        yield Step("+", section, wanted, ", ".join(f"{key} {_shown(value)}" for key, value in given.items()) or "no permissions")
+        given = {
+            key: value
+            for key, value in asdict(wanted).items()
+            if key != "name" and value not in ("", (), False, {})
+        }
+        yield Step(
+            "+",
+            section,
+            wanted,
+            ", ".join(f"{key} {_shown(value)}" for key, value in given.items()) or "no permissions",
+        )
         return
     before, after = _comparable(former), _comparable(wanted)
     differing = {key for key in after if before[key] != after[key]}
@@ -245,16 +298,39 @@ def _steps(section: str, wanted: Definition, former: Definition | None) -> Itera
         if all(before["settings"].get(key) == value for key, value in after["settings"].items()):
             differing.discard("settings")
     left = {key: how for key, how in FIXED.get(section, {}).items() if key in differing}
-    if isinstance(wanted, TopicDefinition) and isinstance(former, TopicDefinition) and wanted.queues < former.queues:
+    if (
+        isinstance(wanted, TopicDefinition)
+        and isinstance(former, TopicDefinition)
+        and wanted.queues < former.queues
+    ):
         left["queues"] = "a topic keeps its queues"
-    texts = {key: f"{key} {_shown(getattr(former, key))} → {_shown(getattr(wanted, key))}" for key in differing}
+    texts = {
+        key: f"{key} {_shown(getattr(former, key))} → {_shown(getattr(wanted, key))}"
+        for key in differing
+    }
     if "settings" in differing:
-        other = {key: value for key, value in after["settings"].items() if before["settings"].get(key) != value}
-        texts["settings"] = f"settings {_shown({key: before['settings'].get(key, '') for key in other})} → {_shown(other)}"
+        other = {
+            key: value
+            for key, value in after["settings"].items()
+            if before["settings"].get(key) != value
+        }
+        texts["settings"] = (
+            f"settings {_shown({key: before['settings'].get(key, '') for key in other})} →"
+            f" {_shown(other)}"
+        )
     for key, how in left.items():
-        yield Step("!", section, wanted, f"{texts[key]} is not changed ({how})", frozenset({key}), former)
+        yield Step(
+            "!", section, wanted, f"{texts[key]} is not changed ({how})", frozenset({key}), former
+        )
     if changed := differing - set(left):
-        yield Step("~", section, wanted, ", ".join(texts[key] for key in asdict(wanted) if key in changed), frozenset(changed), former)
+        yield Step(
+            "~",
+            section,
+            wanted,
+            ", ".join(texts[key] for key in asdict(wanted) if key in changed),
+            frozenset(changed),
+            former,
+        )
 
 
 def _comparable(one: Definition) -> dict[str, Any]:
@@ -271,7 +347,13 @@ def _comparable(one: Definition) -> dict[str, Any]:
 
 def _amount(key: str, value: str) -> str:
     """The same text for the same size or duration."""
-    read = units.size_bytes if key.endswith("_bytes") else units.duration_ms if key.endswith("_ms") else None
+    read = (
+        units.size_bytes
+        if key.endswith("_bytes")
+        else units.duration_ms
+        if key.endswith("_ms")
+        else None
+    )
     amount = None if read is None else read(value)
     return value if amount is None else str(amount)
 

@@ -1,6 +1,8 @@
-"""Judges whether a node can stop: what its stop would cost, what has to be waited for, and which leaderships have to move before.
+"""Judges whether a node can stop: what its stop would cost, what has to be waited for, and which
+leaderships have to move before.
 
-Law: what is unknown is never judged as safe. Only pure functions live here; nothing is asked and nothing printed.
+Law: what is unknown is never judged as safe. Only pure functions live here; nothing is asked and
+nothing printed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from ledgermq.proto import units
 from ledgermq.proto.workers import node_of
 
 BEHIND_MAX_BYTES = 8 << 20
-"""A replica that lacks more than this would make sends wait while it catches up. It is what a leader sends ahead by default."""
+"""A replica that lacks more than this would make sends wait while it catches up. It is what a
+leader sends ahead by default."""
 
 
 @dataclass(slots=True)
@@ -43,7 +46,10 @@ def _judge_group(drain: Drain, group: pb.BrokerGroupInfo, up: set[str], node: st
     others = [voter for voter in group.voters if node_of(voter) != node]
     needed = max(1, group.ha.min_in_sync) if group.HasField("ha") else majority(len(group.voters))
     if len(others) < needed:
-        drain.losses.append(f"broker group {group.group} needs {needed} of {', '.join(group.voters)}: it stops with {node}")
+        drain.losses.append(
+            f"broker group {group.group} needs {needed} of {', '.join(group.voters)}: it stops with"
+            f" {node}"
+        )
         return
     if not group.HasField("leader"):
         drain.waits.append(f"broker group {group.group} has no leader")
@@ -53,9 +59,13 @@ def _judge_group(drain: Drain, group: pb.BrokerGroupInfo, up: set[str], node: st
     able = [other for other in others if not objections[other]]
     if len(able) < needed:
         missing = ", ".join(f"{other} {why}" for other, why in objections.items() if why)
-        drain.waits.append(f"broker group {group.group} needs {needed} replicas without {node}, and {missing}")
+        drain.waits.append(
+            f"broker group {group.group} needs {needed} replicas without {node}, and {missing}"
+        )
     elif node_of(group.leader) == node:
-        drain.transfers[group.group] = max(able, key=lambda other: (replicas[other].end_index, other))
+        drain.transfers[group.group] = max(
+            able, key=lambda other: (replicas[other].end_index, other)
+        )
 
 
 def objection(group: pb.BrokerGroupInfo, replica: pb.ReplicaInfo | None, up: bool) -> str:
@@ -87,10 +97,15 @@ def _judge_controllers(drain: Drain, members: Iterable[pb.MemberInfo], node: str
     needed = majority(len(controllers))
     if len(others) < needed:
         names = ", ".join(member.node for member in controllers)
-        drain.losses.append(f"the controller quorum needs {needed} of {names}: it stops with {node}")
+        drain.losses.append(
+            f"the controller quorum needs {needed} of {names}: it stops with {node}"
+        )
     elif sum(member.up for member in others) < needed:
         down = ", ".join(member.node for member in others if not member.up)
-        drain.waits.append(f"the controller quorum needs {needed} members without {node}, and these are down: {down}")
+        drain.waits.append(
+            f"the controller quorum needs {needed} members without {node}, and these are down:"
+            f" {down}"
+        )
 
 
 def majority(count: int) -> int:

@@ -1,6 +1,8 @@
-"""The judgement of a cluster for monitoring systems: findings with a severity, from the answers of the cluster and the caller's limits.
+"""The judgement of a cluster for monitoring systems: findings with a severity, from the answers of
+the cluster and the caller's limits.
 
-Law: what is unknown is never judged as good. Only pure functions live here; nothing is asked and nothing printed.
+Law: what is unknown is never judged as good. Only pure functions live here; nothing is asked and
+nothing printed.
 """
 
 from __future__ import annotations
@@ -43,36 +45,61 @@ class Limit:
     def severity(self, value: int) -> Severity:
         if self.critical is not None and value >= self.critical:
             return Severity.CRITICAL
-        return Severity.WARNING if self.warning is not None and value >= self.warning else Severity.OK
+        return (
+            Severity.WARNING if self.warning is not None and value >= self.warning else Severity.OK
+        )
 
 
 def worst(findings: list[Finding]) -> Severity:
     return max((finding.severity for finding in findings), key=BY_WEIGHT.index, default=Severity.OK)
 
 
-def of_cluster(status: pb.ClusterStatusResponse, free_warning: int, free_critical: int, *, exact: bool = False) -> list[Finding]:
-    """What is wrong with nodes, disks, broker groups and replicas. `exact`: in bytes; otherwise rounded, with a unit."""
-    found = [finding for node in status.nodes for finding in _of_node(node, free_warning, free_critical, exact)]
+def of_cluster(
+    status: pb.ClusterStatusResponse, free_warning: int, free_critical: int, *, exact: bool = False
+) -> list[Finding]:
+    """What is wrong with nodes, disks, broker groups and replicas. `exact`: in bytes; otherwise
+    rounded, with a unit."""
+    found = [
+        finding
+        for node in status.nodes
+        for finding in _of_node(node, free_warning, free_critical, exact)
+    ]
     found += [finding for group in status.groups for finding in _of_group(group)]
     found += [finding for group in status.groups for finding in _of_level(group)]
     if not status.groups:
         found.append(Finding(Severity.CRITICAL, "there is no broker group"))
     if status.health != "ok" and worst(found) == Severity.OK:
         severity = Severity.CRITICAL if status.health == "down" else Severity.WARNING
-        found.append(Finding(severity, f"the cluster is {status.health or 'in an unknown state'} (see: ledgermq status)"))
+        found.append(
+            Finding(
+                severity,
+                f"the cluster is {status.health or 'in an unknown state'} (see: ledgermq status)",
+            )
+        )
     return found
 
 
-_CLOCKS = {"off": "a majority of the nodes has another time", "divided": "the nodes' clocks differ, and no majority agrees"}
+_CLOCKS = {
+    "off": "a majority of the nodes has another time",
+    "divided": "the nodes' clocks differ, and no majority agrees",
+}
 
 
-def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bool) -> Iterator[Finding]:
+def _of_node(
+    node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bool
+) -> Iterator[Finding]:
     if not node.up:
         yield Finding(Severity.WARNING, f"node {node.node} is down")
         return
     if node.clock in _CLOCKS:
-        offset = f"{node.clock_offset_ms:+d} ms off" if exact else units.offset_words(node.clock_offset_ms)
-        yield Finding(Severity.WARNING, f"the clock of node {node.node} is {offset}: {_CLOCKS[node.clock]}")
+        offset = (
+            f"{node.clock_offset_ms:+d} ms off"
+            if exact
+            else units.offset_words(node.clock_offset_ms)
+        )
+        yield Finding(
+            Severity.WARNING, f"the clock of node {node.node} is {offset}: {_CLOCKS[node.clock]}"
+        )
     for failure in node.peer_failures:
         yield Finding(Severity.WARNING, f"node {node.node}: {failure}")
     if node.HasField("disk_free_bytes") and node.disk_free_bytes < max(free_warning, free_critical):
@@ -86,9 +113,17 @@ def _of_node(node: pb.NodeInfo, free_warning: int, free_critical: int, exact: bo
 
 def _of_level(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
     """A lower level is no fault: an upgrade may be under way."""
-    lacks = [text for level, texts in LACKS.items() for text in texts if group.HasField("level") and group.level < level]
+    lacks = [
+        text
+        for level, texts in LACKS.items()
+        for text in texts
+        if group.HasField("level") and group.level < level
+    ]
     if lacks:
-        what = f"broker group {group.group} has feature level {group.level}, and below {LEVEL_MAX} {' and '.join(lacks)}"
+        what = (
+            f"broker group {group.group} has feature level {group.level}, and below {LEVEL_MAX}"
+            f" {' and '.join(lacks)}"
+        )
         yield Finding(Severity.OK, f"{what} (see: ledgermq upgrade status)")
 
 
@@ -96,12 +131,17 @@ def _of_group(group: pb.BrokerGroupInfo) -> Iterator[Finding]:
     if not group.HasField("leader"):
         yield Finding(Severity.CRITICAL, f"broker group {group.group} has no leader")
     if group.disputed_files:
-        yield Finding(Severity.CRITICAL, f"the replicas of {group.group} differ, and no majority agrees")
+        yield Finding(
+            Severity.CRITICAL, f"the replicas of {group.group} differ, and no majority agrees"
+        )
     if group.ha.HasField("short"):
         yield Finding(Severity.CRITICAL, group.ha.short)
     if group.HasField("store_time_ahead_ms"):
         ahead = f"{units.duration_words(group.store_time_ahead_ms)} ahead of its leader's clock"
-        yield Finding(Severity.WARNING, f"the newest store time of {group.group} is {ahead} ({_what_helps(group)})")
+        yield Finding(
+            Severity.WARNING,
+            f"the newest store time of {group.group} is {ahead} ({_what_helps(group)})",
+        )
     for replica in group.replicas:
         place = f"{group.group} on {replica.node}"
         if replica.differing_files:
@@ -120,16 +160,30 @@ def _what_helps(group: pb.BrokerGroupInfo) -> str:
     return command if group.level >= TIME_EPOCH_LEVEL else f"{command}, {needs}"
 
 
-def of_consumer_group(name: str, lag: pb.GroupLagResponse, messages: Limit, age_ms: Limit, *, exact: bool = False) -> list[Finding]:
-    """What a consumer group has still to consume, as one finding; its severity is OK below the limits. `exact`: in milliseconds."""
+def of_consumer_group(
+    name: str, lag: pb.GroupLagResponse, messages: Limit, age_ms: Limit, *, exact: bool = False
+) -> list[Finding]:
+    """What a consumer group has still to consume, as one finding; its severity is OK below the
+    limits. `exact`: in milliseconds."""
     if any(not topic.HasField("lag") for topic in lag.topics):
-        return [Finding(Severity.UNKNOWN, f"the lag of {name} is unknown, because a broker group has no leader")]
+        return [
+            Finding(
+                Severity.UNKNOWN,
+                f"the lag of {name} is unknown, because a broker group has no leader",
+            )
+        ]
     total, oldest = lag_of(lag)
     severity = max(messages.severity(total), age_ms.severity(oldest))
-    age = f", the oldest for {f'{oldest} ms' if exact else units.duration_words(oldest)}" if oldest else ""
+    age = (
+        f", the oldest for {f'{oldest} ms' if exact else units.duration_words(oldest)}"
+        if oldest
+        else ""
+    )
     return [Finding(severity, f"{total} messages wait for {name}{age}")]
 
 
 def lag_of(lag: pb.GroupLagResponse) -> tuple[int, int]:
     """The messages that wait in all topics, and the age of the oldest."""
-    return sum(topic.lag for topic in lag.topics), max((topic.oldest_age_ms for topic in lag.topics), default=0)
+    return sum(topic.lag for topic in lag.topics), max(
+        (topic.oldest_age_ms for topic in lag.topics), default=0
+    )

@@ -1,7 +1,9 @@
-"""Proofs that a message is in a log, and that a log continues an older one, without trusting a node (docs/proof.md).
+"""Proofs that a message is in a log, and that a log continues an older one, without trusting a node
+(docs/proof.md).
 
-`Proof.parse` and `verify` check a proof offline; `fetch` gets one from a cluster; `Witness` follows the checkpoints of a cluster. Trees and
-signed notes themselves are in `proto/proofs/log_tree.py` and `proto/proofs/signed_notes.py`.
+`Proof.parse` and `verify` check a proof offline; `fetch` gets one from a cluster; `Witness` follows
+the checkpoints of a cluster. Trees and signed notes themselves are in `proto/proofs/log_tree.py`
+and `proto/proofs/signed_notes.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Ed25519 as functions of bytes, by the package `cryptography`. It is imported when first used: other commands work without it."""
+"""Ed25519 as functions of bytes, by the package `cryptography`. It is imported when first used:
+other commands work without it."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ SEED_BYTES = 32
 
 
 def _missing() -> BadArgument:
-    return BadArgument("signatures need the package cryptography, which is not installed", "pip install 'ledgermq[proof]'")
+    return BadArgument(
+        "signatures need the package cryptography, which is not installed",
+        "pip install 'ledgermq[proof]'",
+    )
 
 
 def verified(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether the signature of the message was made with the key of these 32 public bytes. Raises BadArgument without `cryptography`."""
+    """Whether the signature of the message was made with the key of these 32 public bytes. Raises
+    BadArgument without `cryptography`."""
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -1,5 +1,5 @@
-"""Reading the files that the commands about proofs take. A file that cannot be opened is a wrong argument; one that is something else is
-Unreadable."""
+"""Reading the files that the commands about proofs take. A file that cannot be opened is a wrong
+argument; one that is something else is Unreadable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _read(path: Path, what: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(file_bytes(path).decode())
     except ValueError as error:
-        raise Unreadable(f"the file {path} is not {what}: {error}", "give the file as it was written") from None
+        raise Unreadable(
+            f"the file {path} is not {what}: {error}", "give the file as it was written"
+        ) from None
 
 
 def read_proof(path: Path) -> Proof:
@@ -53,4 +55,7 @@ def read_receipt(path: Path, row: int) -> log_pb2.Receipt:
     try:
         return receipt_of(found)
     except ValueError as error:
-        raise Unreadable(f"row {row} of {path} is not a receipt: {error}", "give the file that the producer wrote") from None
+        raise Unreadable(
+            f"row {row} of {path} is not a receipt: {error}",
+            "give the file that the producer wrote",
+        ) from None

@@ -23,10 +23,12 @@ class Cluster(Protocol):
         """The broker groups. Raises Unreachable if no node answers."""
 
     def checkpoint(self, broker_group: str, node: str) -> str:
-        """The note that a node shows. Raises Refused (NOT_FOUND: no file of the log is sealed) and Unreachable."""
+        """The note that a node shows. Raises Refused (NOT_FOUND: no file of the log is sealed) and
+        Unreachable."""
 
     def paths(self, broker_group: str, old_size: int, new_size: int) -> Sequence[tuple[bytes, ...]]:
-        """The consistency paths that nodes give, at least one. Raises Refused and Unreachable if none does."""
+        """The consistency paths that nodes give, at least one. Raises Refused and Unreachable if
+        none does."""
 
 
 class Clock(Protocol):

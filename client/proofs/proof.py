@@ -1,7 +1,8 @@
-"""A proof as a value and as a file: one entry of a log, its paths up to a checkpoint, and the checkpoint (docs/format.md).
+"""A proof as a value and as a file: one entry of a log, its paths up to a checkpoint, and the
+checkpoint (docs/format.md).
 
-The file is one JSON object with exactly the fields below. Bytes are base64. Nothing in it is believed: `verifying.py` computes everything
-again from the entry up.
+The file is one JSON object with exactly the fields below. Bytes are base64. Nothing in it is
+believed: `verifying.py` computes everything again from the entry up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Proof:
     def to_json(self) -> str:
         """The content of the proof file."""
         leaf = {name: getattr(self.leaf, name) for name in _FILE[1:5]}
-        since = None if self.since is None else {"size": self.since.size, "path": [_text(each) for each in self.since.path]}
+        since = (
+            None
+            if self.since is None
+            else {"size": self.since.size, "path": [_text(each) for each in self.since.path]}
+        )
         value = {
             "format": FORMAT,
             "version": VERSION,
@@ -87,12 +92,16 @@ class Proof:
         if fields["format"] != FORMAT or _number(fields, "version") != VERSION:
             raise ValueError(f"expected the format {FORMAT}, version {VERSION}")
         leaf = _fields(fields["file"], _FILE, "the file of a proof")
-        since = None if fields["since"] is None else _fields(fields["since"], ("size", "path"), "since")
+        since = (
+            None if fields["since"] is None else _fields(fields["since"], ("size", "path"), "since")
+        )
         if not isinstance(fields["checkpoint"], str):
             raise ValueError("the checkpoint is not a text")
         return cls(
             file_number=_number(leaf, "number"),
-            leaf=FileLeaf(**{name: _number(leaf, name) for name in _FILE[1:5]}, root=_hash(leaf["root"])),
+            leaf=FileLeaf(
+                **{name: _number(leaf, name) for name in _FILE[1:5]}, root=_hash(leaf["root"])
+            ),
             entry=_bytes(fields["entry"]),
             entry_path=_path(fields["entry_path"]),
             log_path=_path(fields["log_path"]),
@@ -103,7 +112,8 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The message in a proven entry. `queue` is the number within the broker group; `body` is as the producer gave it."""
+    """The message in a proven entry. `queue` is the number within the broker group; `body` is as
+    the producer gave it."""
 
     message_id: str | None
     topic: str
@@ -115,7 +125,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What a verified proof says: this message is entry `index` of this log, whose tree is signed."""
+    """What a verified proof says: this message is entry `index` of this log, whose tree is
+    signed."""
 
     message: Message
     index: int

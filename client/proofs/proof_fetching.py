@@ -1,7 +1,7 @@
 """Getting checkpoints and proofs from a running cluster.
 
-Nothing that a node says is believed here either: a proof is checked up to its checkpoint before it is returned. The signatures are left to
-the verifier, who knows whom to trust.
+Nothing that a node says is believed here either: a proof is checked up to its checkpoint before it
+is returned. The signatures are left to the verifier, who knows whom to trust.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ class Shown:
 def each_alone(connection: Connection) -> Iterator[list[AdminCalls]]:
     """The calls to the cluster, and to each of its given endpoints alone."""
     with ExitStack() as stack:
-        own = ({**connection.options, "endpoints": str(address)} for address in connection.addresses)
-        alone = [stack.enter_context(Connection(**options, timeout_s=connection.timeout_s)) for options in own]
+        own = (
+            {**connection.options, "endpoints": str(address)} for address in connection.addresses
+        )
+        alone = [
+            stack.enter_context(Connection(**options, timeout_s=connection.timeout_s))
+            for options in own
+        ]
         yield [AdminCalls(each) for each in (connection, *alone)]
 
 
@@ -48,7 +53,11 @@ def replicas_of(admin: AdminCalls, broker_group: str) -> list[str]:
     for group in admin.cluster_status().groups:
         if group.group == broker_group:
             return replicas_in(group)
-    raise Refused(Code.NOT_FOUND, f"there is no broker group {broker_group}", "see: ledgermq broker-group list")
+    raise Refused(
+        Code.NOT_FOUND,
+        f"there is no broker group {broker_group}",
+        "see: ledgermq broker-group list",
+    )
 
 
 def replicas_in(group: pb.BrokerGroupInfo) -> list[str]:
@@ -64,16 +73,21 @@ def read_shown(node: str, broker_group: str, text: str) -> Shown:
         if checkpoint.log.broker_group != broker_group:
             raise ValueError(f"it is of the log {checkpoint.log}")
     except ValueError as error:
-        raise Refuted(f"REFUTED: node {node} shows no checkpoint of the group {broker_group}: {error}", KEEP) from None
+        raise Refuted(
+            f"REFUTED: node {node} shows no checkpoint of the group {broker_group}: {error}", KEEP
+        ) from None
     return Shown(node, note, checkpoint)
 
 
 def shown_by(admin: AdminCalls, broker_group: str, nodes: Sequence[str]) -> list[Shown]:
-    """The checkpoints of the nodes that answer. Raises the error of the first node if none of them has a checkpoint."""
+    """The checkpoints of the nodes that answer. Raises the error of the first node if none of them
+    has a checkpoint."""
     found, first = [], None
     for node in nodes:
         try:
-            found.append(read_shown(node, broker_group, admin.get_checkpoint(broker_group, node).note))
+            found.append(
+                read_shown(node, broker_group, admin.get_checkpoint(broker_group, node).note)
+            )
         except (Refused, Unreachable) as error:
             first = first or error
     if not found and first is not None:
@@ -82,14 +96,17 @@ def shown_by(admin: AdminCalls, broker_group: str, nodes: Sequence[str]) -> list
 
 
 def agreed(shown: Sequence[Shown]) -> Note:
-    """The checkpoint that most nodes show, the largest of these, with all their signatures. Raises Refuted if two nodes show different
-    trees of the same size."""
+    """The checkpoint that most nodes show, the largest of these, with all their signatures. Raises
+    Refuted if two nodes show different trees of the same size."""
     trees: dict[tuple[str, int], Shown] = {}
     texts: dict[str, list[Shown]] = {}
     for each in shown:
         other = trees.setdefault((str(each.checkpoint.log), each.checkpoint.size), each)
         if other.note.text != each.note.text:
-            what = f"FORK: {other.node} and {each.node} show different trees of {each.checkpoint.size} files of {each.checkpoint.log}"
+            what = (
+                f"FORK: {other.node} and {each.node} show different trees of {each.checkpoint.size}"
+                f" files of {each.checkpoint.log}"
+            )
             raise Refuted(what, KEEP)
         texts.setdefault(each.note.text, []).append(each)
     best = max(texts.values(), key=lambda same: (len(same), same[0].checkpoint.size))
@@ -98,11 +115,15 @@ def agreed(shown: Sequence[Shown]) -> Note:
 
 def merged(notes: Sequence[Note]) -> Note:
     """One note with the signatures of all, each once. All have the same text."""
-    return Note(notes[0].text, tuple(dict.fromkeys(signature for note in notes for signature in note.signatures)))
+    return Note(
+        notes[0].text,
+        tuple(dict.fromkeys(signature for note in notes for signature in note.signatures)),
+    )
 
 
 def first_of(admins: Sequence[AdminCalls], ask: Callable[[AdminCalls], T]) -> T:
-    """The first answer: not every node holds every broker group. Raises the error of the first node if none answers."""
+    """The first answer: not every node holds every broker group. Raises the error of the first node
+    if none answers."""
     first: Refused | Unreachable | None = None
     for admin in admins:
         try:
@@ -113,10 +134,13 @@ def first_of(admins: Sequence[AdminCalls], ask: Callable[[AdminCalls], T]) -> T:
     raise first
 
 
-def fetch(admins: Sequence[AdminCalls], broker_group: str, index: int, since: Checkpoint | None = None) -> Proof:
-    """The proof of an entry, up to the checkpoint that most nodes sign, and with the path from an older checkpoint. Raises Refuted if the
-    nodes contradict each other or their proof is false, and Refused if the entry is not in a sealed file. `admins`: calls to the cluster,
-    and to further endpoints of which some hold the group."""
+def fetch(
+    admins: Sequence[AdminCalls], broker_group: str, index: int, since: Checkpoint | None = None
+) -> Proof:
+    """The proof of an entry, up to the checkpoint that most nodes sign, and with the path from an
+    older checkpoint. Raises Refuted if the nodes contradict each other or their proof is false, and
+    Refused if the entry is not in a sealed file. `admins`: calls to the cluster, and to further
+    endpoints of which some hold the group."""
     note = agreed(shown_by(admins[0], broker_group, replicas_of(admins[0], broker_group)))
     checkpoint = Checkpoint.parse(note.text)
     answer = first_of(admins, lambda admin: admin.prove_entry(broker_group, index, checkpoint.size))
@@ -132,20 +156,30 @@ def fetch(admins: Sequence[AdminCalls], broker_group: str, index: int, since: Ch
     try:
         found, _, _ = check_paths(proof, checkpoint)
     except ValueError as error:
-        raise Refuted(f"REFUTED: the node's proof of entry {index} is false: {error}", KEEP) from None
+        raise Refuted(
+            f"REFUTED: the node's proof of entry {index} is false: {error}", KEEP
+        ) from None
     if found != index:
         raise Refuted(f"REFUTED: the node proves entry {found} instead of entry {index}", KEEP)
     return proof
 
 
 def path_from(admins: Sequence[AdminCalls], old: Checkpoint, new: Checkpoint) -> Since:
-    """The path from an older checkpoint, which is not checked here. Raises Refuted if there can be none, and Refused if no node gives
-    it."""
+    """The path from an older checkpoint, which is not checked here. Raises Refuted if there can be
+    none, and Refused if no node gives it."""
     if old.log != new.log or old.size > new.size:
-        what = f"REFUTED: the log of the older checkpoint is {old.log} with {old.size} sealed files, now it is {new.log} with {new.size}"
+        what = (
+            f"REFUTED: the log of the older checkpoint is {old.log} with {old.size} sealed files,"
+            f" now it is {new.log} with {new.size}"
+        )
         raise Refuted(what, KEEP)
     group = old.log.broker_group
-    return Since(old.size, tuple(first_of(admins, lambda admin: admin.prove_consistency(group, old.size, new.size)).path))
+    return Since(
+        old.size,
+        tuple(
+            first_of(admins, lambda admin: admin.prove_consistency(group, old.size, new.size)).path
+        ),
+    )
 
 
 def leaf_of(leaf: pb.SealedFileLeaf) -> FileLeaf:

@@ -1,4 +1,5 @@
-"""The command `witness`: arguments, the cluster and the clock as the witness asks them, output and exit statuses."""
+"""The command `witness`: arguments, the cluster and the clock as the witness asks them, output and
+exit statuses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ class RunningCluster:
         self._admin, *self._each = admins
 
     def groups(self) -> Sequence[Group]:
-        return [Group(group.group, tuple(replicas_in(group)), group.commit_index) for group in self._admin.cluster_status().groups]
+        return [
+            Group(group.group, tuple(replicas_in(group)), group.commit_index)
+            for group in self._admin.cluster_status().groups
+        ]
 
     def checkpoint(self, broker_group: str, node: str) -> str:
         return self._admin.get_checkpoint(broker_group, node).note
@@ -61,7 +65,8 @@ class WallClock:
 
 
 class Reporter:
-    """Prints what changed since the last round, keeps evidence, and knows the exit status of all that was found."""
+    """Prints what changed since the last round, keeps evidence, and knows the exit status of all
+    that was found."""
 
     def __init__(self, files: WitnessFiles) -> None:
         self._files = files
@@ -72,20 +77,36 @@ class Reporter:
     def tell(self, memories: Sequence[GroupMemory], findings: Sequence[Finding]) -> None:
         for memory in memories:
             latest = memory.latest
-            line = f"{memory.group}: no sealed file yet" if latest is None else f"{latest.log}: {latest.size} sealed files, cosigned"
+            line = (
+                f"{memory.group}: no sealed file yet"
+                if latest is None
+                else f"{latest.log}: {latest.size} sealed files, cosigned"
+            )
             if self._lines.get(memory.group) != line:
                 self._lines[memory.group] = line
                 print(line, flush=True)
         told = set()
         for finding in findings:
             where = (
-                self._files.keep_evidence(finding.kind, finding.broker_group, finding.node, finding.evidence) if finding.evidence else None
+                self._files.keep_evidence(
+                    finding.kind, finding.broker_group, finding.node, finding.evidence
+                )
+                if finding.evidence
+                else None
             )
-            self.status = ExitCode.FAILED if finding.alarm else max(self.status, ExitCode.INCOMPLETE, key=_SEVERITY.index)
+            self.status = (
+                ExitCode.FAILED
+                if finding.alarm
+                else max(self.status, ExitCode.INCOMPLETE, key=_SEVERITY.index)
+            )
             told.add((finding.kind, finding.broker_group, finding.node))
             if (finding.kind, finding.broker_group, finding.node) not in self._told:
                 seen = "" if where is None else f"; evidence: {where}"
-                print(f"{finding.kind.upper()}: {finding.broker_group}: {finding.text}{seen}", file=sys.stderr, flush=True)
+                print(
+                    f"{finding.kind.upper()}: {finding.broker_group}: {finding.text}{seen}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         self._told = told
 
 
@@ -93,11 +114,34 @@ _SEVERITY = (ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.FAILED)
 
 
 @click.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of this witness.")
-@click.option("--keys", type=_FILE, required=True, help="File of the nodes' verifier keys, one a line (ledgermq checkpoint keys).")
-@click.option("--name", "key_name", show_default="ledgermq-witness/HOST", help="Name of the key of this witness, when it is created.")
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of this witness.",
+)
+@click.option(
+    "--keys",
+    type=_FILE,
+    required=True,
+    help="File of the nodes' verifier keys, one a line (ledgermq checkpoint keys).",
+)
+@click.option(
+    "--name",
+    "key_name",
+    show_default="ledgermq-witness/HOST",
+    help="Name of the key of this witness, when it is created.",
+)
 @click.option("--once", is_flag=True, help="One round, for cron.")
-@click.option("--every", "every_s", type=DURATION, default="30s", show_default=True, help="Time between two rounds.")
+@click.option(
+    "--every",
+    "every_s",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Time between two rounds.",
+)
 @click.option(
     "--patience",
     "patience_s",
@@ -112,7 +156,10 @@ _SEVERITY = (ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.FAILED)
     type=DURATION,
     default="24h",
     show_default=True,
-    help="Alarm if nothing new is shown for this long although messages are committed: longer than a log file takes to fill.",
+    help=(
+        "Alarm if nothing new is shown for this long although messages are committed: longer than a"
+        " log file takes to fill."
+    ),
 )
 @cluster_command
 def witness(
@@ -125,29 +172,35 @@ def witness(
     patience_s: float,
     stale_s: float,
 ) -> None:
-    """Follow the checkpoints of a cluster, cosign them, and report when its logs contradict what was seen before.
+    """Follow the checkpoints of a cluster, cosign them, and report when its logs contradict what
+    was seen before.
 
-    Give the endpoints of all nodes: a node that lies is found by what the others say. A tree is accepted if a majority of the group's
-    replicas in the key file has signed it; one that fewer sign for longer than --patience is reported. Run it on a machine that the
-    cluster's operators do not control, and keep DIR. Every accepted checkpoint is a file there, cosigned; evidence of a contradiction is
-    in DIR/evidence. The verifier key of the witness is in DIR/key.pub.
+    Give the endpoints of all nodes: a node that lies is found by what the others say. A tree is
+    accepted if a majority of the group's replicas in the key file has signed it; one that fewer
+    sign for longer than --patience is reported. Run it on a machine that the cluster's operators do
+    not control, and keep DIR. Every accepted checkpoint is a file there, cosigned; evidence of a
+    contradiction is in DIR/evidence. The verifier key of the witness is in DIR/key.pub.
 
     \b
     Examples:
       ledgermq witness --dir witness --keys keys
       ledgermq witness --dir witness --keys keys --once
 
-    Exit status, at the end of the round or after Ctrl-C: 0 nothing found; 1 a fork, a roll-back, a withheld tail or a replaced log;
-    2 some node did not show a checkpoint that counts, or too few have signed it; 3 no node answers; 64 wrong arguments; 65 a file is
-    damaged.
+    Exit status, at the end of the round or after Ctrl-C: 0 nothing found; 1 a fork, a roll-back, a
+    withheld tail or a replaced log; 2 some node did not show a checkpoint that counts, or too few
+    have signed it; 3 no node answers; 64 wrong arguments; 65 a file is damaged.
     """
     trusted = read_keys(keys, None)
     clock = WallClock()
     with (
-        WitnessFiles.open(directory, key_name or f"ledgermq-witness/{socket.gethostname()}") as files,
+        WitnessFiles.open(
+            directory, key_name or f"ledgermq-witness/{socket.gethostname()}"
+        ) as files,
         each_alone(connection) as admins,
     ):
-        follower = Witness(RunningCluster(admins), files, trusted, clock, Limits(patience_s, stale_s))
+        follower = Witness(
+            RunningCluster(admins), files, trusted, clock, Limits(patience_s, stale_s)
+        )
         reporter = Reporter(files)
         if once:
             reporter.tell(*follower.round())
@@ -157,6 +210,8 @@ def witness(
                     try:
                         reporter.tell(*follower.round())
                     except Unreachable as error:
-                        reporter.tell([], [Finding(UNPROVEN, "-", "all", f"no node answers: {error}")])
+                        reporter.tell(
+                            [], [Finding(UNPROVEN, "-", "all", f"no node answers: {error}")]
+                        )
                     clock.sleep(every_s)
     raise SystemExit(reporter.status)

@@ -90,9 +90,15 @@ class Story:
         if violations:
             raise DemoFailure("FIFO order broken: " + "; ".join(violations[:3]))
         if self.ledger.lost:
-            raise DemoFailure(f"{len(self.ledger.lost)} acknowledged messages were never consumed, first {self.ledger.lost[0][0]}")
+            raise DemoFailure(
+                f"{len(self.ledger.lost)} acknowledged messages were never consumed, first"
+                f" {self.ledger.lost[0][0]}"
+            )
         if audit["verdict"] != "PASS":
-            raise DemoFailure(f"audit verdict {audit['verdict']}: {'; '.join(audit['reasons']) or 'see the findings'}")
+            raise DemoFailure(
+                f"audit verdict {audit['verdict']}:"
+                f" {'; '.join(audit['reasons']) or 'see the findings'}"
+            )
         if self.with_console:
             self.stay()
         return str(audit["verdict"])
@@ -104,7 +110,9 @@ class Story:
             self.address = self.nodes.open_console()
             say(f"console: {self.address}")
         for topic, kind in ((NORMAL_TOPIC, "normal"), (FIFO_TOPIC, "fifo")):
-            status, text = self.nodes.run("topic", "create", topic, "--kind", kind, "--queues", str(QUEUES))
+            status, text = self.nodes.run(
+                "topic", "create", topic, "--kind", kind, "--queues", str(QUEUES)
+            )
             if status != 0:
                 raise DemoFailure(f"topic create {topic}: {text.strip()}")
 
@@ -113,12 +121,18 @@ class Story:
             self.ledger.record(fact)
 
     def traffic(self) -> None:
-        """Produce and consume; kill the leader at one third, restart it at two thirds, and wait until everything is consumed."""
-        say(f"publishing {self.messages} flights with the official client, consuming at the same time")
+        """Produce and consume; kill the leader at one third, restart it at two thirds, and wait
+        until everything is consumed."""
+        say(
+            f"publishing {self.messages} flights with the official client, consuming at the same"
+            " time"
+        )
         self.total = self.messages + min(FIFO_MESSAGES, self.messages)
         for role in ("consume", "produce"):
             with undisturbed():
-                self._traffic.append(Traffic(role, self.nodes.endpoints, self.messages, self.work, self.record))
+                self._traffic.append(
+                    Traffic(role, self.nodes.endpoints, self.messages, self.work, self.record)
+                )
         with Screen(self.total) as screen:
             self.wait_for(lambda: len(self.ledger.acknowledged) >= self.total // 3, screen)
             leader, group = self.nodes.leader()
@@ -151,11 +165,16 @@ class Story:
             if now != before:
                 moved, before = time.monotonic(), now
             if time.monotonic() - moved > STALL_S:
-                standstill = f"acknowledged {now[0]}, consumed {now[1]}, resends {self.ledger.resends}"
+                standstill = (
+                    f"acknowledged {now[0]}, consumed {now[1]}, resends {self.ledger.resends}"
+                )
                 raise DemoFailure(f"no progress for {STALL_S:.0f} s: {standstill}")
             for traffic in self._traffic:
                 if traffic.process.poll() not in (None, 0):
-                    raise DemoFailure(f"the official client's process ended with {traffic.process.returncode}; see *.log")
+                    raise DemoFailure(
+                        f"the official client's process ended with {traffic.process.returncode};"
+                        " see *.log"
+                    )
             time.sleep(0.1)
 
     def check_order(self) -> list[str]:
@@ -164,7 +183,9 @@ class Story:
         status, text = self.nodes.run("peek", "--topic", FIFO_TOPIC, "--max", "100000", "--json")
         if status != 0:
             raise DemoFailure(f"peek {FIFO_TOPIC}: {text.strip()}")
-        return order_violations([json.loads(line) for line in text.splitlines()], self.ledger, FIFO_TOPIC)
+        return order_violations(
+            [json.loads(line) for line in text.splitlines()], self.ledger, FIFO_TOPIC
+        )
 
     def stop(self) -> None:
         for traffic in self._traffic:
@@ -173,7 +194,8 @@ class Story:
         self.nodes.stop()
 
     def audit(self) -> dict[str, Any]:
-        """The Spark audit over the three stopped data directories; its progress is passed on to stderr."""
+        """The Spark audit over the three stopped data directories; its progress is passed on to
+        stderr."""
         say("auditing the three replicas with Spark")
         directories = [str(self.nodes.data / f"n{k}") for k in (1, 2, 3)]
         done = subprocess.run(
@@ -201,7 +223,10 @@ class Story:
             ("lost", str(len(ledger.lost))),
             ("time without a leader", "unknown" if gap is None else f"{gap:.2f} s"),
         ]
-        rows += [(f"audit {replica['replica']}", str(replica["verdict"])) for replica in audit["replicas"]]
+        rows += [
+            (f"audit {replica['replica']}", str(replica["verdict"]))
+            for replica in audit["replicas"]
+        ]
         for row in rows:
             table.add_row(*row)
         Console().print(table)
@@ -227,7 +252,9 @@ class Story:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--messages", type=int, default=20000)
-    parser.add_argument("--console", action="store_true", help="Open the console, and stay until Ctrl-C.")
+    parser.add_argument(
+        "--console", action="store_true", help="Open the console, and stay until Ctrl-C."
+    )
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="ledgermq-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,4 +1,5 @@
-"""The demo's nodes: started with `ledgermq up`, one of them killed and restarted, all of them stopped at the end."""
+"""The demo's nodes: started with `ledgermq up`, one of them killed and restarted, all of them
+stopped at the end."""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ class DemoFailure(Exception):
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Delay interrupts until the end of the block: a started process must be registered for the shutdown before an exception can be raised.
+    """Delay interrupts until the end of the block: a started process must be registered for the
+    shutdown before an exception can be raised.
 
     A blocked signal mask would do the same here, but the started process would inherit it.
     """
     arrived: list[int] = []
-    former = {number: signal.signal(number, lambda got, _: arrived.append(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {
+        number: signal.signal(number, lambda got, _: arrived.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -46,14 +51,20 @@ START_ATTEMPTS = 3
 
 
 def free_base_port(among: Sequence[int] = BASE_PORTS) -> int:
-    """A base port P of these such that P, P+1000, P+2000 and P+3000 and their neighbours are free (the ports of `ledgermq up`).
+    """A base port P of these such that P, P+1000, P+2000 and P+3000 and their neighbours are free
+    (the ports of `ledgermq up`).
 
-    A random one, not the first: two programs that search at the same time should not find the same one.
+    A random one, not the first: two programs that search at the same time should not find the same
+    one.
     """
     for base in random.sample(among, len(among)):
         probes = [socket.socket() for _ in range(4 * NODES)]
         try:
-            for probe, port in zip(probes, (base + 1000 * kind + node for kind in range(4) for node in range(NODES)), strict=True):
+            for probe, port in zip(
+                probes,
+                (base + 1000 * kind + node for kind in range(4) for node in range(NODES)),
+                strict=True,
+            ):
                 probe.bind(("127.0.0.1", port))
             return base
         except OSError:
@@ -79,9 +90,11 @@ class Nodes:
         return ";".join(f"127.0.0.1:{self.base_port + k}" for k in range(NODES))
 
     def start(self, ready: Callable[[], None]) -> None:
-        """Start the nodes; returns when `up` reports that every node is ready and every group has a leader.
+        """Start the nodes; returns when `up` reports that every node is ready and every group has a
+        leader.
 
-        If another program takes a port between the search and its use, the start is repeated with other ports.
+        If another program takes a port between the search and its use, the start is repeated with
+        other ports.
         """
         for _ in range(START_ATTEMPTS):
             self.base_port = free_base_port()
@@ -90,13 +103,26 @@ class Nodes:
                 return
             if status != PORT_TAKEN:
                 break
-        raise DemoFailure(f"the cluster did not start (exit status {status}); see up.log and data/n*/node.log")
+        raise DemoFailure(
+            f"the cluster did not start (exit status {status}); see up.log and data/n*/node.log"
+        )
 
     def _up(self, ready: Callable[[], None]) -> int | None:
         """None if it runs, otherwise its exit status."""
-        command = [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)]
+        command = [
+            *LEDGERMQ,
+            "up",
+            "--nodes",
+            str(NODES),
+            "--data",
+            str(self.data),
+            "--base-port",
+            str(self.base_port),
+        ]
         with undisturbed():
-            up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
+            up = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
+            )
             self._processes.append(up)
         assert up.stdout is not None
         for line in up.stdout:
@@ -108,13 +134,18 @@ class Nodes:
     def run(self, *arguments: str) -> tuple[int, str]:
         """One `ledgermq` command against this cluster: exit status and stdout."""
         environment = {**os.environ, "LEDGERMQ_ENDPOINTS": self.endpoints}
-        done = subprocess.run([*LEDGERMQ, *arguments], capture_output=True, text=True, env=environment, timeout=120)
+        done = subprocess.run(
+            [*LEDGERMQ, *arguments], capture_output=True, text=True, env=environment, timeout=120
+        )
         return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
     def json(self, *arguments: str) -> Any:
         status, text = self.run(*arguments, "--json")
         if status != 0:
-            raise DemoFailure(f"ledgermq {' '.join(arguments)}: {text.strip().splitlines()[-1] if text.strip() else status}")
+            raise DemoFailure(
+                f"ledgermq {' '.join(arguments)}:"
+                f" {text.strip().splitlines()[-1] if text.strip() else status}"
+            )
         return json.loads(text)
 
     def leader(self) -> tuple[str, str]:
@@ -130,7 +161,11 @@ class Nodes:
         own = ["--set", f"node={node}", "--set", f"data={self.data / node}"]
         command = [*LEDGERMQ, "serve", "--config", str(self.data / "cluster.yaml"), *own]
         with undisturbed():
-            self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
+            self._processes.append(
+                subprocess.Popen(
+                    command, stdout=self._log, stderr=self._log, start_new_session=True
+                )
+            )
 
     def resume(self) -> None:
         """Start the stopped nodes again, at the same addresses."""
@@ -138,14 +173,19 @@ class Nodes:
             raise DemoFailure(f"the cluster did not start again (exit status {status}); see up.log")
 
     def open_console(self) -> str:
-        """Start the console of these nodes; returns its address. It runs until `close_console`, also while no node does."""
+        """Start the console of these nodes; returns its address. It runs until `close_console`,
+        also while no node does."""
         command = [*LEDGERMQ, "console", "--listen", "127.0.0.1:0", "--endpoints", self.endpoints]
         with undisturbed():
-            self._console = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
+            self._console = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
+            )
         assert self._console.stdout is not None
         line = self._console.stdout.readline().decode().strip()
         if not line.startswith("ready: console="):
-            raise DemoFailure(f"the console did not start (exit status {self._console.wait()}); see up.log")
+            raise DemoFailure(
+                f"the console did not start (exit status {self._console.wait()}); see up.log"
+            )
         return line.removeprefix("ready: console=")
 
     def close_console(self) -> None:
@@ -172,10 +212,26 @@ class Nodes:
 class Traffic:
     """One process of the official client; its JSON lines are passed to `record`."""
 
-    def __init__(self, role: str, endpoints: str, messages: int, work: Path, record: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        role: str,
+        endpoints: str,
+        messages: int,
+        work: Path,
+        record: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._errors = (work / f"{role}.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "examples.flights.traffic", role, "--endpoints", endpoints, "--messages", str(messages)],
+            [
+                sys.executable,
+                "-m",
+                "examples.flights.traffic",
+                role,
+                "--endpoints",
+                endpoints,
+                "--messages",
+                str(messages),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -191,7 +247,8 @@ class Traffic:
             record(json.loads(line))
 
     def tell(self, line: str) -> None:
-        """Write one line to the process's stdin; a process that has ended shows by its exit status."""
+        """Write one line to the process's stdin; a process that has ended shows by its exit
+        status."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line.encode() + b"\n")

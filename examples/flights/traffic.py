@@ -1,7 +1,8 @@
-"""The unmodified official RocketMQ Python client in its own process: `python -m examples.flights.traffic ROLE …`.
+"""The unmodified official RocketMQ Python client in its own process: `python -m
+examples.flights.traffic ROLE …`.
 
-Every event is printed to stdout as one JSON line, and judged elsewhere; this module decides nothing. Times are CLOCK_MONOTONIC seconds,
-which all processes of a machine share.
+Every event is printed to stdout as one JSON line, and judged elsewhere; this module decides
+nothing. Times are CLOCK_MONOTONIC seconds, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+from rocketmq import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
 
 from examples.flights.data import Flight, flights
 
@@ -50,7 +58,8 @@ def configuration(endpoints: str) -> ClientConfiguration:
 
 
 class Sender:
-    """Keeps at most WINDOW sends in flight. A failed send is repeated, so only `OrderedSends` keeps an order."""
+    """Keeps at most WINDOW sends in flight. A failed send is repeated, so only `OrderedSends` keeps
+    an order."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -59,7 +68,8 @@ class Sender:
         self._idle = threading.Condition()
 
     def submit(self, flight: Flight, topic: str, then: Callable[[], None] = lambda: None) -> None:
-        """Send one flight; `then` runs after its acknowledgement. Blocks while the window is full."""
+        """Send one flight; `then` runs after its acknowledgement. Blocks while the window is
+        full."""
         with self._idle:
             self._open += 1
         self._slots.acquire()
@@ -76,12 +86,20 @@ class Sender:
         started = time.monotonic()
         try:
             future = self._producer.send_async(message)
-        except Exception as error:  # the client raises plain Exception if it has no route; the demo sends again
+        # the client raises plain Exception if it has no route; the demo sends again
+        except Exception as error:
             self._again(flight, topic, then, error)
             return
         future.add_done_callback(lambda done: self._finished(done, flight, topic, then, started))
 
-    def _finished(self, done: Future[Any], flight: Flight, topic: str, then: Callable[[], None], started: float) -> None:
+    def _finished(
+        self,
+        done: Future[Any],
+        flight: Flight,
+        topic: str,
+        then: Callable[[], None],
+        started: float,
+    ) -> None:
         error = done.exception()
         if error is not None:
             self._again(flight, topic, then, error)
@@ -103,8 +121,15 @@ class Sender:
             self._open -= 1
             self._idle.notify_all()
 
-    def _again(self, flight: Flight, topic: str, then: Callable[[], None], error: BaseException) -> None:
-        emit(fact="resend", number=flight.number, topic=topic, error=f"{type(error).__name__}: {error}"[:200])
+    def _again(
+        self, flight: Flight, topic: str, then: Callable[[], None], error: BaseException
+    ) -> None:
+        emit(
+            fact="resend",
+            number=flight.number,
+            topic=topic,
+            error=f"{type(error).__name__}: {error}"[:200],
+        )
         threading.Timer(0.1, self._attempt, (flight, topic, then)).start()
 
     def wait(self) -> None:
@@ -113,7 +138,8 @@ class Sender:
 
 
 class OrderedSends:
-    """Sends the flights of each tail number one at a time, so that their send order is well defined."""
+    """Sends the flights of each tail number one at a time, so that their send order is well
+    defined."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -139,7 +165,8 @@ class OrderedSends:
             waiting.popleft()
             following = waiting[0] if waiting else None
         if following is not None:
-            # The callback runs on the client's own loop, where waiting for a free slot would stop the client.
+            # The callback runs on the client's own loop, where waiting for a free slot would stop
+            # the client.
             threading.Thread(target=self._send, args=(following,), daemon=True).start()
 
     def wait(self) -> None:
@@ -153,7 +180,8 @@ class OrderedSends:
 
 
 def produce(endpoints: str, count: int) -> None:
-    """Send all flights to the normal topic, and the first ones with a tail number also to the FIFO topic."""
+    """Send all flights to the normal topic, and the first ones with a tail number also to the FIFO
+    topic."""
     producer = Producer(configuration(endpoints), (NORMAL_TOPIC, FIFO_TOPIC))
     producer.startup()
     sender = Sender(producer)
@@ -161,7 +189,8 @@ def produce(endpoints: str, count: int) -> None:
     fifo_left = FIFO_MESSAGES
     for flight in flights(count):
         if flight.number == count - count // RESERVE:
-            # Even in a short run some sends must begin after the leader's death. The parent sends this line then; in a long run, long ago.
+            # Even in a short run some sends must begin after the leader's death. The parent sends
+            # this line then; in a long run, long ago.
             sys.stdin.readline()
         sender.submit(flight, NORMAL_TOPIC)
         if flight.tail_number is not None and fifo_left:
@@ -178,9 +207,14 @@ def consume(endpoints: str) -> None:
     pool = ThreadPoolExecutor(ACK_THREADS)
     workers = []
     for topic, threads in ((NORMAL_TOPIC, RECEIVE_THREADS), (FIFO_TOPIC, 1)):
-        consumer = SimpleConsumer(configuration(endpoints), f"demo-{topic}", {topic: FilterExpression()}, await_duration=2)
+        consumer = SimpleConsumer(
+            configuration(endpoints), f"demo-{topic}", {topic: FilterExpression()}, await_duration=2
+        )
         consumer.startup()
-        workers += [threading.Thread(target=receive_loop, args=(consumer, topic, pool, stop), daemon=True) for _ in range(threads)]
+        workers += [
+            threading.Thread(target=receive_loop, args=(consumer, topic, pool, stop), daemon=True)
+            for _ in range(threads)
+        ]
     for worker in workers:
         worker.start()
     sys.stdin.read()
@@ -192,16 +226,21 @@ def consume(endpoints: str) -> None:
 def acknowledge(consumer: SimpleConsumer, message: Message) -> None:
     try:
         consumer.ack(message)
-    except Exception as error:  # the lease expires and the message is delivered again: a duplicate, never a loss
+    # the lease expires and the message is delivered again: a duplicate, never a loss
+    except Exception as error:
         emit(fact="ack-error", error=f"{type(error).__name__}: {error}"[:200])
 
 
-def receive_loop(consumer: SimpleConsumer, topic: str, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
-    """Receive a batch, report it, acknowledge its messages concurrently, and wait for them, so that no backlog forms."""
+def receive_loop(
+    consumer: SimpleConsumer, topic: str, pool: ThreadPoolExecutor, stop: threading.Event
+) -> None:
+    """Receive a batch, report it, acknowledge its messages concurrently, and wait for them, so that
+    no backlog forms."""
     while not stop.is_set():
         try:
             messages = consumer.receive(32, INVISIBLE_S)
-        except Exception as error:  # after any error while a node is down, the next receive tries again
+        # after any error while a node is down, the next receive tries again
+        except Exception as error:
             emit(fact="receive-error", error=f"{type(error).__name__}: {error}"[:200])
             stop.wait(0.2)
             continue

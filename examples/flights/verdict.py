@@ -1,4 +1,5 @@
-"""The recorded events of the demo, and the conclusions from them. Pure bookkeeping: no process, no socket, no clock."""
+"""The recorded events of the demo, and the conclusions from them. Pure bookkeeping: no process, no
+socket, no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 @dataclass
 class Ledger:
-    """Every event of one run. A message is identified by (id, body digest), because counts alone prove nothing."""
+    """Every event of one run. A message is identified by (id, body digest), because counts alone
+    prove nothing."""
 
     sent: int = 0
     resends: int = 0
@@ -24,7 +26,9 @@ class Ledger:
         if kind == "ack":
             self.acknowledged[fact["id"], fact["digest"]] = fact
             after = self.killed_at is not None and fact["started"] > self.killed_at
-            if after and (self.first_ack_after_kill is None or fact["acked"] < self.first_ack_after_kill):
+            if after and (
+                self.first_ack_after_kill is None or fact["acked"] < self.first_ack_after_kill
+            ):
                 self.first_ack_after_kill = fact["acked"]
         elif kind == "got":
             key = (fact["id"], fact["digest"])
@@ -41,7 +45,8 @@ class Ledger:
 
     @property
     def duplicates(self) -> int:
-        """Deliveries beyond the first of a message, plus additional stored copies of sends that were repeated after an error."""
+        """Deliveries beyond the first of a message, plus additional stored copies of sends that
+        were repeated after an error."""
         again = sum(times - 1 for times in self.consumed.values())
         return again + sum(1 for key in self.consumed if key not in self.acknowledged)
 
@@ -55,8 +60,9 @@ class Ledger:
 def order_violations(stored: list[dict[str, Any]], ledger: Ledger, topic: str) -> list[str]:
     """Message groups of the FIFO topic that are in more than one queue or out of send order.
 
-    `stored` is the output of `ledgermq peek`, queue by queue in offset order. A repeated send may follow its first copy, but never precede
-    an earlier flight: the first copies of each group must be in ascending order.
+    `stored` is the output of `ledgermq peek`, queue by queue in offset order. A repeated send may
+    follow its first copy, but never precede an earlier flight: the first copies of each group must
+    be in ascending order.
     """
     wrong = []
     queues: dict[str, set[int]] = {}

@@ -1,4 +1,5 @@
-"""Administration of a cluster with LedgerMQ's own client: topics, consumer groups, lag, and the events of a message."""
+"""Administration of a cluster with LedgerMQ's own client: topics, consumer groups, lag, and the
+events of a message."""
 
 import os
 import sys
@@ -11,7 +12,10 @@ def main() -> None:
         admin = Admin(connection)
 
         status = admin.status()
-        print(f"the cluster is {status.health}; leaders:", {group.name: group.leader for group in status.groups})
+        print(
+            f"the cluster is {status.health}; leaders:",
+            {group.name: group.leader for group in status.groups},
+        )
 
         # Succeeds if the topic exists with the same settings, so a program may start with this.
         topic = admin.create_topic("invoices", queues=4)
@@ -21,7 +25,13 @@ def main() -> None:
         for lag in admin.lag("archive", topic="invoices"):
             # None means unknown: a broker group without a leader cannot report.
             print(f"{lag.topic}: {'?' if lag.lag is None else lag.lag} messages wait for archive")
-        print("reads on at", {cursor.queue: cursor.cursor for cursor in admin.reset("archive", "invoices", "earliest")})
+        print(
+            "reads on at",
+            {
+                cursor.queue: cursor.cursor
+                for cursor in admin.reset("archive", "invoices", "earliest")
+            },
+        )
 
         for message in admin.peek("invoices", limit=1):
             print(admin.why_not_delivered(message.message_id, "archive").answer)

@@ -16,8 +16,13 @@ async def main() -> None:
         topics = await asyncio.gather(*(admin.create_topic(name, queues=2) for name in names))
         print("created", [topic.name for topic in topics])
 
-        status, clients, groups = await asyncio.gather(admin.status(), admin.clients(), admin.groups())
-        print(f"{len(status.nodes)} nodes, {len(clients.clients)} clients, {len(groups)} consumer groups")
+        status, clients, groups = await asyncio.gather(
+            admin.status(), admin.clients(), admin.groups()
+        )
+        print(
+            f"{len(status.nodes)} nodes, {len(clients.clients)} clients, {len(groups)} consumer"
+            " groups"
+        )
 
         await asyncio.gather(*(admin.delete_topic(name) for name in names))
 

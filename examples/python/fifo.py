@@ -1,9 +1,19 @@
-"""Messages of one message group are delivered in the order in which they were sent, one at a time."""
+"""Messages of one message group are delivered in the order in which they were sent, one at a
+time."""
 
 import os
 import threading
 
-from rocketmq import ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener, Producer, PushConsumer
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+)
 
 TOPIC, GROUP, COUNT = "steps", "workers", 12
 cluster = ClientConfiguration(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081"), Credentials())

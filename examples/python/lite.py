@@ -1,4 +1,5 @@
-"""Lite topics: streams under one parent topic that need not be created. A consumer names the ones that it reads."""
+"""Lite topics: streams under one parent topic that need not be created. A consumer names the ones
+that it reads."""
 
 import os
 import time
@@ -16,9 +17,11 @@ while True:
         consumer.subscribe_lite("room-42")
         break
     except LiteSubscriptionQuotaExceededException:
-        # The quota arrives with the server's settings, and this release of the client does not wait for them.
+        # The quota arrives with the server's settings, and this release of the client does not wait
+        # for them.
         time.sleep(0.1)
-# This release of the client sends the letters of the name. Sending the whole set, here and then every 30 s by the client, corrects that.
+# This release of the client sends the letters of the name. Sending the whole set, here and then
+# every 30 s by the client, corrects that.
 consumer.subscribe_lite_all()
 
 producer = Producer(cluster, (TOPIC,))

@@ -2,7 +2,14 @@
 
 import os
 
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+from rocketmq import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
 
 TOPIC = "orders"
 cluster = ClientConfiguration(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081"), Credentials())
@@ -23,7 +30,13 @@ consumer.startup()
 left = 2
 while left:
     for received in consumer.receive(10, 30):
-        print("received", received.body.decode(), received.tag, received.keys, dict(received.properties))
+        print(
+            "received",
+            received.body.decode(),
+            received.tag,
+            received.keys,
+            dict(received.properties),
+        )
         consumer.ack(received)
         left -= 1
 consumer.shutdown()

@@ -1,9 +1,19 @@
-"""A listener that is called for each message. A message that it fails to process is redelivered after the group's retry delay."""
+"""A listener that is called for each message. A message that it fails to process is redelivered
+after the group's retry delay."""
 
 import os
 import threading
 
-from rocketmq import ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener, Producer, PushConsumer
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+)
 
 TOPIC, COUNT = "orders", 5
 cluster = ClientConfiguration(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081"), Credentials())

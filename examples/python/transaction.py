@@ -1,4 +1,5 @@
-"""Half messages: invisible until they are committed. The broker checks transactions that the producer leaves undecided."""
+"""Half messages: invisible until they are committed. The broker checks transactions that the
+producer leaves undecided."""
 
 import os
 

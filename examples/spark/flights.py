@@ -1,4 +1,5 @@
-"""A topic as a Spark table, a stream and a sink: `python examples/spark/flights.py`, with a running cluster (`ledgermq up`).
+"""A topic as a Spark table, a stream and a sink: `python examples/spark/flights.py`, with a running
+cluster (`ledgermq up`).
 
 Needs `ledgermq[spark]`. LEDGERMQ_ENDPOINTS names the cluster, by default 127.0.0.1:8081.
 """
@@ -31,20 +32,35 @@ def main() -> None:
     rows.write.format("ledgermq").options(**flights, writeId="flights-1").mode("append").save()
 
     spark.read.format("ledgermq").options(**flights).load().createOrReplaceTempView("flights")
-    spark.sql(
-        """
+    spark.sql("""
         SELECT tag, count(*) AS messages, avg(cast(properties['delay'] AS int)) AS delay, count(DISTINCT queue) AS queues
         FROM flights GROUP BY tag ORDER BY tag
-        """
-    ).show()
+        """).show()
 
-    # Copy the late flights to another topic, each exactly once: everything that exists now, then stop.
+    # Copy the late flights to another topic, each exactly once: everything that exists now, then
+    # stop.
     with tempfile.TemporaryDirectory() as checkpoint:
-        stream = spark.readStream.format("ledgermq").options(**flights, maxMessagesPerTrigger="4000").load()
-        late = stream.where("cast(properties['delay'] AS int) > 90").select("body", "tag", "properties")
-        writer = late.writeStream.format("ledgermq").options(endpoints=ENDPOINTS, topic="spark-late")
-        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
-    print("late:", spark.read.format("ledgermq").options(endpoints=ENDPOINTS, topic="spark-late", columns="offset").load().count())
+        stream = (
+            spark.readStream.format("ledgermq")
+            .options(**flights, maxMessagesPerTrigger="4000")
+            .load()
+        )
+        late = stream.where("cast(properties['delay'] AS int) > 90").select(
+            "body", "tag", "properties"
+        )
+        writer = late.writeStream.format("ledgermq").options(
+            endpoints=ENDPOINTS, topic="spark-late"
+        )
+        writer.option("checkpointLocation", checkpoint).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+    print(
+        "late:",
+        spark.read.format("ledgermq")
+        .options(endpoints=ENDPOINTS, topic="spark-late", columns="offset")
+        .load()
+        .count(),
+    )
     spark.stop()
 
 

@@ -1,10 +1,11 @@
-"""Flush policies: how soon a message must be durable, and when bytes that no caller waits for are synced. See docs/architecture.md,
-Durability.
+"""Flush policies: how soon a message must be durable, and when bytes that no caller waits for are
+synced. See docs/architecture.md, Durability.
 
-Pure values and arithmetic. Under every policy, commit means durable on a majority (in an HA group: on every member of the in-sync set). A
-durability class only decides what an acknowledgement waits for, and so how long a sync may wait. Three classes exist: `durable` (commit),
-`memory` (held in memory by a majority, up to the replicated index), and `master`, which in HA groups with `ack: async` replaces the others
-for every topic that does not ask for `high` itself.
+Pure values and arithmetic. Under every policy, commit means durable on a majority (in an HA group:
+on every member of the in-sync set). A durability class only decides what an acknowledgement waits
+for, and so how long a sync may wait. Three classes exist: `durable` (commit), `memory` (held in
+memory by a majority, up to the replicated index), and `master`, which in HA groups with `ack:
+async` replaces the others for every topic that does not ask for `high` itself.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class Durability(str, Enum):
     """The class of an acknowledgement, as clients read it."""
 
     DURABLE = "durable"
-    """Committed: on stable storage on a majority, or, in an HA group, on every member of the in-sync set."""
+    """Committed: on stable storage on a majority, or, in an HA group, on every member of the
+    in-sync set."""
     MASTER = "master"
-    """On stable storage on the master alone. The message is lost if another master takes over before a slave has it. It is committed later,
-    like every other message."""
+    """On stable storage on the master alone. The message is lost if another master takes over
+    before a slave has it. It is committed later, like every other message."""
     MEMORY = "memory"
-    """Held in memory by a majority of processes. The message may be lost until it is committed, as every message is later."""
+    """Held in memory by a majority of processes. The message may be lost until it is committed, as
+    every message is later."""
 
     @property
     def early(self) -> bool:
@@ -55,13 +58,17 @@ _BY_TOPIC = {
 
 
 def policy_of(group_policy: FlushPolicy, topic: TopicDurability) -> FlushPolicy:
-    """The flush policy of a topic: its own attribute, if set, overrides the policy of its broker group."""
+    """The flush policy of a topic: its own attribute, if set, overrides the policy of its broker
+    group."""
     return _BY_TOPIC.get(topic, group_policy)
 
 
-def durability_of(group_policy: FlushPolicy, topic: TopicDurability, priority: int, *, alone: bool = False) -> Durability:
-    """The durability class of one message; `priority` is −1 without one. `alone`: the master of an HA group acknowledges alone. It syncs at
-    once, so no class there is weaker than `MASTER`, and only messages that ask for more wait for the commit."""
+def durability_of(
+    group_policy: FlushPolicy, topic: TopicDurability, priority: int, *, alone: bool = False
+) -> Durability:
+    """The durability class of one message; `priority` is −1 without one. `alone`: the master of an
+    HA group acknowledges alone. It syncs at once, so no class there is weaker than `MASTER`, and
+    only messages that ask for more wait for the commit."""
     policy = policy_of(group_policy, topic)
     weaker = Durability.MASTER if alone else Durability.MEMORY
     if policy is FlushPolicy.HYBRID:
@@ -75,7 +82,8 @@ _BY_STRENGTH = (Durability.MEMORY, Durability.MASTER, Durability.DURABLE)
 
 
 def strongest(classes: Iterable[Durability]) -> Durability:
-    """The class of a call with several messages: all of them get the strongest class that one of them needs."""
+    """The class of a call with several messages: all of them get the strongest class that one of
+    them needs."""
     return max(classes, key=_BY_STRENGTH.index)
 
 
@@ -88,8 +96,8 @@ def weakest(classes: Iterable[Durability]) -> Durability:
 class LazySync:
     """How long bytes that only `memory` messages brought may stay unsynced.
 
-    They are synced after `interval_ns` if there are at least `least_bytes`, and after `thorough_ns` in any case. RocketMQ's asynchronous
-    flush has the same three settings.
+    They are synced after `interval_ns` if there are at least `least_bytes`, and after `thorough_ns`
+    in any case. RocketMQ's asynchronous flush has the same three settings.
     """
 
     interval_ns: int = 500 * MS

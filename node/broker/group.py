@@ -1,21 +1,27 @@
-"""One broker group on one node: the turn that drives its replicator, its derived state and its leader's decisions.
+"""One broker group on one node: the turn that drives its replicator, its derived state and its
+leader's decisions.
 
-Plain synchronous code: everything in a turn is a function of its arguments and of what the ports return. The order of a turn: inputs of the
-replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed entries applied; answers. The
-turn repeats this until nothing changes, so that a message committed in this turn reaches a waiting Receive in the same turn.
+Plain synchronous code: everything in a turn is a function of its arguments and of what the ports
+return. The order of a turn: inputs of the replicator; its role; calls decided against the log's
+end; one batch proposed; `Replicator.take`; committed entries applied; answers. The turn repeats
+this until nothing changes, so that a message committed in this turn reaches a waiting Receive in
+the same turn.
 
-A turn runs only the stages that its events can have changed. Every event goes to the replicator, and `take` carries out what that decided.
-The decisions (leases, calls, plans, timers, reads) run only
+A turn runs only the stages that its events can have changed. Every event goes to the replicator,
+and `take` carries out what that decided. The decisions (leases, calls, plans, timers, reads) run
+only
 
     with calls             they are what is to be decided
     without any input      the turn is for the time, which may end leases, polls and handovers
     after an apply         applied entries answer calls, wake Receives and unlock messages; one that finds no space refuses reads
-    after a change of role or of the number of replicas that are missing in sync, or an answer to a question of `Reads`
+    after a change of role or of the number of replicas that are missing in sync, or an answer to a
+    question of `Reads`
     from `_due_ns` on      something was due, or was left over from the turn before
 
-So a packet or a sync that moves neither commit nor role costs no decision. Invariant: before `_due_ns`, running the decisions without one
-of these events would change nothing. Each turn that runs them computes `_due_ns` and `_wake_ns` anew. If the replicator has nothing to give
-out either, the turn ends behind its inputs (`_calm_until`).
+So a packet or a sync that moves neither commit nor role costs no decision. Invariant: before
+`_due_ns`, running the decisions without one of these events would change nothing. Each turn that
+runs them computes `_due_ns` and `_wake_ns` anew. If the replicator has nothing to give out either,
+the turn ends behind its inputs (`_calm_until`).
 """
 
 from __future__ import annotations
@@ -59,22 +65,25 @@ from ledgermq.raft.quorum import majority
 from ledgermq.storage.files.errors import NoSpace
 
 _PASSES_PER_TURN = 16
-# A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.
+# A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small
+# messages takes some 15 ms.
 _APPLY_BYTES_PER_TURN = 1 << 20
 _RETRY_NS = 100_000_000
 _SETTLING_NS = 1_000_000_000
 UNCONFIRMED_MAX = 1 << 20
-"""How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not yet applied are kept in memory."""
+"""How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not
+yet applied are kept in memory."""
 
 
 @dataclass(slots=True)
 class TurnOutput:
-    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and run the next turn by `wake_at_ns`. The
-    hosts of the group may add packets and bring the next turn forward.
+    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`,
+    and run the next turn by `wake_at_ns`. The hosts of the group may add packets and bring the next
+    turn forward.
 
-    `view` is None if nothing visible from outside has changed. `hold_calls`: calls that arrive during a sync can wait for its end, because
-    none of them could be answered before the next sync. `open_batches`: how many batches that this replica appended as leader are not
-    committed.
+    `view` is None if nothing visible from outside has changed. `hold_calls`: calls that arrive
+    during a sync can wait for its end, because none of them could be answered before the next sync.
+    `open_batches`: how many batches that this replica appended as leader are not committed.
     """
 
     done: list[Done]
@@ -89,7 +98,8 @@ class TurnOutput:
     hides_view: bool = False
     """The last view is no longer valid, because this replica does not run."""
     tier_fetches: tuple[TierFetch, ...] = ()
-    """Messages to fetch from the object store; each fetch is answered by a `TierFetched` call, also if it fails."""
+    """Messages to fetch from the object store; each fetch is answered by a `TierFetched` call, also
+    if it fails."""
 
 
 class Group:
@@ -98,7 +108,14 @@ class Group:
     leader_type: type[Leader] = Leader
     member_records_type: type[MemberRecords] = MemberRecords
 
-    def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
+    def __init__(
+        self,
+        group: str,
+        node: str,
+        replicator: Replicator,
+        machine: Machine,
+        settings: LeaderSettings,
+    ) -> None:
         self.group = group
         self.node = node
         self.replicator = replicator
@@ -116,11 +133,13 @@ class Group:
         self._acks_async = settings.ha.ack_async
         self._led_since_ns = 0
         self._due_ns = 0
-        """Before this time the decisions have nothing to do, unless a call is taken, an entry applied, or the role changes."""
+        """Before this time the decisions have nothing to do, unless a call is taken, an entry
+        applied, or the role changes."""
         self._wake_ns = NEVER_NS
         """When the decisions need the next turn."""
         self._missing_isr = 0
-        """How many more replicas must be in sync before the master can commit anything, as of this turn."""
+        """How many more replicas must be in sync before the master can commit anything, as of this
+        turn."""
         self._holds_calls = True
         """See `_may_hold_calls`."""
         self._term_start: int | None = None
@@ -139,7 +158,8 @@ class Group:
         """The entries applied last, kept while a reader follows the end of the log."""
         self._followers = 0
         self._policies_of: object = None
-        """The topics for which it is known whether every one waits for the commit; and whether that is so."""
+        """The topics for which it is known whether every one waits for the commit; and whether that
+        is so."""
         self._all_durable = True
         self._writes_refused = False
 
@@ -151,8 +171,8 @@ class Group:
         packets: Sequence[tuple[str, PeerPacket]] = (),
         synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
     ) -> TurnOutput:
-        """Run one turn: take in the inputs, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord, on which the
-        node must stop."""
+        """Run one turn: take in the inputs, decide, replicate, apply. Raises Fenced, storage errors
+        and UnknownControlRecord, on which the node must stop."""
         replicator, leader = self.replicator, self.leader
         self.left_behind = None
         for ticket, error in synced:
@@ -165,13 +185,18 @@ class Group:
         if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
             return TurnOutput([], [], None, wake_ns, None, self._holds_calls, len(self.log.batches))
         turn = Turn(now_ns, now_ms, decides=decides)
-        if self._standing != replicator.standing or (leader.term is not None and self._term_start is None):
+        if self._standing != replicator.standing or (
+            leader.term is not None and self._term_start is None
+        ):
             self._follow_role(turn)
-        if self._missing_isr or (self._standing is not None and self._standing[3].rule is Rule.IN_SYNC):
+        if self._missing_isr or (
+            self._standing is not None and self._standing[3].rule is Rule.IN_SYNC
+        ):
             self._look_at_shortness(turn)
         turn.commit_index = replicator.commit_index
         if leader.term is not None and turn.commit_index != self.machine.applied_index:
-            # A leader already has every committed entry in its log: apply first, and decide against the newest state.
+            # A leader already has every committed entry in its log: apply first, and decide against
+            # the newest state.
             self._apply(turn)
         if turn.decides:
             if now_ns >= self._due_ns or turn.touched:
@@ -179,10 +204,16 @@ class Group:
                 leader.expire(now_ns)
             if calls and self._take_calls(turn, calls):
                 leader.expire(now_ns)
-            if leader.timer_firing.waits or self.machine.timers.arrived or leader.looks.left < LOOKS_PER_TURN:
+            if (
+                leader.timer_firing.waits
+                or self.machine.timers.arrived
+                or leader.looks.left < LOOKS_PER_TURN
+            ):
                 leader.begin_turn(now_ns, now_ms)
             self._reads.pulls.looks.left = LOOKS_PER_TURN
-        if not self._pass(turn, first=True) or (leader.term is None and not self._reads.pulls.waiting):
+        if not self._pass(turn, first=True) or (
+            leader.term is None and not self._reads.pulls.waiting
+        ):
             return self._finish(turn, heard=bool(packets))
         for _ in range(1, _PASSES_PER_TURN):
             leader.expire(now_ns)
@@ -193,11 +224,14 @@ class Group:
         return self._finish(turn, heard=bool(packets))
 
     def _calm_until(self, now_ns: int) -> int | None:
-        """When the next turn is needed, if the inputs changed nothing that a further stage of this turn depends on; otherwise None.
+        """When the next turn is needed, if the inputs changed nothing that a further stage of this
+        turn depends on; otherwise None.
 
-        Invariant: if this returns a time, the other stages would send, start, answer and publish nothing, and ask for this time. The
-        replicator says that itself, its role and members are those of the last turn, everything committed is applied, and the decisions
-        are not due. In an HA group time alone can change how many replicas are missing, so its turns are never cut short.
+        Invariant: if this returns a time, the other stages would send, start, answer and publish
+        nothing, and ask for this time. The replicator says that itself, its role and members are
+        those of the last turn, everything committed is applied, and the decisions are not due. In
+        an HA group time alone can change how many replicas are missing, so its turns are never cut
+        short.
         """
         replicator, leader = self.replicator, self.leader
         if leader.term is not None and self._term_start is None:
@@ -211,21 +245,32 @@ class Group:
         return min(wake_ns, self._wake_ns)
 
     def _pass(self, turn: Turn, *, first: bool) -> bool:
-        """Decide, replicate and apply once. Returns whether another pass may find work: something was applied, was appended but not given
-        to the replicator yet, or could not be decided together with what was appended. A replica that became leader in this pass appended
-        its term start.
+        """Decide, replicate and apply once. Returns whether another pass may find work: something
+        was applied, was appended but not given to the replicator yet, or could not be decided
+        together with what was appended. A replica that became leader in this pass appended its term
+        start.
 
-        Between two passes nothing but an append, a request or a handover gives the replicator something to do, so only then it is asked
-        again for its output.
+        Between two passes nothing but an append, a request or a handover gives the replicator
+        something to do, so only then it is asked again for its output.
         """
-        replicator, leader, reads, members = self.replicator, self.leader, self._reads, self.memberships
+        replicator, leader, reads, members = (
+            self.replicator,
+            self.leader,
+            self._reads,
+            self.memberships,
+        )
         appended, asked = False, first
         if turn.decides:
             if self._missing_isr:
                 self._refuse_when_short(turn)
             appended = leader.has_work() and self._propose(turn)
             if members.asked or members.owed or turn.now_ns >= members.due_ns:
-                appended = self.member_records.append(turn, serving=leader.serving, full=self._writes_refused) or appended
+                appended = (
+                    self.member_records.append(
+                        turn, serving=leader.serving, full=self._writes_refused
+                    )
+                    or appended
+                )
             if leader.uncommitted_topics and leader.wants_commit():
                 replicator.request_flush()
                 asked = True
@@ -235,14 +280,22 @@ class Group:
         if asked or turn.appended or replicator.handover is not None:
             self._take_output(turn)
         if leader.early and leader.term is not None:
-            turn.done += certified(leader.replicated(replicator.replicated_index, alone=self._acks_alone), replicator.durable_indexes)
+            turn.done += certified(
+                leader.replicated(replicator.replicated_index, alone=self._acks_alone),
+                replicator.durable_indexes,
+            )
         applied = turn.commit_index != self.machine.applied_index and self._apply(turn)
         if turn.decides and (reads.indexed or reads.pulls.woken or reads.pulls.turned_away):
             turn.done += reads.answer()
-        return applied or turn.appended or (appended and (leader.has_work() or replicator.handover is not None))
+        return (
+            applied
+            or turn.appended
+            or (appended and (leader.has_work() or replicator.handover is not None))
+        )
 
     def _take_calls(self, turn: Turn, calls: Sequence[Call]) -> bool:
-        """Returns whether there were others than `DECIDED`, which change no time at which something ends."""
+        """Returns whether there were others than `DECIDED`, which change no time at which something
+        ends."""
         others: list[Call] = []
         decided = 0
         for call in calls:
@@ -271,14 +324,18 @@ class Group:
     ARRIVALS: ClassVar[Takers] = {Pull: _take_pull}
 
     def _is_cold(self, call: Pull, now_ns: int) -> bool:
-        """Whether this follower can answer a pull as the leader would: its state is fresh enough and the offset is far from the log's
-        end."""
+        """Whether this follower can answer a pull as the leader would: its state is fresh enough
+        and the offset is far from the log's end."""
         age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
         if cold is None or age_ns is None or age_ns > cold.max_age_ns:
             return False
         if not 0 <= call.queue < machine.queues_of(call.topic):
             return False
-        if not machine.begin(call.topic, call.queue) <= call.offset < machine.end(call.topic, call.queue):
+        if (
+            not machine.begin(call.topic, call.queue)
+            <= call.offset
+            < machine.end(call.topic, call.queue)
+        ):
             return False
         positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
         return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
@@ -301,7 +358,8 @@ class Group:
             self._follow_role(turn)
 
     def keep_recent(self) -> Recent:
-        """From now on, keep applied entries in memory for one more reader outside the turns, until that reader releases them."""
+        """From now on, keep applied entries in memory for one more reader outside the turns, until
+        that reader releases them."""
         if self.recent is None:
             self.recent = Recent(self.machine.applied_index + 1)
             self.replicator.watch(True)
@@ -319,7 +377,8 @@ class Group:
     # Leadership
 
     def _follow_role(self, turn: Turn) -> None:
-        """Notice won and lost leadership. A new leader opens its term with a term-start record, and records if its election was forced."""
+        """Notice won and lost leadership. A new leader opens its term with a term-start record, and
+        records if its election was forced."""
         self._standing = standing = self.replicator.standing
         role, term, _, _ = standing
         leads = term if role is Role.LEADER else None
@@ -351,32 +410,44 @@ class Group:
     @property
     def _acks_alone(self) -> bool:
         """Whether sends wait for the master's own disk and no other."""
-        return self._acks_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
+        return (
+            self._acks_async
+            and self.replicator.members.rule is Rule.IN_SYNC
+            and not self._is_far_ahead
+        )
 
     @property
     def _is_far_ahead(self) -> bool:
-        """Whether too many entries are unconfirmed, because a silent slave cannot leave the in-sync set now. Sends then wait for the
-        commit."""
+        """Whether too many entries are unconfirmed, because a silent slave cannot leave the in-sync
+        set now. Sends then wait for the commit."""
         return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
 
     def _look_at_shortness(self, turn: Turn) -> None:
-        """Slaves need a moment to report to a new master; until then no call is refused because of them."""
+        """Slaves need a moment to report to a new master; until then no call is refused because of
+        them."""
         settled = self.leader.term is not None and turn.now_ns - self._led_since_ns >= _SETTLING_NS
         missing = self.replicator.missing_isr(turn.now_ns) if settled else 0
         if missing != self._missing_isr:
             self._missing_isr, turn.decides = missing, True
 
     def _why_short(self) -> str:
-        """Why nothing can be committed with the current in-sync set, and what to do; empty if commits are possible."""
+        """Why nothing can be committed with the current in-sync set, and what to do; empty if
+        commits are possible."""
         if self._missing_isr == 0:
             return ""
         needs = self._ha.minimum_of(self.replicator.members)
         there = needs - self._missing_isr
-        what = f"broker group {self.group} has {there} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        what = (
+            f"broker group {self.group} has {there} of the {needs} replicas in sync that a send"
+            " needs (min_in_sync)"
+        )
         back = "nothing was stored; bring its other nodes back (ledgermq status)"
         if self.machine.level < MINIMUM_LEVEL:
             return f"{what}: {back}, or lower min_in_sync of the group"
-        return f"{what}: {back}, or, if none can come back: ledgermq replication {self.group} --min-in-sync {max(1, there)}"
+        return (
+            f"{what}: {back}, or, if none can come back: ledgermq replication {self.group}"
+            f" --min-in-sync {max(1, there)}"
+        )
 
     def _ha_view(self) -> HaView | None:
         members, rules = self.replicator.members, self._ha
@@ -385,7 +456,15 @@ class Group:
         agreed = self.replicator.appointment
         known = None if agreed is None else tuple(sorted(agreed.in_sync))
         minimum = rules.minimum_of(members)
-        return HaView(members.since, known, minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
+        return HaView(
+            members.since,
+            known,
+            minimum,
+            rules.ack_async,
+            rules.pull,
+            self._why_short(),
+            self.machine.store_ms,
+        )
 
     def _ha_statistics(self) -> dict[str, int]:
         view = self._ha_view()
@@ -394,7 +473,8 @@ class Group:
         return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
 
     def _refuse_when_short(self, turn: Turn) -> None:
-        """Refuse calls that cannot commit until more replicas are in sync. Receives keep waiting."""
+        """Refuse calls that cannot commit until more replicas are in sync. Receives keep
+        waiting."""
         if why := self._why_short():
             turn.done += self.leader.refuse_all("in-sync-short", why)
 
@@ -403,12 +483,16 @@ class Group:
     def _propose(self, turn: Turn) -> bool:
         """Plan the waiting work and append it; True if something was appended."""
         # What is decided by time or by the timers' watermark is decided by those of the new epoch.
-        accepting, turning = self.replicator.accepting, self.member_records.time_epoch_index > self.machine.applied_index
+        accepting, turning = (
+            self.replicator.accepting,
+            self.member_records.time_epoch_index > self.machine.applied_index,
+        )
         if turn.full or turn.stalled or turning or not accepting:
             # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
         if turn.full or turning or not accepting:
-            # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
+            # In the last moments of a handover calls wait: for the next leader, or for this one if
+            # it keeps leadership.
             return False
         if turn.stalled:
             # Entries appended now could not be applied, so their callers would wait in vain.
@@ -422,50 +506,75 @@ class Group:
             # The disk is full: refuse clients' messages; everything else may use the reserve.
             self.leader.withdraw()
             plan = self.leader.plan(*at, full=True, alone=alone)
-            self.log.reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
-            columns = self._append_plan(turn, plan, control_only=True) if self.log.reserve_left > 0 else None
+            self.log.reserve_left -= sum(
+                _entry_bytes(draft) for draft in plan.drafts if draft is not None
+            )
+            columns = (
+                self._append_plan(turn, plan, control_only=True)
+                if self.log.reserve_left > 0
+                else None
+            )
         if columns is None:
             self.leader.withdraw()
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
         turn.done += self.leader.appended(plan, *columns)
         for told in plan.assured:
-            turn.done += self._reads.take(Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving)
+            turn.done += self._reads.take(
+                Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving
+            )
         return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
 
     def _append_frames(self, turn: Turn, calls: Sequence[ProduceFrame]) -> bool:
-        """Judge frames in order, and append those that come next in their producer's sequence; True if one was appended."""
+        """Judge frames in order, and append those that come next in their producer's sequence; True
+        if one was appended."""
         appended = False
         for at, call in enumerate(calls):
             verdict = self.leader.producer_sequencing.judge(call.frame)
             if isinstance(verdict, Append):
                 durability = self._durability_of(call)
                 memory = durability is Durability.MEMORY
-                found = self.log.append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
+                found = self.log.append_batch(
+                    turn, call.frame.batch, urgent=not memory, early=memory
+                )
                 if found is None:
                     self._no_room_for(turn, calls[at:])
                     break
                 appended = True
                 place, ranges = found
-                self.leader.frame_appended(call, answer(call.frame.batch, place.queue_offsets, place.store_ms, ranges, durability))
+                self.leader.frame_appended(
+                    call,
+                    answer(
+                        call.frame.batch, place.queue_offsets, place.store_ms, ranges, durability
+                    ),
+                )
                 continue
             self.leader.frame_judged(verdict)
             if isinstance(verdict, Later):
                 self.leader.await_entry(verdict.index, call.token, verdict.outcome)
             elif isinstance(verdict, IfLeading):
-                turn.done += self._reads.take(Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving)
+                turn.done += self._reads.take(
+                    Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving
+                )
             elif isinstance(verdict, InLog):
-                turn.done += certified([Done(call.token, self._answer_in_log(verdict.frame))], self.replicator.durable_indexes)
+                turn.done += certified(
+                    [Done(call.token, self._answer_in_log(verdict.frame))],
+                    self.replicator.durable_indexes,
+                )
             else:
                 turn.done.append(Done(call.token, verdict.outcome))
         return appended
 
     def _durability_of(self, call: ProduceFrame) -> Durability:
-        """`MEMORY` only if the producer asks for it as well. A master's lone acknowledgement is the group's setting, not the producer's."""
-        found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
+        """`MEMORY` only if the producer asks for it as well. A master's lone acknowledgement is the
+        group's setting, not the producer's."""
+        found = durability_of(
+            self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone
+        )
         return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
 
     def _no_room_for(self, turn: Turn, calls: Sequence[ProduceFrame]) -> None:
-        """The log took no frame. If it is full, refuse the frames; if leadership is being handed over, keep them for the next leader."""
+        """The log took no frame. If it is full, refuse the frames; if leadership is being handed
+        over, keep them for the next leader."""
         if self.replicator.accepting:
             turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
         else:
@@ -477,7 +586,8 @@ class Group:
         return answer_in_log(self.replicator.read, stored)
 
     def _propose_trims(self, turn: Turn) -> bool:
-        """Refuse everything but trims: only they free space, so they may also use what deliveries left of the reserve."""
+        """Refuse everything but trims: only they free space, so they may also use what deliveries
+        left of the reserve."""
         turn.full = True
         plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
         columns = self._append_plan(turn, plan, control_only=True)
@@ -488,14 +598,19 @@ class Group:
         turn.done += self.leader.appended(plan, *columns)
         return bool(plan.drafts)
 
-    def _append_plan(self, turn: Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
+    def _append_plan(
+        self, turn: Turn, plan: Plan, *, control_only: bool
+    ) -> tuple[list[int], int] | None:
         if not plan.drafts:
             return [], 0
         drafts = [draft for draft in plan.drafts if draft is not None]
         assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
-        # Someone waits for the commit of every draft but a message of the class `memory`, such as leases and acknowledgements.
+        # Someone waits for the commit of every draft but a message of the class `memory`, such as
+        # leases and acknowledgements.
         urgent, early = len(drafts) > plan.memory_drafts, plan.memory_drafts > 0
-        found = self.log.append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        found = self.log.append_batch(
+            turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early
+        )
         return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
 
     # Applying
@@ -538,7 +653,11 @@ class Group:
                     self.leader.lite.follow(effects, turn.now_ns)
             if done := self.leader.applied(effects.entries):
                 turn.done += certified(done, self.replicator.durable_indexes)
-            if self._term_start is not None and not self.leader.serving and machine.applied_index >= self._term_start:
+            if (
+                self._term_start is not None
+                and not self.leader.serving
+                and machine.applied_index >= self._term_start
+            ):
                 self.leader.serve(turn.now_ns)
                 turn.touched = True
         return applied
@@ -550,28 +669,60 @@ class Group:
         if turn.decides:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):
-            self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
-        if self.log.batches and (self.log.batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None):
+            self.freshness.note(
+                self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term
+            )
+        if self.log.batches and (
+            self.log.batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None
+        ):
             self._forget_batches(turn.commit_index)
         agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
         if self.machine.topics is not self._policies_of or standing[3].rule is Rule.IN_SYNC:
             self._holds_calls = self._may_hold_calls()
-        seen = (*standing[1:], self.leader.serving, None if agreed is None else agreed.order, self._missing_isr)
+        seen = (
+            *standing[1:],
+            self.leader.serving,
+            None if agreed is None else agreed.order,
+            self._missing_isr,
+        )
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
-        own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
+        own = (
+            turn.done,
+            turn.packets,
+            turn.sync,
+            min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns),
+            view,
+        )
         fetches = self.leader.tier.fetches() if turn.decides and self.leader.tier.queued else ()
-        return TurnOutput(*own, self._holds_calls, len(self.log.batches), tuple(turn.ha_requests), tier_fetches=fetches)
+        return TurnOutput(
+            *own,
+            self._holds_calls,
+            len(self.log.batches),
+            tuple(turn.ha_requests),
+            tier_fetches=fetches,
+        )
 
     def _forget_batches(self, commit_index: int) -> None:
         """Drop the batches whose sends are answered."""
-        acknowledged = self.replicator.replicated_index if self._acks_async and self._acks_alone else commit_index
-        while self.log.batches and (self.log.batches[0] <= acknowledged or self.leader.term is None):
+        acknowledged = (
+            self.replicator.replicated_index
+            if self._acks_async and self._acks_alone
+            else commit_index
+        )
+        while self.log.batches and (
+            self.log.batches[0] <= acknowledged or self.leader.term is None
+        ):
             self.log.batches.popleft()
 
     def _end_decisions(self, turn: Turn) -> None:
         """End what is due, and find out until when time alone gives the decisions no work."""
-        now_ns, leader, pulls, handovers = turn.now_ns, self.leader, self._reads.pulls, self._handovers
+        now_ns, leader, pulls, handovers = (
+            turn.now_ns,
+            self.leader,
+            self._reads.pulls,
+            self._handovers,
+        )
         if leader.term is None and not (turn.stalled or handovers.waiting or pulls.waiting):
             # A follower decides nothing, and no call waits here.
             self._wake_ns = self._due_ns = NEVER_NS
@@ -603,15 +754,20 @@ class Group:
             if not (turn.full or turn.stalled):
                 # Without space no change of members is tried, so its time would stay in the past.
                 wake_ns = min(wake_ns, self.memberships.due_ns if retries else NEVER_NS)
-            quiet_ns = 0 if self.memberships.asked or self.memberships.owed else min(quiet_ns, self.memberships.due_ns)
+            quiet_ns = (
+                0
+                if self.memberships.asked or self.memberships.owed
+                else min(quiet_ns, self.memberships.due_ns)
+            )
         if leader.serving and handovers.looks:
             quiet_ns = min(quiet_ns, handovers.again_ns)
         self._wake_ns = wake_ns
         self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
 
     def _may_hold_calls(self) -> bool:
-        """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, or a
-        majority's disks are full, calls must reach the group to be refused: the open batch may stay open."""
+        """Holding calls back costs nothing only if every send waits for a sync anyway. While too
+        few replicas are in sync, or a majority's disks are full, calls must reach the group to be
+        refused: the open batch may stay open."""
         if self._missing_isr or self._writes_refused:
             return False
         if self._acks_async and (self._is_far_ahead or self._acks_alone):
@@ -619,13 +775,15 @@ class Group:
         topics = self.machine.topics
         if self._policies_of is not topics:
             self._policies_of = topics
-            self._all_durable = {policy_of(self._policy, topic.durability) for topic in topics.values()} <= {FlushPolicy.DURABLE}
+            self._all_durable = {
+                policy_of(self._policy, topic.durability) for topic in topics.values()
+            } <= {FlushPolicy.DURABLE}
         return self._all_durable
 
     @property
     def writes_refused(self) -> bool:
-        """Set by retention when this disk, or those of a majority, are too full for clients' messages. A leader then refuses those, and
-        continues with everything else."""
+        """Set by retention when this disk, or those of a majority, are too full for clients'
+        messages. A leader then refuses those, and continues with everything else."""
         return self._writes_refused
 
     @writes_refused.setter
@@ -646,7 +804,8 @@ class Group:
         return self._handovers.full
 
     def note_full(self, nodes: frozenset[str]) -> None:
-        """The nodes, possibly this one, whose disks take no messages, as far as is known here: another replica should lead."""
+        """The nodes, possibly this one, whose disks take no messages, as far as is known here:
+        another replica should lead."""
         self._handovers.note_full(nodes)
 
     def view(self) -> GroupView:
@@ -697,7 +856,11 @@ class Group:
 
     def _tier_statistics(self) -> dict[str, int]:
         tier = self.leader.tier
-        return {"tier_waiting": tier.waiting, "tier_bytes": tier.size, "tier_failures": tier.failures}
+        return {
+            "tier_waiting": tier.waiting,
+            "tier_bytes": tier.size,
+            "tier_failures": tier.failures,
+        }
 
     @property
     def log_full(self) -> int:
@@ -709,9 +872,14 @@ class Group:
         return self.machine.fill_status(self.replicator.status())
 
 
-_TAKEN = [*handlers(PARTS, "CALLS"), *handlers((*PARTS, Leader, Group, Handovers, Reads, Memberships), "ARRIVALS")]
+_TAKEN = [
+    *handlers(PARTS, "CALLS"),
+    *handlers((*PARTS, Leader, Group, Handovers, Reads, Memberships), "ARRIVALS"),
+]
 # A call that no part takes, or two, is found here and not by a client whose call is never answered.
-assert len(_TAKEN) == len(set(_TAKEN)) and set(_TAKEN) == kinds_of_calls(), set(_TAKEN) ^ kinds_of_calls()
+assert len(_TAKEN) == len(set(_TAKEN)) and set(_TAKEN) == kinds_of_calls(), (
+    set(_TAKEN) ^ kinds_of_calls()
+)
 
 
 def _entry_bytes(draft: Draft) -> int:

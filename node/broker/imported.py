@@ -1,6 +1,7 @@
 """The initial snapshot of an imported log: the state before its first entry.
 
-An imported log begins like a trimmed one (format §4.8). No node has the earlier entries, so this snapshot says where the queues begin.
+An imported log begins like a trimmed one (format §4.8). No node has the earlier entries, so this
+snapshot says where the queues begin.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class _Begins:
         return tuple([self.min_offset(topic, queue) for queue in range(queues)])
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
-        return {topic: {queue: low for queue, (low, _) in queues.items()} for topic, queues in self._minimums.items()}
+        return {
+            topic: {queue: low for queue, (low, _) in queues.items()}
+            for topic, queues in self._minimums.items()
+        }
 
     def min_offset(self, topic: str, queue: int) -> int:
         return self._minimums.get(topic, {}).get(queue, (0, None))[0]
@@ -53,9 +57,15 @@ class _Begins:
 
 
 def first_snapshot(
-    log_id: str, begin: Begin, end_pos: int, voters: Sequence[str], created_ms: int, minimums: Mapping[str, Mapping[int, Minimum]]
+    log_id: str,
+    begin: Begin,
+    end_pos: int,
+    voters: Sequence[str],
+    created_ms: int,
+    minimums: Mapping[str, Mapping[int, Minimum]],
 ) -> dict[str, Any]:
-    """The snapshot as of the entry before `begin`: the membership record with which every group begins, ending at `end_pos`."""
+    """The snapshot as of the entry before `begin`: the membership record with which every group
+    begins, ending at `end_pos`."""
     machine = Machine(_Begins(minimums), lambda _position, _size: b"")
     machine.members = GroupMembers(0, tuple(sorted(voters)))
     machine.applied_index, machine.applied_term = begin.index - 1, begin.term

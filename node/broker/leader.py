@@ -1,10 +1,12 @@
-"""The leader's side of a broker group: decides client calls against the state as of the log's end, while this node leads.
+"""The leader's side of a broker group: decides client calls against the state as of the log's end,
+while this node leads.
 
-Synchronous and deterministic. `take` accepts calls; `plan` lets the part to which a call belongs (`PARTS`) turn it into drafts of one
-batch, and then serves the waiting Receives; `appended` confirms the plan once the log took the batch, `withdraw` undoes it if the log
-refused. A call is answered when the entry that carries its effect is applied (`applied`); only sends of the classes `memory` and `master`
-are answered earlier, when the entry is replicated (`replicated`). Losing leadership ends every call: `unknown-outcome` for appended ones,
-`not-leader` for the others.
+Synchronous and deterministic. `take` accepts calls; `plan` lets the part to which a call belongs
+(`PARTS`) turn it into drafts of one batch, and then serves the waiting Receives; `appended`
+confirms the plan once the log took the batch, `withdraw` undoes it if the log refused. A call is
+answered when the entry that carries its effect is applied (`applied`); only sends of the classes
+`memory` and `master` are answered earlier, when the entry is replicated (`replicated`). Losing
+leadership ends every call: `unknown-outcome` for appended ones, `not-leader` for the others.
 
 A part that has no call and nothing due is not asked in a turn.
 """
@@ -21,7 +23,12 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive, Receive
 from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result, Sign
-from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced, ProduceFrame, ProducerOpened
+from ledgermq.node.broker.calls.send_calls import (
+    FrameProduced,
+    Produced,
+    ProduceFrame,
+    ProducerOpened,
+)
 from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.machine import Machine
@@ -36,7 +43,12 @@ from ledgermq.node.broker.parts.delivery.picker import Picker
 from ledgermq.node.broker.parts.delivery.polls import END_GRID_NS, Polls
 from ledgermq.node.broker.parts.delivery.tier_messages import TierMessages
 from ledgermq.node.broker.parts.lite.lite_serving import LiteServer
-from ledgermq.node.broker.parts.producers.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
+from ledgermq.node.broker.parts.producers.producer_sequencing import (
+    PRODUCERS_MAX,
+    InLog,
+    ProducerSequencing,
+    Told,
+)
 from ledgermq.node.broker.parts.pulls.offset_commits import OffsetCommits
 from ledgermq.node.broker.parts.retention.retention_records import RetentionRecords
 from ledgermq.node.broker.parts.sends.deduplication import with_known
@@ -53,13 +65,23 @@ from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 
 PARTS: tuple[type[LeaderPart], ...] = (
-    *(TimerFiring, SendAdmission, ProducerSequencing, TransactionResolver, DeadLettering, Configuring, OffsetCommits, RetentionRecords),
+    *(
+        TimerFiring,
+        SendAdmission,
+        ProducerSequencing,
+        TransactionResolver,
+        DeadLettering,
+        Configuring,
+        OffsetCommits,
+        RetentionRecords,
+    ),
     *(LiteServer, Members, LeaseServer),
 )
 DECIDED = handlers(PARTS, "CALLS").keys()
 """Calls that a plan decides; they concern nothing before it."""
 _ROW_BYTES_MAX = 1024
-"""The most bytes of a shared record that one handle takes: names and a client id at their longest."""
+"""The most bytes of a shared record that one handle takes: names and a client id at their
+longest."""
 _CLASS_NAMES = {durability: durability.value for durability in Durability}
 
 
@@ -104,25 +126,57 @@ class Leader:
         self.polls = Polls()
         self.tier = self.tier_type(machine)
         self._groups = MessageGroups(machine.delivery, uncommitted, self.tier.message_group_of)
-        self._picker = Picker(self.tier, machine.delivery, self.clock, uncommitted, self._groups, settings.receive_bytes_max)
+        self._picker = Picker(
+            self.tier,
+            machine.delivery,
+            self.clock,
+            uncommitted,
+            self._groups,
+            settings.receive_bytes_max,
+        )
         self.looks = self._picker.looks
         self.checks = CheckClock(machine.transactions, settings.transactions)
-        room, liveness_ns, budget = settings.entry_bytes_max, settings.times.liveness_ns, settings.budget
+        room, liveness_ns, budget = (
+            settings.entry_bytes_max,
+            settings.times.liveness_ns,
+            settings.budget,
+        )
         self._rows_max = room // (2 * _ROW_BYTES_MAX)
-        """How many rows a plan may have: its shared records must fit into a log file. Further calls go into the next batch."""
+        """How many rows a plan may have: its shared records must fit into a log file. Further calls
+        go into the next batch."""
         self.timer_firing = TimerFiring(machine, uncommitted)
-        self.dead_lettering = DeadLettering(machine, self.tier, uncommitted, room, settings.max_attempts)
+        self.dead_lettering = DeadLettering(
+            machine, self.tier, uncommitted, room, settings.max_attempts
+        )
         lite_limits = liveness_ns, settings.receive_bytes_max, settings.lite_topics_max, budget
-        self.lite = LiteServer(machine, self.clock.ready, uncommitted, self.polls, self.dead_lettering, *lite_limits)
+        self.lite = LiteServer(
+            machine, self.clock.ready, uncommitted, self.polls, self.dead_lettering, *lite_limits
+        )
         self.members = Members(machine, uncommitted, liveness_ns)
-        self.producer_sequencing = self.producer_sequencing_type(machine, machine.producers, uncommitted, room, settings.producers_max)
-        reading = machine, self.clock, uncommitted, self.polls, self.tier, self._groups, self._picker
-        self.lease_server = self.lease_server_type(*reading, self.lite, self.members, self.dead_lettering, budget)
+        self.producer_sequencing = self.producer_sequencing_type(
+            machine, machine.producers, uncommitted, room, settings.producers_max
+        )
+        reading = (
+            machine,
+            self.clock,
+            uncommitted,
+            self.polls,
+            self.tier,
+            self._groups,
+            self._picker,
+        )
+        self.lease_server = self.lease_server_type(
+            *reading, self.lite, self.members, self.dead_lettering, budget
+        )
         self._parts: tuple[LeaderPart, ...] = (
             self.timer_firing,
-            SendAdmission(machine, uncommitted, self.timer_firing, self.lite, room, settings.policy),
+            SendAdmission(
+                machine, uncommitted, self.timer_firing, self.lite, room, settings.policy
+            ),
             self.producer_sequencing,
-            self.transaction_resolver_type(machine, self.checks, uncommitted, room, settings.transactions),
+            self.transaction_resolver_type(
+                machine, self.checks, uncommitted, room, settings.transactions
+            ),
             self.dead_lettering,
             Configuring(machine, uncommitted, self.polls.wake_group),
             OffsetCommits(machine, uncommitted),
@@ -139,21 +193,44 @@ class Leader:
         """Calls for the next plan."""
         self._awaited: list[tuple[int, int, Awaited]] = []
         self.early: deque[Awaited] = deque()
-        """Sends that wait for replication, by index. Each call waits either here or in `_awaited`, so that it is answered once."""
+        """Sends that wait for replication, by index. Each call waits either here or in `_awaited`,
+        so that it is answered once."""
         self.uncommitted_topics: dict[str, int] = {}
         """Stored topic → its last unapplied entry of the class `memory`."""
         self._serial = 0
         self.traffic = Traffic(machine.delivery)
         self.counters: dict[str, int] = dict.fromkeys(
-            ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
+            (
+                "produced",
+                "leased",
+                "leased_again",
+                "dead_lettered",
+                "acked",
+                "changed",
+                "handles_refused",
+                "passed_over",
+            ),
+            0,
         )
-        self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
-        self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
-        self.counters |= dict.fromkeys(("letters_resent", "letters_purged", "letters_ended", "gone"), 0)
-        self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
+        self.counters |= dict.fromkeys(
+            ("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0
+        )
+        self.counters |= dict.fromkeys(
+            ("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0
+        )
+        self.counters |= dict.fromkeys(
+            ("letters_resent", "letters_purged", "letters_ended", "gone"), 0
+        )
+        self.counters |= dict.fromkeys(
+            ("half_messages", "transactions_committed", "transactions_rolled_back"), 0
+        )
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
-        self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)
-        self.counters |= dict.fromkeys(("frames", "frame_messages", "frame_duplicates", "frames_refused"), 0)
+        self.counters |= dict.fromkeys(
+            ("producers_opened", "producers_resumed", "producers_dropped"), 0
+        )
+        self.counters |= dict.fromkeys(
+            ("frames", "frame_messages", "frame_duplicates", "frames_refused"), 0
+        )
 
     # Leadership
 
@@ -175,10 +252,15 @@ class Leader:
                 self.inbox.append(call)
 
     def resign(self, leader: str | None, commit_index: int) -> list[Done]:
-        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still be given when it is applied."""
+        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still be
+        given when it is applied."""
         self.term = None
         self.serving = False
-        done = [Done(call.token, Refused("not-leader", leader)) for call in self.inbox if not isinstance(call, Sign)]
+        done = [
+            Done(call.token, Refused("not-leader", leader))
+            for call in self.inbox
+            if not isinstance(call, Sign)
+        ]
         for early in self.early:
             self._await(early)
         self.early.clear()
@@ -192,7 +274,11 @@ class Leader:
             else:
                 kept.append((index, serial, replace(awaited, poll=None)))
         self._awaited = kept
-        done += [Done(poll.call.token, Refused("not-leader", leader)) for poll in self.polls.clear() if not poll.leasing]
+        done += [
+            Done(poll.call.token, Refused("not-leader", leader))
+            for poll in self.polls.clear()
+            if not poll.leasing
+        ]
         self.inbox = []
         self._uncommitted.clear()
         for part in self._parts:
@@ -228,7 +314,11 @@ class Leader:
         return []
 
     def _take_gone(self, call: ClientGone, now_ns: int) -> list[Done]:
-        done = [done for poll in self.polls.of_client(call.client_id) for done in self.lease_server.cancel(poll.call.token)]
+        done = [
+            done
+            for poll in self.polls.of_client(call.client_id)
+            for done in self.lease_server.cancel(poll.call.token)
+        ]
         if self.serving:
             self._note_gone(call)
         else:
@@ -243,11 +333,16 @@ class Leader:
         for part in self._watching:
             part.gone(call.client_id, call.at_ns)
 
-    ARRIVALS: ClassVar[Takers] = {Receive: _take_receive, ClientsAlive: _take_alive, ClientGone: _take_gone}
+    ARRIVALS: ClassVar[Takers] = {
+        Receive: _take_receive,
+        ClientsAlive: _take_alive,
+        ClientGone: _take_gone,
+    }
     """Calls that concern several parts."""
 
     def expire(self, now_ns: int) -> None:
-        """End what is due: leases whose time is over, and what clients had that show no sign of life."""
+        """End what is due: leases whose time is over, and what clients had that show no sign of
+        life."""
         if not self.serving:
             return
         ends = self.clock.ends
@@ -265,11 +360,14 @@ class Leader:
         """Whether there is anything to plan."""
         if not self.serving:
             return False
-        return bool(self.inbox or self.lease_server.releases) or any([part.ready() for part in self._parts if part.pending])
+        return bool(self.inbox or self.lease_server.releases) or any(
+            [part.ready() for part in self._parts if part.pending]
+        )
 
     def next_times_ns(self, now_ns: int) -> tuple[int, int]:
-        """When this leader needs the next turn; and until when `expire`, `due` and `look` find nothing to do, unless a call is taken or an
-        entry is applied. Ended leases need a turn only while a Receive waits for messages."""
+        """When this leader needs the next turn; and until when `expire`, `due` and `look` find
+        nothing to do, unless a call is taken or an entry is applied. Ended leases need a turn only
+        while a Receive waits for messages."""
         wake_ns = quiet_ns = NEVER_NS
         if self.polls.deadlines:
             wake_ns = self.polls.wake_at_ns()
@@ -288,7 +386,11 @@ class Leader:
             quiet_ns = min(quiet_ns, ended_ns)
             if len(self.polls):
                 wake_ns = min(wake_ns, ended_ns)
-        if self.inbox or self.lease_server.releases or any([part.ready() for part in self._parts if part.pending]):
+        if (
+            self.inbox
+            or self.lease_server.releases
+            or any([part.ready() for part in self._parts if part.pending])
+        ):
             quiet_ns = 0
         return wake_ns, quiet_ns
 
@@ -301,7 +403,8 @@ class Leader:
             self.timer_firing.look(now_ns, now_ms)
 
     def wants_turn(self) -> bool:
-        """Whether this turn's budget for filters ran out. Called while `polls.woken` has Receives that were not examined."""
+        """Whether this turn's budget for filters ran out. Called while `polls.woken` has Receives
+        that were not examined."""
         return self.serving and self.looks.left <= 0
 
     def plan(
@@ -314,7 +417,8 @@ class Leader:
         full: bool = False,
         alone: bool = False,
     ) -> Plan:
-        """Decide all waiting work. With `full`, client messages are refused; `next_offset`, `alone`: see `Plan`."""
+        """Decide all waiting work. With `full`, client messages are refused; `next_offset`,
+        `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
         plan = Plan(first_index, now_ns, now_ms, full, alone, next_offset)
         for part in self._parts:
@@ -337,9 +441,14 @@ class Leader:
         return plan
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
-        """On a full disk, decide the trims, which can free space, and refuse every other call. Receives and releases keep waiting."""
+        """On a full disk, decide the trims, which can free space, and refuse every other call.
+        Receives and releases keep waiting."""
         plan = Plan(first_index, now_ns, now_ms, full=True)
-        plan.done += [Done(call.token, Refused("disk-full")) for call in self.inbox if not isinstance(call, (Trim, Sign))]
+        plan.done += [
+            Done(call.token, Refused("disk-full"))
+            for call in self.inbox
+            if not isinstance(call, (Trim, Sign))
+        ]
         self.timer_firing.begin_plan(plan)
         for call in self.inbox:
             if isinstance(call, Trim):
@@ -353,8 +462,13 @@ class Leader:
             part.withdrawn()
 
     def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
-        """Refuse every call, because not even control records fit, or none could be committed. Receives keep waiting."""
-        done = [Done(call.token, Refused(reason, detail=detail)) for call in self.inbox if not isinstance(call, Sign)]
+        """Refuse every call, because not even control records fit, or none could be committed.
+        Receives keep waiting."""
+        done = [
+            Done(call.token, Refused(reason, detail=detail))
+            for call in self.inbox
+            if not isinstance(call, Sign)
+        ]
         self.inbox = []
         return done
 
@@ -370,13 +484,25 @@ class Leader:
             self.counters[name] += by
         if plan.traffic:
             self.traffic.leased(plan.traffic)
-        some_delayed = any([draft is not None and draft.stored_topic == TIMER_TOPIC for draft in plan.drafts])
+        some_delayed = any(
+            [draft is not None and draft.stored_topic == TIMER_TOPIC for draft in plan.drafts]
+        )
         for call, place, durability in plan.produced:
             end = place + len(call.drafts)
-            offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end]) if some_delayed else ()
+            offsets, fire_ms = (
+                tuple(queue_offsets[place:end]),
+                fire_times(plan.drafts[place:end]) if some_delayed else (),
+            )
             if call.token in plan.known:
                 offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
-            produced = Produced(plan.first_index + place, self.term, offsets, store_ms, _CLASS_NAMES[durability], fire_ms)
+            produced = Produced(
+                plan.first_index + place,
+                self.term,
+                offsets,
+                store_ms,
+                _CLASS_NAMES[durability],
+                fire_ms,
+            )
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
             if durability is Durability.DURABLE:
                 self._serial += 1
@@ -384,14 +510,18 @@ class Leader:
                 continue
             self.early.append(awaited)
             if durability is Durability.MEMORY:
-                self.uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
+                self.uncommitted_topics.update(
+                    (draft.stored_topic, awaited.index) for draft in call.drafts
+                )
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
         if plan.settled or plan.unserved:
             self.lease_server.settle(plan)
         for index, poll, leases in plan.leased:
             self.polls.leasing(poll)
-            self._await(Awaited(index, self.term, poll.call.token, None, poll, leases, poll.call.topic))
+            self._await(
+                Awaited(index, self.term, poll.call.token, None, poll, leases, poll.call.topic)
+            )
         return plan.done
 
     def put_back(self, calls: Sequence[Call]) -> None:
@@ -430,9 +560,10 @@ class Leader:
     # Replicated, and applied
 
     def replicated(self, index: int, *, alone: bool = False) -> list[Done]:
-        """A majority holds the entries of this term up to `index` in memory or, with `alone`, the master of an HA group has them on stable
-        storage. Answer the sends that wait for no more than that. If the group's rule has changed meanwhile, sends that wait for the other
-        of the two now wait for the commit."""
+        """A majority holds the entries of this term up to `index` in memory or, with `alone`, the
+        master of an HA group has them on stable storage. Answer the sends that wait for no more
+        than that. If the group's rule has changed meanwhile, sends that wait for the other of the
+        two now wait for the commit."""
         done: list[Done] = []
         if self.early and alone is not (_class_of(self.early[0]) == Durability.MASTER.value):
             for early in self.early:
@@ -445,7 +576,8 @@ class Leader:
         return done
 
     def wants_commit(self) -> bool:
-        """Whether a Receive waits for messages whose commit is not urgent for any other caller. Only committed messages are delivered."""
+        """Whether a Receive waits for messages whose commit is not urgent for any other caller.
+        Only committed messages are delivered."""
         return any([self.polls.waits_for(topic) for topic in self.uncommitted_topics])
 
     def arrived(self, effects: Effects) -> None:
@@ -456,7 +588,8 @@ class Leader:
             self.polls.forget_all()
             self.traffic.forget(self._machine.topics)
         if STORAGE_TOPIC in columns.topics:
-            # After a trim whose files the object store has, a group that is new to a queue begins lower than before.
+            # After a trim whose files the object store has, a group that is new to a queue begins
+            # lower than before.
             self.polls.wake_all()
         for topic in effects.topics if self.polls.waiting_for or self.polls.known_of else ():
             if topic not in columns.topics:
@@ -476,7 +609,11 @@ class Leader:
         if self.lease_server.touched_rows:
             self.lease_server.follow()
         if self.uncommitted_topics:
-            self.uncommitted_topics = {topic: last for topic, last in self.uncommitted_topics.items() if last > entries.last_index}
+            self.uncommitted_topics = {
+                topic: last
+                for topic, last in self.uncommitted_topics.items()
+                if last > entries.last_index
+            }
         done: list[Done] = []
         while self._awaited and self._awaited[0][0] <= entries.last_index:
             _, _, awaited = heappop(self._awaited)
@@ -492,7 +629,8 @@ class Leader:
         return done
 
     def _with_digest(self, opened: ProducerOpened) -> ProducerOpened:
-        """With the digest of what was stored before its record. A producer that was resumed may have more messages by now."""
+        """With the digest of what was stored before its record. A producer that was resumed may
+        have more messages by now."""
         producer = self._machine.producers.get(opened.producer_id)
         if producer is None or producer.next_sequence != opened.next_sequence:
             return opened

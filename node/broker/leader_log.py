@@ -1,4 +1,5 @@
-"""The end of the log as its leader appends to it: where batches go, and which are not committed yet."""
+"""The end of the log as its leader appends to it: where batches go, and which are not committed
+yet."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from ledgermq.raft.membership import MemberChange, NotYet
 
 READ_BYTES = 1 << 20
 RESERVE_FOR_DELIVERY = 256 << 10
-"""How many bytes of a full disk's reserve leases and acknowledgements may use. Elections and trims need the rest."""
+"""How many bytes of a full disk's reserve leases and acknowledgements may use. Elections and trims
+need the rest."""
 
 
 class LeaderLog:
@@ -34,7 +36,8 @@ class LeaderLog:
         self.reserve_left = RESERVE_FOR_DELIVERY
 
     def rebuild(self) -> None:
-        """Entries in the log beyond the applied state determine the next queue offsets, whichever leader appended them."""
+        """Entries in the log beyond the applied state determine the next queue offsets, whichever
+        leader appended them."""
         self.sequencer.reset(self._machine.store_ms)
         index = self._machine.applied_index + 1
         while index <= self._replicator.end_index:
@@ -44,7 +47,8 @@ class LeaderLog:
             index = entries.last_index + 1
 
     def append(self, turn: Turn, records: Sequence[control.ControlRecord]) -> bool:
-        """Append control records as one batch, which may use the reserve. Returns False if the log is full or another replica leads."""
+        """Append control records as one batch, which may use the reserve. Returns False if the log
+        is full or another replica leads."""
         drafts = [control.draft(record, turn.now_ms) for record in records]
         return self.append_batch(turn, encode_entries(drafts), control_only=True) is not None
 
@@ -59,12 +63,17 @@ class LeaderLog:
         time_epoch: bool = False,
         new_file: bool = False,
     ) -> tuple[Assignment, Sequence[Range]] | None:
-        """Returns the batch's places and the ranges it became, or None if the log is full or another replica leads. The log owns the
-        batch's bytes from now on. `control_only`: the batch has no client message and may use the reserve."""
-        place = (self.sequencer.assign_time_epoch if time_epoch else self.sequencer.assign)(batch, turn.now_ms)
+        """Returns the batch's places and the ranges it became, or None if the log is full or
+        another replica leads. The log owns the batch's bytes from now on. `control_only`: the batch
+        has no client message and may use the reserve."""
+        place = (self.sequencer.assign_time_epoch if time_epoch else self.sequencer.assign)(
+            batch, turn.now_ms
+        )
         try:
             what = (turn.now_ns, batch, place.queue_offsets, place.store_ms)
-            ranges = self._replicator.propose(*what, control=control_only, urgent=urgent, early=early, new_file=new_file)
+            ranges = self._replicator.propose(
+                *what, control=control_only, urgent=urgent, early=early, new_file=new_file
+            )
         except LogFull:
             self.full += 1
             turn.full = control_only
@@ -81,9 +90,13 @@ class LeaderLog:
     def append_members(self, turn: Turn, change: MemberChange) -> str | None:
         """Append the record of a change. Returns None, or why it is refused."""
         # Only the record's queue matters here; the replicator decides its content.
-        place = self.sequencer.assign(encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms)
+        place = self.sequencer.assign(
+            encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms
+        )
         try:
-            outcome = self._replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
+            outcome = self._replicator.propose_members(
+                turn.now_ns, change, place.queue_offsets, place.store_ms
+            )
         except LogFull:
             self.full += 1
             turn.full = True

@@ -1,9 +1,12 @@
-"""Applies the committed log to the derived state of one broker group (invariant I8): the only code that changes that state.
+"""Applies the committed log to the derived state of one broker group (invariant I8): the only code
+that changes that state.
 
-`apply` takes committed ranges in order: messages go to the consume queues as columns, every record to the part that its type belongs to
-(`RECORDS`, `MARKS`). What concerns all parts is applied here: topics, consumer groups, trims, levels and time epochs. Leader and followers
-run the same code on the same bytes. An unknown control record stops the replica before any part of its range is applied. A range that met a
-full disk is simply applied again: dispatching to the queues is idempotent, and everything else happens after it.
+`apply` takes committed ranges in order: messages go to the consume queues as columns, every record
+to the part that its type belongs to (`RECORDS`, `MARKS`). What concerns all parts is applied here:
+topics, consumer groups, trims, levels and time epochs. Leader and followers run the same code on
+the same bytes. An unknown control record stops the replica before any part of its range is applied.
+A range that met a full disk is simply applied again: dispatching to the queues is idempotent, and
+everything else happens after it.
 """
 
 from __future__ import annotations
@@ -20,13 +23,21 @@ from ledgermq.node.broker.part import Effects, StatePart, Takers, handlers, last
 from ledgermq.node.broker.parts.dead_letters.letters import Letters
 from ledgermq.node.broker.parts.delivery.delivery import Delivery
 from ledgermq.node.broker.parts.lite.lite import LiteSets
-from ledgermq.node.broker.parts.members.member_forms import export_members, members_of, restore_members
+from ledgermq.node.broker.parts.members.member_forms import (
+    export_members,
+    members_of,
+    restore_members,
+)
 from ledgermq.node.broker.parts.producers.producers import Producers
 from ledgermq.node.broker.parts.pulls.committed_offsets import Offsets
 from ledgermq.node.broker.parts.retention.retained import Retained, Trimmed
 from ledgermq.node.broker.parts.sends.message_ids import Ids
 from ledgermq.node.broker.parts.timers.timers import Timers
-from ledgermq.node.broker.parts.transactions.transactions import NewHalf, Transactions, half_messages
+from ledgermq.node.broker.parts.transactions.transactions import (
+    NewHalf,
+    Transactions,
+    half_messages,
+)
 from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.queues import LiteKey, Places, QueueKey, Topic, Touched
 from ledgermq.proto.entries.layout import Columns, record_columns
@@ -39,11 +50,27 @@ from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIM
 from ledgermq.proto.records import control
 from ledgermq.proto.records.group_config import group_fields, read_group
 from ledgermq.proto.records.time_epochs import TimeEpoch, TimeEpochs
-from ledgermq.proto.types import I32, Permission, Range, ReplicaStatus, TopicConfig, TopicDurability, TopicKind
+from ledgermq.proto.types import (
+    I32,
+    Permission,
+    Range,
+    ReplicaStatus,
+    TopicConfig,
+    TopicDurability,
+    TopicKind,
+)
 from ledgermq.storage.state.snapshot import export_minimums
 
 _SPECIAL_TOPICS = CONTROL_TOPICS | {HALF_TOPIC}
-_BETWEEN = frozenset({control.TopicRecord, control.TrimRecord, control.LiteRecord, control.LevelRecord, control.TimeEpochRecord})
+_BETWEEN = frozenset(
+    {
+        control.TopicRecord,
+        control.TrimRecord,
+        control.LiteRecord,
+        control.LevelRecord,
+        control.TimeEpochRecord,
+    }
+)
 """Records whose effect depends on which messages precede them."""
 
 
@@ -54,11 +81,15 @@ class Machine(Places):
     """The highest feature level that this program reads."""
 
     def __init__(
-        self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
+        self,
+        queues: Queues,
+        read_record: Callable[[int, int], bytes | memoryview],
+        index_at: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__(queues, read_record, index_at)
         self.members: GroupMembers | None = None
-        """From the last membership record applied; None before the first. Replaced, never mutated."""
+        """From the last membership record applied; None before the first. Replaced, never
+        mutated."""
         self.delivery = Delivery(self.first_position)
         self.letters = Letters(self.delivery, self.begin)
         """The dead letters that are settled."""
@@ -84,7 +115,8 @@ class Machine(Places):
         self._appliers = handlers((self, *self._parts), "RECORDS")
         self._marks = handlers(self._parts, "MARKS")
         self._touched: Touched = []
-        """Rows touched so far by the current range: applying it may take several attempts, and removed rows are found only once."""
+        """Rows touched so far by the current range: applying it may take several attempts, and
+        removed rows are found only once."""
         self._halves: list[int] = []
         self._lite_changed: list[tuple[LiteKey, list[str]]] = []
         self._vanished: list[str] = []
@@ -117,20 +149,25 @@ class Machine(Places):
         return self.retained.trim_digest
 
     def first_position(self, topic: str, queue: int) -> int:
-        """The lowest position of a consumer group in a queue: below `begin` if the object store has what was trimmed."""
+        """The lowest position of a consumer group in a queue: below `begin` if the object store has
+        what was trimmed."""
         return self.floor(topic, queue) if self.retained.stored else self.begin(topic, queue)
 
     def cursor(self, key: QueueKey) -> int:
-        """A consumer group's position in a queue, however it reads: the next offset never leased, or the one it committed. If a group does
-        both, the higher one, also in a queue in which it commits but has never leased."""
+        """A consumer group's position in a queue, however it reads: the next offset never leased,
+        or the one it committed. If a group does both, the higher one, also in a queue in which it
+        commits but has never leased."""
         return max(self.delivery.cursor(key), self.offsets.get(key) or 0)
 
     def delayed_state(self, offset: int, properties: bytes) -> tuple[str, int]:
-        """As `Timers.state_of`, and `dropped` for a message that waits for its time although its topic no longer exists. Safe on a thread:
-        what is read here is replaced, not changed in place."""
+        """As `Timers.state_of`, and `dropped` for a message that waits for its time although its
+        topic no longer exists. Safe on a thread: what is read here is replaced, not changed in
+        place."""
         state, deliver_ms = self.timers.state_of(offset, properties)
         stored = parse(properties)
-        if state == "delayed" and not self.takes(stored[REAL_TOPIC], int(stored[INCARNATION]), int(stored[REAL_QUEUE])):
+        if state == "delayed" and not self.takes(
+            stored[REAL_TOPIC], int(stored[INCARNATION]), int(stored[REAL_QUEUE])
+        ):
             state = "dropped"
         return state, deliver_ms
 
@@ -146,16 +183,23 @@ class Machine(Places):
     # Applying
 
     def apply(self, entries: Range) -> Effects:
-        """Apply committed entries that follow the applied index, at least the first of them. Raises NoSpace and UnknownControlRecord.
+        """Apply committed entries that follow the applied index, at least the first of them. Raises
+        NoSpace and UnknownControlRecord.
 
-        Some records take effect between the messages before and after them (`_BETWEEN`), so the applied part ends before the next such
-        record.
+        Some records take effect between the messages before and after them (`_BETWEEN`), so the
+        applied part ends before the next such record.
         """
-        assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
+        assert entries.first_index == self.applied_index + 1, (
+            f"entry {entries.first_index} does not follow {self.applied_index}"
+        )
         columns = record_columns(entries)
-        plain = columns.rows is not None and not any([row[0] in _SPECIAL_TOPICS or row[6] or row[7] for row in columns.rows])
+        plain = columns.rows is not None and not any(
+            [row[0] in _SPECIAL_TOPICS or row[6] or row[7] for row in columns.rows]
+        )
         records = [] if plain else self._records(entries, columns)
-        later = [at for at, record in records if type(record) in _BETWEEN and at > 0] if records else ()
+        later = (
+            [at for at, record in records if type(record) in _BETWEEN and at > 0] if records else ()
+        )
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
@@ -163,7 +207,15 @@ class Machine(Places):
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys([topic for topic in columns.topics if topic not in CONTROL_TOPICS])
-        effects = Effects(entries, columns, topics, self._touched, self._halves, self._lite_changed, self._vanished)
+        effects = Effects(
+            entries,
+            columns,
+            topics,
+            self._touched,
+            self._halves,
+            self._lite_changed,
+            self._vanished,
+        )
         if records and records[0][0] == 0 and type(records[0][1]) in _BETWEEN:
             _, first = records.pop(0)
             self._appliers[type(first)](entries.first_index, first, effects)
@@ -195,8 +247,8 @@ class Machine(Places):
         return effects
 
     def _records(self, entries: Range, columns: Columns) -> list[tuple[int, Any]]:
-        """(place in the range, record) of every entry, or run of entries, that is more than a message, in order. Raises
-        UnknownControlRecord."""
+        """(place in the range, record) of every entry, or run of entries, that is more than a
+        message, in order. Raises UnknownControlRecord."""
         records: list[tuple[int, Any]] = [*_control_records(entries, columns, self.level_max)]
         marked: list[tuple[int, Any]] = [
             *half_messages(entries, _places_of(columns, (HALF_TOPIC,))),
@@ -221,8 +273,8 @@ class Machine(Places):
                 self.retained.begin_tree()
 
     def _take_trim(self, index: int, record: control.TrimRecord, effects: Effects) -> None:
-        """Messages before the new begin are consumed for every group, unless the object store has them. Idempotent, because a full disk may
-        interrupt it."""
+        """Messages before the new begin are consumed for every group, unless the object store has
+        them. Idempotent, because a full disk may interrupt it."""
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, effects.store_ms(index), record)
         effects.vanished.extend(self._forget_lite_topics())
@@ -231,7 +283,9 @@ class Machine(Places):
         for part in self._parts:
             part.trimmed(effects)
 
-    def _take_time_epoch(self, index: int, record: control.TimeEpochRecord, effects: Effects) -> None:
+    def _take_time_epoch(
+        self, index: int, record: control.TimeEpochRecord, effects: Effects
+    ) -> None:
         """Idempotent, because a full disk may interrupt it."""
         began = TimeEpoch(index, effects.entries.pos, effects.store_ms(index))
         effects.time_epoch = True
@@ -260,12 +314,16 @@ class Machine(Places):
         else:
             if known is None or known.config.incarnation != config.incarnation:
                 self._end_topic(stored, effects)
-                known = self._topics[stored] = Topic(config, begin_pos=effects.entries.pos if self.lite_topics(stored) else 0)
+                known = self._topics[stored] = Topic(
+                    config, begin_pos=effects.entries.pos if self.lite_topics(stored) else 0
+                )
             known.config = config
             if not config.dedup_ms:
                 self.ids.forget_topic(stored)
             # Queue offsets never restart; in this incarnation a queue begins where it ends now.
-            known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
+            known.begins.extend(
+                self.end(stored, queue) for queue in range(len(known.begins), config.queues)
+            )
         self._set_topics()
 
     def _end_topic(self, stored: str, effects: Effects) -> None:
@@ -295,7 +353,12 @@ class Machine(Places):
         if columns.rows is not None:
             few = {(topic, queue): offset for topic, queue, offset, *_ in columns.rows}
             return [(topic, queue, offset) for (topic, queue), offset in few.items()]
-        rows = zip(columns.topic_of.tolist(), columns.queues.tolist(), columns.queue_offsets.tolist(), strict=True)
+        rows = zip(
+            columns.topic_of.tolist(),
+            columns.queues.tolist(),
+            columns.queue_offsets.tolist(),
+            strict=True,
+        )
         last = {(columns.topics[topic], queue): offset for topic, queue, offset in rows}
         return [(topic, queue, offset) for (topic, queue), offset in last.items()]
 
@@ -313,19 +376,29 @@ class Machine(Places):
             "chain_crc": self.chain_crc,
             "store_ms": self.store_ms,
             **({"time_epochs": self.time_epochs.export()} if self.time_epochs else {}),
-            "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self._queues.next_offsets().items()},
+            "queues": {
+                topic: {str(queue): end for queue, end in ends.items()}
+                for topic, ends in self._queues.next_offsets().items()
+            },
             "minimums": export_minimums(self._queues.minimums()),
             "members": None if self.members is None else export_members(self.members),
-            "topics": {stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())},
-            "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
+            "topics": {
+                stored: _export_topic(topic) for stored, topic in sorted(self._topics.items())
+            },
+            "groups": {
+                stored: group_fields(group) for stored, group in sorted(self.groups.items())
+            },
             **{key: value for part in self._parts for key, value in part.values().items()},
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
-        """Replace the state by what `export` returned. The caller brings the consume queues to its `queues` and `minimums`."""
+        """Replace the state by what `export` returned. The caller brings the consume queues to its
+        `queues` and `minimums`."""
         self.level = exported.get("level", FIRST_LEVEL)
         self.members = restore_members(exported.get("members"))
-        self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
+        self._topics = {
+            stored: _restore_topic(fields) for stored, fields in exported["topics"].items()
+        }
         self._set_topics()
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
@@ -340,19 +413,36 @@ class Machine(Places):
         self.store_ms = exported["store_ms"]
 
 
-_PARTS = (Machine, Delivery, Letters, Transactions, Timers, Ids, Offsets, LiteSets, Producers, Retained)
+_PARTS = (
+    Machine,
+    Delivery,
+    Letters,
+    Transactions,
+    Timers,
+    Ids,
+    Offsets,
+    LiteSets,
+    Producers,
+    Retained,
+)
 # What no part takes, or two, is found here and not by a replica.
 handlers(_PARTS, "RECORDS", {*get_args(control.ControlRecord), Mark, NewHalf, Run})
 handlers(_PARTS[1:], "MARKS")
 
 
-def _control_records(entries: Range, columns: Columns, level_max: int) -> Iterator[tuple[int, control.ControlRecord]]:
-    """(place in the range, record) of every control record, in order. Raises UnknownControlRecord."""
+def _control_records(
+    entries: Range, columns: Columns, level_max: int
+) -> Iterator[tuple[int, control.ControlRecord]]:
+    """(place in the range, record) of every control record, in order. Raises
+    UnknownControlRecord."""
     for at in _places_of(columns, CONTROL_TOPICS):
         message = decode_record(record_of(entries, at))
         record = control.decode(parse(message.properties).get("TAGS", ""), message.body)
         if isinstance(record, control.LevelRecord) and record.level > level_max:
-            what = f"entry {entries.first_index + at} raises the broker group to level {record.level}, this program reads up to {level_max}"
+            what = (
+                f"entry {entries.first_index + at} raises the broker group to level {record.level},"
+                f" this program reads up to {level_max}"
+            )
             raise control.UnknownControlRecord(f"{what}; start the version that raised it")
         yield at, record
 
@@ -362,7 +452,9 @@ def _places_of(columns: Columns, topics: Collection[str]) -> list[int]:
     if columns.rows is not None:
         return [at for at, row in enumerate(columns.rows) if row[0] in topics]
     numbers = [number for number, topic in enumerate(columns.topics) if topic in topics]
-    places: list[int] = np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist() if numbers else []
+    places: list[int] = (
+        np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist() if numbers else []
+    )
     return places
 
 

@@ -1,8 +1,11 @@
-"""The interface of a capability of a broker group: what its state and its decisions have to do with the rest.
+"""The interface of a capability of a broker group: what its state and its decisions have to do with
+the rest.
 
-A capability is a folder of `parts/` with two halves. Its `StatePart` is a function of the committed log (invariant I8), on every replica:
-it owns some keys of the snapshot and takes some control records. Its `LeaderPart` decides about some calls, on the leader. `machine.py`
-drives the first, `leader.py` the second, both by tables of what each part takes; what two parts take, or none, fails at import.
+A capability is a folder of `parts/` with two halves. Its `StatePart` is a function of the committed
+log (invariant I8), on every replica: it owns some keys of the snapshot and takes some control
+records. Its `LeaderPart` decides about some calls, on the leader. `machine.py` drives the first,
+`leader.py` the second, both by tables of what each part takes; what two parts take, or none, fails
+at import.
 """
 
 from __future__ import annotations
@@ -65,10 +68,11 @@ def last_store_ms(entries: Range) -> int:
 
 
 class StatePart:
-    """One capability's share of the derived state. A part overrides what it needs: the hooks do nothing by default.
+    """One capability's share of the derived state. A part overrides what it needs: the hooks do
+    nothing by default.
 
-    A method that `RECORDS` names for a type is called with the entry's index, the record, and the effects of the range. A record that
-    names something that does not exist changes nothing.
+    A method that `RECORDS` names for a type is called with the entry's index, the record, and the
+    effects of the range. A record that names something that does not exist changes nothing.
     """
 
     KEY: ClassVar[str] = ""
@@ -76,15 +80,16 @@ class StatePart:
     RECORDS: ClassVar[Takers] = {}
     """Type of a control record, or of what else an entry means → the method that applies it."""
     MARKS: ClassVar[Takers] = {}
-    """Kind of a mark (`origins.py`) → the method that applies it: the effect of a message made from another one, beyond being stored."""
+    """Kind of a mark (`origins.py`) → the method that applies it: the effect of a message made from
+    another one, beyond being stored."""
 
     def export(self) -> Any:
         """The state as JSON values (format §11)."""
         raise AssertionError(f"{type(self).__name__} is not stored")
 
     def restore(self, exported: Any) -> None:
-        """Replace the state by what `export` returned; an empty dictionary, from a snapshot that is older than the part, gives an empty
-        state."""
+        """Replace the state by what `export` returned; an empty dictionary, from a snapshot that is
+        older than the part, gives an empty state."""
         raise AssertionError(f"{type(self).__name__} is not stored")
 
     def values(self) -> dict[str, Any]:
@@ -102,27 +107,31 @@ class StatePart:
         """The consumer group has this configuration now; None: it was deleted."""
 
     def trimmed(self, effects: Effects) -> None:
-        """The queues begin at higher offsets. Idempotent, because a full disk may interrupt a trim."""
+        """The queues begin at higher offsets. Idempotent, because a full disk may interrupt a
+        trim."""
 
     def time_epoch_began(self, ms: int) -> None:
         """What the part knows a later store time of counts as stored now."""
 
 
 class LeaderPart:
-    """One capability's decisions, on the leader of a broker group; empty on a follower. A part overrides what it needs: the hooks do
-    nothing by default."""
+    """One capability's decisions, on the leader of a broker group; empty on a follower. A part
+    overrides what it needs: the hooks do nothing by default."""
 
     CALLS: ClassVar[Takers] = {}
-    """Type of a call → the method that decides it. It adds the call's work to the plan of the turn: drafts, answers, and marks in the
-    uncommitted state for later decisions. It may not assume that the log will accept the plan."""
+    """Type of a call → the method that decides it. It adds the call's work to the plan of the turn:
+    drafts, answers, and marks in the uncommitted state for later decisions. It may not assume that
+    the log will accept the plan."""
     ARRIVALS: ClassVar[Takers] = {}
-    """Type of a call → the method that takes it when it comes, before anything is planned, on a leader: (call, now_ns) → answers."""
+    """Type of a call → the method that takes it when it comes, before anything is planned, on a
+    leader: (call, now_ns) → answers."""
     pending: object = ()
     """True while the part may have something to plan without a call; otherwise it is not asked."""
     due_ns: int = NEVER_NS
     """When `expire` is to be called next."""
     unapplied_index: int = NEVER_NS
-    """The first entry in the log for whose application the part waits: `applied` is called from then on."""
+    """The first entry in the log for whose application the part waits: `applied` is called from
+    then on."""
 
     def lead(self, now_ns: int) -> None:
         """The applied state covers every earlier term: from now on this node decides."""
@@ -156,14 +165,19 @@ class LeaderPart:
         """Every entry up to `index` is applied."""
 
 
-def handlers(parts: Iterable[Any], table: str, known: Collection[Any] | None = None) -> dict[Any, Callable[..., Any]]:
-    """What the parts take according to their tables of this name → the bound method that takes it. Raises AssertionError for what two
-    parts take and, with `known`, for what none takes or nobody sends."""
+def handlers(
+    parts: Iterable[Any], table: str, known: Collection[Any] | None = None
+) -> dict[Any, Callable[..., Any]]:
+    """What the parts take according to their tables of this name → the bound method that takes it.
+    Raises AssertionError for what two parts take and, with `known`, for what none takes or nobody
+    sends."""
     found: dict[Any, Callable[..., Any]] = {}
     for part in parts:
         for taken, method in getattr(part, table).items():
             assert taken not in found, f"two parts take {taken}"
             # By name, so that a subclass may override it.
             found[taken] = getattr(part, method.__name__)
-    assert known is None or found.keys() == set(known), f"without a part, or unknown: {found.keys() ^ set(known)}"
+    assert known is None or found.keys() == set(known), (
+        f"without a part, or unknown: {found.keys() ^ set(known)}"
+    )
     return found

@@ -1,8 +1,10 @@
-"""The plan of one turn: the drafts of one batch, in the order of their log entries, and the answers that depend on them.
+"""The plan of one turn: the drafts of one batch, in the order of their log entries, and the answers
+that depend on them.
 
-Bookkeeping only. The acknowledgements, changes, transaction ends and committed offsets of one turn share one record each. The first of a
-kind reserves the record's place in the batch (`shared_index`), so every lease number (the index of the entry that carries it) is known
-during planning.
+Bookkeeping only. The acknowledgements, changes, transaction ends and committed offsets of one turn
+share one record each. The first of a kind reserves the record's place in the batch
+(`shared_index`), so every lease number (the index of the entry that carries it) is known during
+planning.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ OWN_REASONS = frozenset(("disk-full", "too-large"))
 
 
 class Known(NamedTuple):
-    """Where the first message with an id was stored: in its topic, or in the waiting topic that held it."""
+    """Where the first message with an id was stored: in its topic, or in the waiting topic that
+    held it."""
 
     store_ms: int
     queue: int
@@ -50,7 +53,8 @@ class Poll:
 
 @dataclass(slots=True)
 class Awaited:
-    """An answer that waits until the entry at `index` of this `term` is applied here or, for an early durability class, replicated."""
+    """An answer that waits until the entry at `index` of this `term` is applied here or, for an
+    early durability class, replicated."""
 
     index: int
     term: int
@@ -61,7 +65,8 @@ class Awaited:
     """The Receive, while this node leads; it may be cancelled meanwhile."""
     leases: tuple[Lease, ...] = ()
     topic: str = ""
-    """The topic of the leases. Those without a record are of messages in the same batch, whose records are read when it is applied."""
+    """The topic of the leases. Those without a record are of messages in the same batch, whose
+    records are read when it is applied."""
 
 
 class Leased(NamedTuple):
@@ -77,7 +82,8 @@ class Leased(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """The messages of one queue among the drafts of a plan: their first queue offset, and the messages in order."""
+    """The messages of one queue among the drafts of a plan: their first queue offset, and the
+    messages in order."""
 
     first: int
     drafts: list[Draft] = field(default_factory=list)
@@ -109,17 +115,20 @@ class Plan:
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry, and that no state of a later leader could contradict."""
     assured: list[Done] = field(default_factory=list)
-    """Answers that need no entry, but were derived from the applied state: valid only if this replica still leads. A deposed leader that
-    does not know it yet would otherwise refuse an acknowledgement that its successor has confirmed, or call a configuration unchanged that
-    its successor has replaced."""
+    """Answers that need no entry, but were derived from the applied state: valid only if this
+    replica still leads. A deposed leader that does not know it yet would otherwise refuse an
+    acknowledgement that its successor has confirmed, or call a configuration unchanged that its
+    successor has replaced."""
     frames: list[ProduceFrame] = field(default_factory=list)
     """Frames, to be judged and appended one by one after the drafts."""
     held: set[int] = field(default_factory=set)
     """Producers with a frame among the deferred calls; their later frames must wait as well."""
     produced: list[tuple[Produce | Prepare, int, Durability]] = field(default_factory=list)
-    """Produce and Prepare calls with the place of their first draft and the durability class of their acknowledgement."""
+    """Produce and Prepare calls with the place of their first draft and the durability class of
+    their acknowledgement."""
     known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
-    """For calls of `produced` with duplicates, per message: its place among the new ones, or where it is already stored."""
+    """For calls of `produced` with duplicates, per message: its place among the new ones, or where
+    it is already stored."""
     memory_drafts: int = 0
     """The number of drafts of calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result | Refused]] = field(default_factory=list)
@@ -165,13 +174,16 @@ class Plan:
         return self.first_index + len(self.drafts)
 
     def sent(self) -> Mapping[str, Mapping[int, Sent]]:
-        """The messages among the drafts so far, by stored topic and queue. Messages that follow other entries of the plan are included."""
+        """The messages among the drafts so far, by stored topic and queue. Messages that follow
+        other entries of the plan are included."""
         for draft in self.drafts[self._sent_drafts :]:
             if draft is not None:
                 queues = self._sent.setdefault(draft.stored_topic, {})
                 found = queues.get(draft.queue)
                 if found is None:
-                    found = queues[draft.queue] = Sent(self.next_offset(draft.stored_topic, draft.queue))
+                    found = queues[draft.queue] = Sent(
+                        self.next_offset(draft.stored_topic, draft.queue)
+                    )
                 found.drafts.append(draft)
         self._sent_drafts = len(self.drafts)
         return self._sent
@@ -184,7 +196,8 @@ class Plan:
         self.counts[name] = self.counts.get(name, 0) + by
 
     def shared_index(self, make: Callable[[Plan], control.ControlRecord]) -> int:
-        """The index of the record that the calls of this turn share and that `make` makes when all are decided; reserves its place."""
+        """The index of the record that the calls of this turn share and that `make` makes when all
+        are decided; reserves its place."""
         place = self.shared.get(make)
         if place is None:
             place = self.shared[make] = len(self.drafts)

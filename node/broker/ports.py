@@ -1,7 +1,9 @@
-"""The ports of a broker group: its replicator, and the storage, queues and filters that its state and decisions use.
+"""The ports of a broker group: its replicator, and the storage, queues and filters that its state
+and decisions use.
 
-`Replicator` keeps the group's log equal on several nodes; `raft_replica.py` implements it for Raft groups and HA groups. This module has
-only protocols and their values. Every call is plain and synchronous; time is passed in as monotonic nanoseconds.
+`Replicator` keeps the group's log equal on several nodes; `raft_replica.py` implements it for Raft
+groups and HA groups. This module has only protocols and their values. Every call is plain and
+synchronous; time is passed in as monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from ledgermq.storage.queues.consume_queue import Minimum, QueueUnits
 
 @dataclass(slots=True)
 class PeerPacket:
-    """One replication message to or from a peer: a header (docs/format.md §19) and the raw entry bytes that belong to it.
+    """One replication message to or from a peer: a header (docs/format.md §19) and the raw entry
+    bytes that belong to it.
 
-    `payload` is empty or exactly the bytes of one Range. The transport leaves both unchanged; it may lose, repeat or reorder packets.
+    `payload` is empty or exactly the bytes of one Range. The transport leaves both unchanged; it
+    may lose, repeat or reorder packets.
     """
 
     header: bytes
@@ -34,8 +38,9 @@ class PeerPacket:
 
 
 class ReadBudget(Protocol):
-    """The memory that answers with messages may take. A group reads messages for a Receive or a pull only if it `admits` the call, and
-    tells what it has read. `version` rises when calls that were not admitted may be admitted now; the group then gets a turn."""
+    """The memory that answers with messages may take. A group reads messages for a Receive or a
+    pull only if it `admits` the call, and tells what it has read. `version` rises when calls that
+    were not admitted may be admitted now; the group then gets a turn."""
 
     @property
     def version(self) -> int: ...
@@ -46,7 +51,8 @@ class ReadBudget(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether only some calls are admitted while it is open, so that each is to be asked for."""
+        """Whether only some calls are admitted while it is open, so that each is to be asked
+        for."""
         ...
 
     def admits(self, token: int) -> bool: ...
@@ -69,9 +75,11 @@ class Unlimited:
 
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
-    """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,
-    on any thread. The caller reports its outcome to `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size`
-    (bytes) count what this ticket is the first to cover; both are 0 if it only syncs the durable mark."""
+    """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new
+    directories) and raises OSError; it is called once, on any thread. The caller reports its
+    outcome to `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size`
+    (bytes) count what this ticket is the first to cover; both are 0 if it only syncs the durable
+    mark."""
 
     number: int
     run: Callable[[], None]
@@ -83,9 +91,9 @@ class SyncTicket:
 class ReplicaOutput:
     """The work that a turn of the replicator leaves for its caller.
 
-    Everything that must be durable before the packets are sent already is. The caller must, in this order: start `sync` (if any), send
-    `packets`, then read the committed entries up to `commit_index` and apply them. `role_changed` says that `role`, `term` or `leader`
-    changed.
+    Everything that must be durable before the packets are sent already is. The caller must, in this
+    order: start `sync` (if any), send `packets`, then read the committed entries up to
+    `commit_index` and apply them. `role_changed` says that `role`, `term` or `leader` changed.
     """
 
     packets: tuple[tuple[str, PeerPacket], ...]
@@ -94,15 +102,19 @@ class ReplicaOutput:
     role_changed: bool
     wake_at_ns: int
     reads: tuple[tuple[int, int | None], ...] = ()
-    """(token, index) of decided `read_index` calls: the entry to apply before answering, or None if leadership was lost."""
+    """(token, index) of decided `read_index` calls: the entry to apply before answering, or None if
+    leadership was lost."""
     left_behind: tuple[str, int] | None = None
-    """(leader, begin index): the leader reports that its log begins there, so it can no longer bring this replica up to date."""
+    """(leader, begin index): the leader reports that its log begins there, so it can no longer
+    bring this replica up to date."""
     ha_requests: tuple[HaRequest, ...] = ()
-    """Requests to the controller (HA groups). No caller waits for them; the controller's answers arrive in `Replicator.appointed`."""
+    """Requests to the controller (HA groups). No caller waits for them; the controller's answers
+    arrive in `Replicator.appointed`."""
 
 
 class NotLeader(Exception):
-    """A proposal reached a replica that does not lead. `leader` is the current leader, if known. Nothing was appended."""
+    """A proposal reached a replica that does not lead. `leader` is the current leader, if known.
+    Nothing was appended."""
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader (leader: {leader or 'unknown'})")
@@ -110,11 +122,13 @@ class NotLeader(Exception):
 
 
 class LogFull(Exception):
-    """No space for another log file. Nothing was appended. Reads, elections and control records continue; writes resume without help."""
+    """No space for another log file. Nothing was appended. Reads, elections and control records
+    continue; writes resume without help."""
 
 
 class Fenced(Exception):
-    """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9). The process exits with `exit_code`."""
+    """The replica stopped for good after a failed sync or a proven divergence (invariants I2, I9).
+    The process exits with `exit_code`."""
 
     def __init__(self, reason: str, exit_code: int = ExitCode.SYNC_FAILED) -> None:
         super().__init__(reason)
@@ -122,13 +136,15 @@ class Fenced(Exception):
 
 
 class Diverged(Fenced):
-    """The replica stopped because of a proven divergence: its entries and the leader's exclude each other. The disk is not at fault and the
-    files are evidence. Only this group stops; the other groups of the process continue."""
+    """The replica stopped because of a proven divergence: its entries and the leader's exclude each
+    other. The disk is not at fault and the files are evidence. Only this group stops; the other
+    groups of the process continue."""
 
 
 class Unreadable(Exception):
-    """A committed range of the log cannot be read, or its content is damaged; `failure` is the storage error. No decision was based on it
-    and nothing was written, so peers can repair the range."""
+    """A committed range of the log cannot be read, or its content is damaged; `failure` is the
+    storage error. No decision was based on it and nothing was written, so peers can repair the
+    range."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
@@ -136,13 +152,15 @@ class Unreadable(Exception):
 
 
 class reading:
-    """Wraps a read of the log: failures that a repair can fix become `Unreadable`. Limits of the operating system are passed on as
-    OSError."""
+    """Wraps a read of the log: failures that a repair can fix become `Unreadable`. Limits of the
+    operating system are passed on as OSError."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        if isinstance(failure, Damaged) or (isinstance(failure, OSError) and not is_exhausted(failure)):
+        if isinstance(failure, Damaged) or (
+            isinstance(failure, OSError) and not is_exhausted(failure)
+        ):
             raise Unreadable(failure) from failure
 
 
@@ -171,22 +189,25 @@ class Replicator(Protocol):
 
     @property
     def replicated_index(self) -> int:
-        """On a leader, the last entry of its term that an early acknowledgement may rely on, ≥ `commit_index`: a majority holds it in
-        memory, or, in an HA group that acknowledges alone, the master has it on stable storage. Elsewhere `commit_index`."""
+        """On a leader, the last entry of its term that an early acknowledgement may rely on, ≥
+        `commit_index`: a majority holds it in memory, or, in an HA group that acknowledges alone,
+        the master has it on stable storage. Elsewhere `commit_index`."""
         ...
 
     @property
     def appointment(self) -> Appointment | None:
-        """The newest appointment of this HA group that this replica knows; None in other groups, and before the first election."""
+        """The newest appointment of this HA group that this replica knows; None in other groups,
+        and before the first election."""
         ...
 
     def missing_isr(self, now_ns: int) -> int:
-        """Leader of an HA group only: how many members of the in-sync set it has not heard from and would need in order to commit; 0:
-        none."""
+        """Leader of an HA group only: how many members of the in-sync set it has not heard from and
+        would need in order to commit; 0: none."""
         ...
 
     def appointed(self, now_ns: int, appointment: Appointment) -> None:
-        """Takes in the controller's appointment for this group. Late or repeated appointments have no effect."""
+        """Takes in the controller's appointment for this group. Late or repeated appointments have
+        no effect."""
         ...
 
     @property
@@ -210,54 +231,64 @@ class Replicator(Protocol):
         ...
 
     def durable_indexes(self) -> Mapping[str, int]:
-        """Maps each voter, this replica included, to the last entry known to be on its stable storage. Only a leader knows those of
-        others."""
+        """Maps each voter, this replica included, to the last entry known to be on its stable
+        storage. Only a leader knows those of others."""
         ...
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
-        """Leader only: whether this peer was heard recently, and every entry that it lacks is on its way."""
+        """Leader only: whether this peer was heard recently, and every entry that it lacks is on
+        its way."""
         ...
 
     def lag_of(self, node: str) -> int:
-        """Leader only: how many entries this peer has not yet stored durably, as far as the leader knows."""
+        """Leader only: how many entries this peer has not yet stored durably, as far as the leader
+        knows."""
         ...
 
     def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
-        """Leader only: start handing over to this voter, or to the most advanced one for None. Returns None, or why it is refused, for
-        people."""
+        """Leader only: start handing over to this voter, or to the most advanced one for None.
+        Returns None, or why it is refused, for people."""
         ...
 
     def note_full(self, nodes: frozenset[str]) -> None:
-        """The nodes, possibly this one, whose disks take no messages, as far as is known here. Elections and handovers avoid them."""
+        """The nodes, possibly this one, whose disks take no messages, as far as is known here.
+        Elections and handovers avoid them."""
         ...
 
     def leave(self) -> None:
-        """This node is about to stop: from now on the replica does not take leadership. Everything else continues."""
+        """This node is about to stop: from now on the replica does not take leadership. Everything
+        else continues."""
         ...
 
     @property
     def members(self) -> Members:
-        """The members in effect as of the log's end; empty on a joining replica that has heard nothing yet."""
+        """The members in effect as of the log's end; empty on a joining replica that has heard
+        nothing yet."""
         ...
 
     @property
     def members_index(self) -> int:
-        """The index of the entry that defines `members`; they are certain once it is committed. −1 for the members before the log."""
+        """The index of the entry that defines `members`; they are certain once it is committed. −1
+        for the members before the log."""
         ...
 
-    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
-        """Leader only: append the membership record of `change` as a batch of one entry and replicate it. `queue_offsets` (int64, shape
-        (1,)) is its offset in the queue of its system topic. Returns the ranges, or why the change is impossible now, for people, with
-        nothing appended. Raises NotLeader, LogFull or Fenced."""
+    def propose_members(
+        self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
+    ) -> Sequence[Range] | str:
+        """Leader only: append the membership record of `change` as a batch of one entry and
+        replicate it. `queue_offsets` (int64, shape (1,)) is its offset in the queue of its system
+        topic. Returns the ranges, or why the change is impossible now, for people, with nothing
+        appended. Raises NotLeader, LogFull or Fenced."""
         ...
 
     def due_change(self, now_ns: int) -> MemberChange | None:
-        """Leader only: the change due for a returning learner that has caught up, to pass to `propose_members` in the same turn."""
+        """Leader only: the change due for a returning learner that has caught up, to pass to
+        `propose_members` in the same turn."""
         ...
 
     def read_index(self, token: int, now_ns: int) -> None:
-        """Ask a quorum whether this replica leads. The answer comes in `ReplicaOutput.reads` under this token, whatever the role is
-        then."""
+        """Ask a quorum whether this replica leads. The answer comes in `ReplicaOutput.reads` under
+        this token, whatever the role is then."""
         ...
 
     def take_changes(self) -> Sequence[LeaderChange]:
@@ -267,7 +298,8 @@ class Replicator(Protocol):
     def tick(self, now_ns: int) -> None: ...
 
     def admit(self) -> None:
-        """Every other voter now knows this directory: take part from the next `tick` on. May be repeated."""
+        """Every other voter now knows this directory: take part from the next `tick` on. May be
+        repeated."""
         ...
 
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
@@ -290,12 +322,14 @@ class Replicator(Protocol):
         early: bool = False,
         new_file: bool = False,
     ) -> Sequence[Range]:
-        """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One Range per log file touched.
+        """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One
+        Range per log file touched.
 
-        `queue_offsets` (int64, n) come from the caller, who alone decides them against the state at the log's end. `control` may use the
-        reserve of a full disk. Without `urgent` the syncs of the batch may wait for more entries; with `early` a caller waits until a
-        majority holds the batch in memory. With `new_file` the log file being written ends, and the batch begins the next one. Raises
-        NotLeader, LogFull or Fenced, with nothing appended.
+        `queue_offsets` (int64, n) come from the caller, who alone decides them against the state at
+        the log's end. `control` may use the reserve of a full disk. Without `urgent` the syncs of
+        the batch may wait for more entries; with `early` a caller waits until a majority holds the
+        batch in memory. With `new_file` the log file being written ends, and the batch begins the
+        next one. Raises NotLeader, LogFull or Fenced, with nothing appended.
         """
         ...
 
@@ -304,37 +338,43 @@ class Replicator(Protocol):
         ...
 
     def prepare_file(self) -> bool:
-        """Have the log file behind the one being written made, which takes time; returns whether it is there."""
+        """Have the log file behind the one being written made, which takes time; returns whether it
+        is there."""
         ...
 
     def watch(self, watched: bool) -> None:
-        """Whether a reader waits here for committed entries. While one does, a leader elsewhere sends news of commits without delay."""
+        """Whether a reader waits here for committed entries. While one does, a leader elsewhere
+        sends news of commits without delay."""
         ...
 
     def calm_until(self, now_ns: int) -> int | None:
-        """When the next turn is needed, if `take` would return nothing: no packet, no sync, no answer, the same commit index and role. None
-        if `take` may return something. Many answers of peers, and most of the leader's own syncs, leave a replica calm."""
+        """When the next turn is needed, if `take` would return nothing: no packet, no sync, no
+        answer, the same commit index and role. None if `take` may return something. Many answers of
+        peers, and most of the leader's own syncs, leave a replica calm."""
         ...
 
     def request_flush(self) -> None:
-        """Leader only: a caller waits for the commit of entries that were not urgent. The next `take` starts their sync, here and on the
-        peers."""
+        """Leader only: a caller waits for the commit of entries that were not urgent. The next
+        `take` starts their sync, here and on the peers."""
         ...
 
     def take(self, now_ns: int) -> ReplicaOutput:
-        """Carry out what the core decided since the last call (truncate, append, persist term and vote) and return the work left to do."""
+        """Carry out what the core decided since the last call (truncate, append, persist term and
+        vote) and return the work left to do."""
         ...
 
     def read(self, first_index: int, max_bytes: int) -> Range:
-        """Entries from `first_index` on (at least one), to the end of their term run, their file, or `max_bytes`, whichever comes first.
-        Raises Unreadable, as does every call that has to read the log."""
+        """Entries from `first_index` on (at least one), to the end of their term run, their file,
+        or `max_bytes`, whichever comes first. Raises Unreadable, as does every call that has to
+        read the log."""
         ...
 
     def status(self) -> ReplicaStatus: ...
 
 
 class Messages(Protocol):
-    """The committed messages of a broker group, addressed by consume queue or by physical offset in the log."""
+    """The committed messages of a broker group, addressed by consume queue or by physical offset in
+    the log."""
 
     def begin(self, topic: str, queue: int) -> int:
         """The first queue offset that can be read."""
@@ -345,7 +385,8 @@ class Messages(Protocol):
         ...
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Physical offsets (int64), sizes (int32) and tags codes (int64) of consecutive messages."""
+        """Physical offsets (int64), sizes (int32) and tags codes (int64) of consecutive
+        messages."""
         ...
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -370,12 +411,14 @@ class Filter(Protocol):
 
     @property
     def tags(self) -> frozenset[str]:
-        """A message without one of these exact tags does not match. Empty: the tag excludes no message."""
+        """A message without one of these exact tags does not match. Empty: the tag excludes no
+        message."""
         ...
 
     @property
     def cost(self) -> int:
-        """The cost of `matches`, as a multiple of reading a short record; 0: every message matches, and none has to be read."""
+        """The cost of `matches`, as a multiple of reading a short record; 0: every message matches,
+        and none has to be read."""
         ...
 
     def matches(self, properties: bytes) -> bool:
@@ -407,7 +450,8 @@ class Queues(Protocol):
         ...
 
     def raise_minimums(self, begin_pos: int) -> object:
-        """The log begins at position `begin_pos` from now on. Raises NoSpace; the caller may then repeat the call."""
+        """The log begins at position `begin_pos` from now on. Raises NoSpace; the caller may then
+        repeat the call."""
         ...
 
     def forget(self, topic: str, queue: int) -> None:
@@ -419,9 +463,11 @@ class Queues(Protocol):
         ...
 
     def append(self, columns: Columns) -> None:
-        """Add units; existing ones are skipped. Raises NoSpace; the caller may then repeat the call."""
+        """Add units; existing ones are skipped. Raises NoSpace; the caller may then repeat the
+        call."""
         ...
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Consecutive units; fewer at the end of the queue. The `first` of the answer is higher than asked if units were trimmed."""
+        """Consecutive units; fewer at the end of the queue. The `first` of the answer is higher
+        than asked if units were trimmed."""
         ...

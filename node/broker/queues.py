@@ -1,6 +1,8 @@
-"""Topics and queues of a broker group at one applied index: which there are, where they begin and end, and their messages.
+"""Topics and queues of a broker group at one applied index: which there are, where they begin and
+end, and their messages.
 
-This is what every capability may know of the whole state. Only `machine.py` changes it, by applying the log (invariant I8).
+This is what every capability may know of the whole state. Only `machine.py` changes it, by applying
+the log (invariant I8).
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ _STORE_MS_IN_RECORD = slice(56, 64)
 
 @dataclass(slots=True)
 class Topic:
-    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: the log position from which messages of its
-    lite topics belong to this incarnation; 0 if there were none before."""
+    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: the
+    log position from which messages of its lite topics belong to this incarnation; 0 if there were
+    none before."""
 
     config: TopicConfig
     begins: list[int] = field(default_factory=list)
@@ -32,17 +35,20 @@ class Topic:
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
 Touched = list[tuple[QueueKey, Sequence[int]]]
-"""Rows that records may have changed, for modules that keep something beside them: a queue and the offsets, for each record and queue."""
+"""Rows that records may have changed, for modules that keep something beside them: a queue and the
+offsets, for each record and queue."""
 Pair = tuple[str, str]
 """(consumer group, stored topic), or the result of `lite_pair`"""
 LiteKey = tuple[str, str, str]
 """(consumer group, stored topic of kind lite, client id)"""
 LITE_FLOOR_STEP = 300_000
-"""Lite topics begin at multiples of this, which is where a consume-queue file begins if files have their default length."""
+"""Lite topics begin at multiples of this, which is where a consume-queue file begins if files have
+their default length."""
 
 
 def lite_pair(group: str, topic: str, client: str) -> Pair:
-    """The pair of a client that reads lite topics. Each client has its own set of lite topics, so it has a pair of its own."""
+    """The pair of a client that reads lite topics. Each client has its own set of lite topics, so
+    it has a pair of its own."""
     return group, f"{topic}\n{client}"
 
 
@@ -50,9 +56,13 @@ class Places:
     """Topics, consumer groups and queues of one replica of a broker group."""
 
     def __init__(
-        self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
+        self,
+        queues: Queues,
+        read_record: Callable[[int, int], bytes | memoryview],
+        index_at: Callable[[int], int] | None = None,
     ) -> None:
-        """`index_at` maps the log position of a record to its entry index; only a leader needs it."""
+        """`index_at` maps the log position of a record to its entry index; only a leader needs
+        it."""
         self._queues = queues
         self._read_record = read_record
         self._index_at = index_at
@@ -65,9 +75,11 @@ class Places:
         self._lite_topics: dict[str, dict[str, None]] = {}
         """Topic of kind lite → stored names of its lite topics that have a queue."""
         self._lite_floors: dict[str, int] = {}
-        """Topic of kind lite → where its lite topics begin that are created (again) after others have vanished."""
+        """Topic of kind lite → where its lite topics begin that are created (again) after others
+        have vanished."""
         self._lite_begins: dict[str, int] = {}
-        """Stored lite topic → its first message of the current incarnation, cached if it had to be searched for."""
+        """Stored lite topic → its first message of the current incarnation, cached if it had to be
+        searched for."""
         self.level = FIRST_LEVEL
         """The feature level (`levels.py`); never lowered."""
         self.applied_index = -1
@@ -79,7 +91,8 @@ class Places:
         self.time_epochs = NO_EPOCHS
         """Replaced, never mutated, because other threads hold it."""
         self.settled = True
-        """Whether no part of the range after `applied_index` is applied. False while a full disk leaves a range half applied."""
+        """Whether no part of the range after `applied_index` is applied. False while a full disk
+        leaves a range half applied."""
 
     # Reading
 
@@ -90,15 +103,16 @@ class Places:
         return max(self.floor(topic, queue), self._queues.min_offset(topic, queue))
 
     def floor(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's current incarnation, trimmed or not. What was trimmed of a lite topic counts as never
-        there."""
+        """The first queue offset of the topic's current incarnation, trimmed or not. What was
+        trimmed of a lite topic counts as never there."""
         if LITE_SEPARATOR in topic:
             return self._lite_begin(topic)
         known = self._topics.get(topic)
         return known.begins[queue] if known is not None and queue < len(known.begins) else 0
 
     def _lite_begin(self, topic: str) -> int:
-        """`begin` for a lite topic. Lite topics have no incarnation of their own; that of the parent topic begins at a log position."""
+        """`begin` for a lite topic. Lite topics have no incarnation of their own; that of the
+        parent topic begins at a log position."""
         parent = parent_of(topic)
         if topic not in self._lite_topics.get(parent, ()):
             return self._lite_floors.get(parent, 0)
@@ -109,7 +123,11 @@ class Places:
         begin = self._lite_begins.get(topic)
         if begin is None:
             stored = range(low, self._queues.next_offset(topic, 0))
-            begin = low + bisect_left(stored, known.begin_pos, key=lambda offset: int(self.units(topic, 0, offset, 1)[0][0]))
+            begin = low + bisect_left(
+                stored,
+                known.begin_pos,
+                key=lambda offset: int(self.units(topic, 0, offset, 1)[0][0]),
+            )
             self._lite_begins[topic] = begin
         return max(low, begin)
 
@@ -124,14 +142,18 @@ class Places:
         return self._queues.next_offset(topic, queue)
 
     def takes(self, topic: str, incarnation: int, queue: int) -> bool:
-        """Whether the incarnation of a topic to which a message was sent still exists, and has this queue."""
+        """Whether the incarnation of a topic to which a message was sent still exists, and has this
+        queue."""
         config = self.topics.get(topic)
         return config is not None and config.incarnation == incarnation and queue < config.queues
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Consecutive consume-queue units: physical offsets (int64), sizes (int32), tags codes (int64)."""
+        """Consecutive consume-queue units: physical offsets (int64), sizes (int32), tags codes
+        (int64)."""
         units = self._queues.read(topic, queue, first, count)
-        assert units.first == first, f"unit {first} of {topic}/{queue} was trimmed: the queue begins at {units.first}"
+        assert units.first == first, (
+            f"unit {first} of {topic}/{queue} was trimmed: the queue begins at {units.first}"
+        )
         return units.physical_offsets, units.sizes, units.tags_codes
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -153,7 +175,8 @@ class Places:
         return java_hash(tag)
 
     def queues_of(self, topic: str) -> int:
-        """The number of queues of a topic here; 0 if it is not in force. A lite topic has one queue while its parent topic is in force."""
+        """The number of queues of a topic here; 0 if it is not in force. A lite topic has one queue
+        while its parent topic is in force."""
         config = self.topics.get(parent_of(topic))
         if config is None or LITE_SEPARATOR not in topic:
             return 0 if config is None else config.queues
@@ -164,10 +187,13 @@ class Places:
         positions, sizes, _ = self.units(topic, queue, offset, 1)
         # Read the whole record: a part of it cannot be verified.
         record = self.record(int(positions[0]), int(sizes[0]))
-        return self.time_epochs.counted(int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True), int(positions[0]))
+        return self.time_epochs.counted(
+            int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True), int(positions[0])
+        )
 
     def offset_at(self, topic: str, queue: int, store_ms: int) -> int:
-        """The first offset stored at or after a time. The times at which messages count as stored never decrease along the log."""
+        """The first offset stored at or after a time. The times at which messages count as stored
+        never decrease along the log."""
         low, high = self.begin(topic, queue), self.end(topic, queue)
         while low < high:
             middle = (low + high) // 2
@@ -185,13 +211,15 @@ class Places:
         return {topic: self._ends[topic] for topic in self.topics}
 
     def lite_floors(self) -> dict[str, int]:
-        """Topic of kind lite → where its lite topics begin that are created (again) after others have vanished."""
+        """Topic of kind lite → where its lite topics begin that are created (again) after others
+        have vanished."""
         return {topic: self._lite_floors[topic] for topic in sorted(self._lite_floors)}
 
     # Lite topics, when entries are applied
 
     def _meet_lite_topics(self, topics: Iterable[str]) -> None:
-        """New lite topics begin above all offsets of vanished ones, so that no queue offset is ever used twice."""
+        """New lite topics begin above all offsets of vanished ones, so that no queue offset is ever
+        used twice."""
         for topic in topics:
             floor = self._lite_floors.get(parent_of(topic), 0) if LITE_SEPARATOR in topic else 0
             if floor and not self._queues.next_offset(topic, 0):

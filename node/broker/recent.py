@@ -1,9 +1,10 @@
 """The ranges that a broker group applied last, for readers that follow the end of the log.
 
-The owner of the group adds each applied range; any thread may read. Nothing is copied: the bytes are those that the group applied, which
-are a view of the mapped file that this process wrote or, for long ranges (`storage/log/hot_tail.py`), the memory from which they were
-appended; the columns are those that the dispatcher computed. Ranges, entries and bytes are bounded: a reader that falls behind continues
-from the files. The window exists only while there are such readers.
+The owner of the group adds each applied range; any thread may read. Nothing is copied: the bytes
+are those that the group applied, which are a view of the mapped file that this process wrote or,
+for long ranges (`storage/log/hot_tail.py`), the memory from which they were appended; the columns
+are those that the dispatcher computed. Ranges, entries and bytes are bounded: a reader that falls
+behind continues from the files. The window exists only while there are such readers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Applied:
 
 
 class Recent:
-    """A window on the applied entries; it begins with `begin_index` and moves with the end of the log."""
+    """A window on the applied entries; it begins with `begin_index` and moves with the end of the
+    log."""
 
     def __init__(self, begin_index: int) -> None:
         self._begin_index = begin_index
@@ -43,14 +45,17 @@ class Recent:
         self._ranges.append(Applied(entries, columns))
         self._entries += len(entries)
         self._bytes += len(entries.data)
-        while len(self._ranges) > 1 and (self._entries > ENTRIES_MAX or self._bytes > BYTES_MAX or len(self._ranges) > RANGES_MAX):
+        while len(self._ranges) > 1 and (
+            self._entries > ENTRIES_MAX or self._bytes > BYTES_MAX or len(self._ranges) > RANGES_MAX
+        ):
             gone = self._ranges.popleft().entries
             self._entries -= len(gone)
             self._bytes -= len(gone.data)
 
     def since(self, index: int) -> list[Applied] | None:
-        """The ranges from the one with entry `index` on; empty if the entry is not yet applied; None if it is older than the window. Any
-        thread may call this: copying the deque is atomic for the other threads of this interpreter."""
+        """The ranges from the one with entry `index` on; empty if the entry is not yet applied;
+        None if it is older than the window. Any thread may call this: copying the deque is atomic
+        for the other threads of this interpreter."""
         ranges = list(self._ranges)
         if not ranges:
             return [] if index >= self._begin_index else None
@@ -58,4 +63,6 @@ class Recent:
             return None
         if index > ranges[-1].entries.last_index:
             return []
-        return ranges[bisect_right(ranges, index, key=lambda applied: applied.entries.first_index) - 1 :]
+        return ranges[
+            bisect_right(ranges, index, key=lambda applied: applied.entries.first_index) - 1 :
+        ]

@@ -1,7 +1,8 @@
-"""Restores derived state at a start: from the newest snapshot that agrees with the log, and from the log where queue units are missing.
+"""Restores derived state at a start: from the newest snapshot that agrees with the log, and from
+the log where queue units are missing.
 
-This module orders the attempts. The machine interprets a snapshot; the store knows which files may be missing. Entries after the snapshot
-are applied later, by the group's turns.
+This module orders the attempts. The machine interprets a snapshot; the store knows which files may
+be missing. Entries after the snapshot are applied later, by the group's turns.
 """
 
 from __future__ import annotations
@@ -22,23 +23,35 @@ READ_BYTES = 1 << 20
 
 
 def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -> str | None:
-    """Bring machine and consume queues to the newest snapshot, or to an empty state if there is none. Returns why queues had to be rebuilt,
-    or None. Raises Damaged (75) and UnknownFormat (76) if a trimmed log needs the snapshot and cannot use it, UnknownFormat if the group's
-    level is above what this program reads; also NoSpace and OSError."""
+    """Bring machine and consume queues to the newest snapshot, or to an empty state if there is
+    none. Returns why queues had to be rebuilt, or None. Raises Damaged (75) and UnknownFormat (76)
+    if a trimmed log needs the snapshot and cannot use it, UnknownFormat if the group's level is
+    above what this program reads; also NoSpace and OSError."""
     phases = phases or Phases()
     with phases.phase("snapshot"):
         snapshot = store.read_snapshot()
     level = FIRST_LEVEL if snapshot is None else snapshot.get("level", FIRST_LEVEL)
     if level > machine.level_max:
-        what = f"the snapshot in {store.state_directory} is of level {level}, this program reads up to {machine.level_max}"
+        what = (
+            f"the snapshot in {store.state_directory} is of level {level}, this program reads up to"
+            f" {machine.level_max}"
+        )
         raise UnknownFormat(f"{what}: start the program that wrote it")
     if snapshot is not None and snapshot.get("v") not in SNAPSHOTS:
         if store.log.begin_index > 0:
-            what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {snapshot_version(level)}"
+            what = (
+                f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this"
+                f" program knows {snapshot_version(level)}"
+            )
             raise UnknownFormat(f"{what}: start the program that wrote it")
         snapshot = None
-    elif snapshot is not None and snapshot["v"] != snapshot_version(level) and store.log.begin_index == 0:
-        # An older version does not contain everything that its log led to, and this log is still complete.
+    elif (
+        snapshot is not None
+        and snapshot["v"] != snapshot_version(level)
+        and store.log.begin_index == 0
+    ):
+        # An older version does not contain everything that its log led to, and this log is still
+        # complete.
         snapshot = None
     lost = None
     with phases.phase("queues"):
@@ -62,8 +75,9 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
 
 
 def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
-    """Rebuild the consume queues to the snapshot's state, from its minimums and the entries still in the log. Returns False if snapshot and
-    log contradict each other and the log alone is enough."""
+    """Rebuild the consume queues to the snapshot's state, from its minimums and the entries still
+    in the log. Returns False if snapshot and log contradict each other and the log alone is
+    enough."""
     log, queues, applied = store.log, store.queues, int(snapshot["applied_index"])
     queues.begin_again(minimums(snapshot))
     index = log.begin_index
@@ -74,6 +88,9 @@ def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
     if queues.next_offsets() == next_offsets(snapshot):
         return True
     if log.begin_index > 0:
-        what = f"the consume queues in {queues.directory} cannot be made again: log and snapshot contradict each other"
+        what = (
+            f"the consume queues in {queues.directory} cannot be made again: log and snapshot"
+            " contradict each other"
+        )
         raise Damaged(f"{what}; restore this replica from its peers")
     return False

@@ -27,7 +27,8 @@ class Turn:
     changed: bool = False
     ha_requests: list[HaRequest] = field(default_factory=list)
     touched: bool = False
-    """Rows of the delivery state changed, or the leader serves from this turn on: leases may have ended."""
+    """Rows of the delivery state changed, or the leader serves from this turn on: leases may have
+    ended."""
     full: bool = False
     """Not even control records fit: this turn appends nothing more."""
     decides: bool = False

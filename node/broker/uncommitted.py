@@ -1,8 +1,10 @@
-"""The uncommitted state: entries that this leader has appended but not applied yet, as far as later decisions depend on them.
+"""The uncommitted state: entries that this leader has appended but not applied yet, as far as later
+decisions depend on them.
 
-The leader decides against the state as of the log's end, which is the applied state plus this one. Planning a turn sets marks; `keep` makes
-them permanent once the batch is in the log, and `rollback` undoes a plan that the log refused. A mark is removed when its entry is applied;
-all marks are removed when leadership is lost.
+The leader decides against the state as of the log's end, which is the applied state plus this one.
+Planning a turn sets marks; `keep` makes them permanent once the batch is in the log, and `rollback`
+undoes a plan that the log refused. A mark is removed when its entry is applied; all marks are
+removed when leadership is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class _Marks:
 
 
 class UncommittedState:
-    """Pending rows, cursors and configuration. Rows have at most one pending record; cursors and names keep the newest."""
+    """Pending rows, cursors and configuration. Rows have at most one pending record; cursors and
+    names keep the newest."""
 
     def __init__(self) -> None:
         self._rows: dict[RowKey, int] = {}
@@ -38,7 +41,8 @@ class UncommittedState:
         """Those of the rows whose entry acknowledges the current lease."""
         self._cursors: dict[QueueKey, tuple[int, int]] = {}
         self.names: dict[str, int] = {}
-        """What configuration entries that are not applied yet are about; see `topic_name`, `group_name`."""
+        """What configuration entries that are not applied yet are about; see `topic_name`,
+        `group_name`."""
         self.by_index: deque[tuple[int, _Marks]] = deque()
         self._open: dict[int, _Marks] = {}
         self.undo: list[Callable[[], None]] = []
@@ -62,7 +66,8 @@ class UncommittedState:
         return self._rows.get((key, offset))
 
     def acking(self, key: QueueKey, offset: int) -> int | None:
-        """Index of the unapplied entry that acknowledges the lease of this row; None if there is none."""
+        """Index of the unapplied entry that acknowledges the lease of this row; None if there is
+        none."""
         return self._rows[key, offset] if (key, offset) in self._acked else None
 
     def cursor(self, key: QueueKey) -> int | None:
@@ -71,7 +76,8 @@ class UncommittedState:
         return None if found is None else found[0]
 
     def configuring(self, name: str) -> int | None:
-        """Index of the unapplied configuration entry about this name (see `topic_name`, `group_name`); None if there is none."""
+        """Index of the unapplied configuration entry about this name (see `topic_name`,
+        `group_name`); None if there is none."""
         return self.names.get(name)
 
     def _mark(self, index: int) -> _Marks:
@@ -148,7 +154,8 @@ RETAINED = "retained"
 
 
 def topic_name(stored: str) -> str:
-    """The name that marks a topic's pending configuration. A lite topic has that of its parent topic."""
+    """The name that marks a topic's pending configuration. A lite topic has that of its parent
+    topic."""
     return "topic:" + parent_of(stored)
 
 

@@ -1,8 +1,10 @@
-"""Rebuilds the controller quorum from one node's journal after the other voters are lost. The node must be stopped. There is no way back.
+"""Rebuilds the controller quorum from one node's journal after the other voters are lost. The node
+must be stopped. There is no way back.
 
-The journal gets one more entry, in a term that had no leader, that names this node as the only voter. Everything in the journal and the
-snapshot stays, including entries that were not known to be committed; what only the lost voters had is lost. If a lost voter comes back,
-this node rejects it: a voter greets by its name, and that name no longer has a vote.
+The journal gets one more entry, in a term that had no leader, that names this node as the only
+voter. Everything in the journal and the snapshot stays, including entries that were not known to be
+committed; what only the lost voters had is lost. If a lost voter comes back, this node rejects it:
+a voter greets by its name, and that name no longer has a vote.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from ledgermq.storage.files.ports import Disk
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The former voters other than this node, and the position of the entry that names this node as the only voter."""
+    """The former voters other than this node, and the position of the entry that names this node as
+    the only voter."""
 
     former: tuple[str, ...]
     index: int
@@ -24,8 +27,8 @@ class Begun:
 
 
 def votes_of(disk: Disk, directory: str) -> tuple[str, ...] | None:
-    """The voters according to this node's journal and snapshot; None if there is no journal. Opening the journal rewrites its file with the
-    same contents. Raises StorageError, OSError."""
+    """The voters according to this node's journal and snapshot; None if there is no journal.
+    Opening the journal rewrites its file with the same contents. Raises StorageError, OSError."""
     if not disk.exists(f"{directory}/{NAME}"):
         return None
     journal = _opened(disk, directory)
@@ -36,7 +39,8 @@ def votes_of(disk: Disk, directory: str) -> tuple[str, ...] | None:
 
 
 def begin_alone(disk: Disk, directory: str, node: str) -> Begun:
-    """Make `node` the only voter. The change is durable on return; a repeated call changes nothing. Raises StorageError, OSError."""
+    """Make `node` the only voter. The change is durable on return; a repeated call changes nothing.
+    Raises StorageError, OSError."""
     journal = _opened(disk, directory)
     try:
         former = _voters(disk, directory, journal)

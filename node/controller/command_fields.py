@@ -1,4 +1,5 @@
-"""Parses the fields of a controller command; an invalid field refuses the command. Pure, like `metadata.py`."""
+"""Parses the fields of a controller command; an invalid field refuses the command. Pure, like
+`metadata.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def read_list(value: Any) -> list[Any]:
 
 def read_count(value: Any, field: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
-        raise Refused(Code.BAD_REQUEST, f"{field} must be a whole number from 1 to {most}, not {value!r}")
+        raise Refused(
+            Code.BAD_REQUEST, f"{field} must be a whole number from 1 to {most}, not {value!r}"
+        )
     return value
 
 
@@ -58,7 +61,10 @@ def read_choice(kind: Callable[[str], Any], value: Any, field: str) -> Any:
 def read_node_name(command: Json) -> str:
     name = read_text(command.get("node"))
     if not NODE_NAME.fullmatch(name):
-        raise Refused(Code.BAD_REQUEST, f"{name!r} is no name of a node: letters, digits, '_' and '-', at most 63")
+        raise Refused(
+            Code.BAD_REQUEST,
+            f"{name!r} is no name of a node: letters, digits, '_' and '-', at most 63",
+        )
     return name
 
 

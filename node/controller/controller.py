@@ -1,9 +1,12 @@
-"""The controller as the node uses it: an asyncio interface in front of the quorum, which runs on its own thread.
+"""The controller as the node uses it: an asyncio interface in front of the quorum, which runs on
+its own thread.
 
-This module has the calls (each with a deadline, each answered with the resulting configuration or a `LedgerError`), the barrier read, the
-change notifications and the health status. `metadata` decides what a command means; `quorum` replicates and stores it.
+This module has the calls (each with a deadline, each answered with the resulting configuration or a
+`LedgerError`), the barrier read, the change notifications and the health status. `metadata` decides
+what a command means; `quorum` replicates and stores it.
 
-If the quorum may have lost a command, it is submitted again under the same request id, so it is executed at most once.
+If the quorum may have lost a command, it is submitted again under the same request id, so it is
+executed at most once.
 """
 
 from __future__ import annotations
@@ -22,7 +25,14 @@ from typing import Any
 from ledgermq.node.controller import ha, voters
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, restore_spec
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
-from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
+from ledgermq.node.controller.quorum import (
+    NOT_TAKEN,
+    SUCCESS,
+    Place,
+    Quorum,
+    Timing,
+    require_library,
+)
 from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.runtime.errors import FatalError
@@ -40,18 +50,20 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 5.0
 ATTEMPT_S = 1.5
-"""A submission without an answer is repeated after this time: a message between nodes can be lost with its connection."""
+"""A submission without an answer is repeated after this time: a message between nodes can be lost
+with its connection."""
 PAUSE_S = 0.05
 """Delay between submissions while there is no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """The members of the quorum and their addresses. `addresses` gives the addresses of the nodes' controllers (host:port, the most likely
-    first); they may change (`Controller.move`).
+    """The members of the quorum and their addresses. `addresses` gives the addresses of the nodes'
+    controllers (host:port, the most likely first); they may change (`Controller.move`).
 
-    `first_voters`: the voters of a new quorum, the same on all of them. A joining node contacts all other nodes instead. Once the journal
-    names the voters, the journal counts. Of the workers of a node only the first may vote; the others listen.
+    `first_voters`: the voters of a new quorum, the same on all of them. A joining node contacts all
+    other nodes instead. Once the journal names the voters, the journal counts. Of the workers of a
+    node only the first may vote; the others listen.
     """
 
     node: str
@@ -73,7 +85,8 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What readiness checks and status pages show. `has_quorum`: a leader is known and a majority is connected to this node."""
+    """What readiness checks and status pages show. `has_quorum`: a leader is known and a majority
+    is connected to this node."""
 
     node: str
     leader: str | None = None
@@ -93,12 +106,18 @@ class Health:
 
 
 def quorum_secret(secret: bytes, cluster_id: str) -> bytes:
-    """Derive the controllers' secret of one cluster, so that nodes of two clusters with the same secret reject each other."""
-    return hmac.new(secret, b"ledgermq controller " + cluster_id.encode(), hashlib.sha256).hexdigest().encode()
+    """Derive the controllers' secret of one cluster, so that nodes of two clusters with the same
+    secret reject each other."""
+    return (
+        hmac.new(secret, b"ledgermq controller " + cluster_id.encode(), hashlib.sha256)
+        .hexdigest()
+        .encode()
+    )
 
 
 class Controller:
-    """One node's member of the controller quorum. All coroutines and callbacks run on the loop that ran `start`."""
+    """One node's member of the controller quorum. All coroutines and callbacks run on the loop that
+    ran `start`."""
 
     def __init__(self, config: ControllerConfig, disk: Disk | None = None) -> None:
         self._config = config
@@ -115,19 +134,30 @@ class Controller:
         self._barrier_waiters: list[tuple[asyncio.Future[None], float]] = []
         self._barrier_task: asyncio.Task[None] | None = None
 
-    # -- lifecycle ----------------------------------------------------------------------------------------------------------------
+    # -- lifecycle
+    # ----------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover, listen and join the quorum. Raises FatalError or StorageError, both with an exit code and a remedy."""
+        """Recover, listen and join the quorum. Raises FatalError or StorageError, both with an exit
+        code and a remedy."""
         if not self._config.secret:
-            raise FatalError(ExitCode.UNSAFE, "the controller has no cluster secret", "set cluster.secret_file")
+            raise FatalError(
+                ExitCode.UNSAFE, "the controller has no cluster secret", "set cluster.secret_file"
+            )
         require_library()
         self._loop = asyncio.get_running_loop()
         self._quorum = await asyncio.to_thread(self._opened)
         self.listen(False)
-        self._thread = threading.Thread(target=self._run, args=(self._quorum,), name=f"controller-{self._config.node}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(self._quorum,),
+            name=f"controller-{self._config.node}",
+            daemon=True,
+        )
         self._thread.start()
-        logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._quorum.voters))
+        logger.info(
+            "controller: listening on %s, one of %d", self._config.listen, len(self._quorum.voters)
+        )
 
     async def stop(self) -> None:
         """Leave the quorum and close its files. Everything acknowledged is on disk."""
@@ -141,11 +171,13 @@ class Controller:
             await asyncio.gather(self._barrier_task, return_exceptions=True)
 
     def on_change(self, callback: Callable[[State], None]) -> None:
-        """Call `callback` on the loop with every newer state; several changes may be reported as one."""
+        """Call `callback` on the loop with every newer state; several changes may be reported as
+        one."""
         self._watchers.append(callback)
 
     def on_failure(self, callback: Callable[[FatalError], None]) -> None:
-        """Call `callback` on the loop when the controller cannot continue: the node should exit with the error's code."""
+        """Call `callback` on the loop when the controller cannot continue: the node should exit
+        with the error's code."""
         self._failure_watchers.append(callback)
 
     @property
@@ -159,19 +191,21 @@ class Controller:
         return self._health
 
     def move(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """Set the addresses of the other nodes' controllers. Existing connections stay; new ones use the new addresses. Call this on the
-        loop's thread."""
+        """Set the addresses of the other nodes' controllers. Existing connections stay; new ones
+        use the new addresses. Call this on the loop's thread."""
         self._addresses = dict(addresses)
         if self._quorum is not None:
             self._quorum.addresses = self._addresses
 
     def listen(self, wanted: bool) -> None:
-        """Set whether this node receives the quorum's entries while it has no vote, as the node of an observer does. A worker that is not
-        the first of its node always listens. May be called from any thread."""
+        """Set whether this node receives the quorum's entries while it has no vote, as the node of
+        an observer does. A worker that is not the first of its node always listens. May be called
+        from any thread."""
         if self._quorum is not None:
             self._quorum.listening = wanted or not is_first(self._config.node)
 
-    # -- calls --------------------------------------------------------------------------------------------------------------------
+    # -- calls
+    # --------------------------------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -185,11 +219,17 @@ class Controller:
         durability: TopicDurability = TopicDurability.GROUP,
         dedup_ms: int = 0,
     ) -> tuple[Topic, bool]:
-        """The topic, and whether this call created it; a repetition with the same settings succeeds. Raises Conflict, BadRequest, or see
-        `submit`."""
-        choices = {"kind": kind.value, "permission": permission.value, "durability": durability.value}
+        """The topic, and whether this call created it; a repetition with the same settings
+        succeeds. Raises Conflict, BadRequest, or see `submit`."""
+        choices = {
+            "kind": kind.value,
+            "permission": permission.value,
+            "durability": durability.value,
+        }
         settings = {**choices, "queues": queues, "dedup_ms": dedup_ms}
-        outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
+        outcome = await self.submit(
+            "create-topic", {"ns": namespace, "name": name, **settings}, timeout
+        )
         return restore_topic(_value(outcome)), outcome.changed
 
     async def update_topic(
@@ -205,39 +245,79 @@ class Controller:
         grow: Mapping[str, int] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
-        """Change the given settings, as `topics.update_topic` does. Raises NotFound, Conflict (fewer queues), BadRequest, or see
-        `submit`."""
+        """Change the given settings, as `topics.update_topic` does. Raises NotFound, Conflict
+        (fewer queues), BadRequest, or see `submit`."""
         given = {"permission": permission, "durability": durability}
         choices = {name: None if value is None else value.value for name, value in given.items()}
-        settings = {"queues": queues, "dedup_ms": dedup_ms, "add_group": add_group, "grow": dict(grow or {}), **choices}
-        outcome = await self.submit("update-topic", {"ns": namespace, "name": name, **settings}, timeout)
+        settings = {
+            "queues": queues,
+            "dedup_ms": dedup_ms,
+            "add_group": add_group,
+            "grow": dict(grow or {}),
+            **choices,
+        }
+        outcome = await self.submit(
+            "update-topic", {"ns": namespace, "name": name, **settings}, timeout
+        )
         return restore_topic(_value(outcome))
 
-    async def delete_topic(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> Topic:
+    async def delete_topic(
+        self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> Topic:
         """Delete a topic; returns its last settings. Raises NotFound, or see `submit`."""
-        return restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
+        return restore_topic(
+            _value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout))
+        )
 
-    async def adopt_topic(self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Record that a dead-letter topic exists in this broker group. Raises BadRequest, or see `submit`."""
-        _value(await self.submit("adopt-topic", {"ns": namespace, "name": name, "broker_group": broker_group}, timeout))
+    async def adopt_topic(
+        self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Record that a dead-letter topic exists in this broker group. Raises BadRequest, or see
+        `submit`."""
+        _value(
+            await self.submit(
+                "adopt-topic",
+                {"ns": namespace, "name": name, "broker_group": broker_group},
+                timeout,
+            )
+        )
 
     async def create_group(
-        self, namespace: str, name: str, max_attempts: int = 17, *, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
+        self,
+        namespace: str,
+        name: str,
+        max_attempts: int = 17,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        **settings: Any,
     ) -> tuple[GroupConfig, bool]:
-        """The consumer group, and whether this call created it. `settings`: fields of a `group` record. Raises ILLEGAL_CONSUMER_GROUP,
-        Conflict, BadRequest, or see `submit`."""
+        """The consumer group, and whether this call created it. `settings`: fields of a `group`
+        record. Raises ILLEGAL_CONSUMER_GROUP, Conflict, BadRequest, or see `submit`."""
         group_name(namespace, name)
         fields = {"ns": namespace, "name": name, "max_attempts": max_attempts, **settings}
         outcome = await self.submit("create-group", fields, timeout)
         return read_group(_value(outcome)), outcome.changed
 
-    async def update_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any) -> GroupConfig:
-        """The consumer group with these settings changed. Raises NotFound, BadRequest, or see `submit`."""
-        return read_group(_value(await self.submit("update-group", {"ns": namespace, "name": name, **settings}, timeout)))
+    async def update_group(
+        self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
+    ) -> GroupConfig:
+        """The consumer group with these settings changed. Raises NotFound, BadRequest, or see
+        `submit`."""
+        return read_group(
+            _value(
+                await self.submit(
+                    "update-group", {"ns": namespace, "name": name, **settings}, timeout
+                )
+            )
+        )
 
-    async def delete_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> GroupConfig:
+    async def delete_group(
+        self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> GroupConfig:
         """Delete a consumer group; returns its last settings. Raises NotFound, or see `submit`."""
-        return read_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
+        return read_group(
+            _value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout))
+        )
 
     async def announce(
         self,
@@ -246,65 +326,108 @@ class Controller:
         specs: Mapping[str, Mapping[str, Any]] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Register nodes with their addresses, and broker groups with their replicas and `specs` (the settings they were created with).
-        Every node does this when it starts; nothing is submitted if everything is known."""
+        """Register nodes with their addresses, and broker groups with their replicas and `specs`
+        (the settings they were created with). Every node does this when it starts; nothing is
+        submitted if everything is known."""
         state, described = self.state, specs or {}
-        known_nodes = all(state.nodes.get(name) == dict(addresses) for name, addresses in nodes.items())
-        known_groups = all(state.broker_groups.get(name) == tuple(replicas) for name, replicas in broker_groups.items())
+        known_nodes = all(
+            state.nodes.get(name) == dict(addresses) for name, addresses in nodes.items()
+        )
+        known_groups = all(
+            state.broker_groups.get(name) == tuple(replicas)
+            for name, replicas in broker_groups.items()
+        )
         if known_nodes and known_groups and described.keys() <= state.specs.keys():
             return
         told = {name: dict(addresses) for name, addresses in nodes.items()}
         groups = {name: list(replicas) for name, replicas in broker_groups.items()}
         begun = {name: dict(settings) for name, settings in described.items()}
-        await self.submit("set-cluster", {"nodes": told, "broker_groups": groups, "specs": begun}, timeout)
+        await self.submit(
+            "set-cluster", {"nodes": told, "broker_groups": groups, "specs": begun}, timeout
+        )
 
-    async def add_broker_group(self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S) -> tuple[GroupSpec, bool]:
-        """The intended broker group, and whether this call created it. Raises Conflict, or see `submit`."""
-        outcome = await self.submit("add-broker-group", {"group": group, "settings": dict(settings)}, timeout)
+    async def add_broker_group(
+        self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S
+    ) -> tuple[GroupSpec, bool]:
+        """The intended broker group, and whether this call created it. Raises Conflict, or see
+        `submit`."""
+        outcome = await self.submit(
+            "add-broker-group", {"group": group, "settings": dict(settings)}, timeout
+        )
         return restore_spec(_value(outcome)), outcome.changed
 
     async def begin_move(self, group: str, move: Move, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """Begin to move a replica. Raises Conflict, or see `submit`."""
-        await self.submit("begin-move", {"group": group, "from": move.source, "to": move.target}, timeout)
+        await self.submit(
+            "begin-move", {"group": group, "from": move.source, "to": move.target}, timeout
+        )
 
-    async def end_move(self, group: str, move: Move, *, done: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """End a move: the replica has moved (`done`), or the move is aborted. Raises Conflict, or see `submit`."""
-        await self.submit("end-move", {"group": group, "from": move.source, "to": move.target, "done": done}, timeout)
+    async def end_move(
+        self, group: str, move: Move, *, done: bool, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """End a move: the replica has moved (`done`), or the move is aborted. Raises Conflict, or
+        see `submit`."""
+        await self.submit(
+            "end-move",
+            {"group": group, "from": move.source, "to": move.target, "done": done},
+            timeout,
+        )
 
-    async def prefer_leader(self, group: str, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    async def prefer_leader(
+        self, group: str, node: str, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         """Set the preferred leader of a broker group. Raises Conflict, or see `submit`."""
         await self.submit("prefer-leader", {"group": group, "node": node}, timeout)
 
     async def set_node(
-        self, node: str, addresses: Mapping[str, str], *, state: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        node: str,
+        addresses: Mapping[str, str],
+        *,
+        state: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Register a node, or change its addresses. `state` as in `nodes.set_node`. Raises Conflict, BadRequest, or see `submit`."""
-        await self.submit("set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout)
+        """Register a node, or change its addresses. `state` as in `nodes.set_node`. Raises
+        Conflict, BadRequest, or see `submit`."""
+        await self.submit(
+            "set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout
+        )
 
     async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Remove a node; the removal is recorded, so that an old configuration does not add it again. Raises Conflict while a broker group
-        is meant to have a replica there, or see `submit`."""
+        """Remove a node; the removal is recorded, so that an old configuration does not add it
+        again. Raises Conflict while a broker group is meant to have a replica there, or see
+        `submit`."""
         await self.submit("remove-node", {"node": node}, timeout)
 
-    async def place_replica(self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Record whether a broker group is meant to have a replica on a node; the group's own log decides its members. Raises BadRequest,
-        Conflict, or see `submit`."""
-        await self.submit("place-replica", {"group": group, "node": node, "present": present}, timeout)
+    async def place_replica(
+        self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Record whether a broker group is meant to have a replica on a node; the group's own log
+        decides its members. Raises BadRequest, Conflict, or see `submit`."""
+        await self.submit(
+            "place-replica", {"group": group, "node": node, "present": present}, timeout
+        )
 
-    async def appoint(self, group: str, wish: HaRequest, timeout: float = DEFAULT_TIMEOUT_S) -> Appointment:
-        """Submit a replica's request to elect or force a master of an HA group, or to change its in-sync set. Raises Conflict if it is not
-        granted, or see `submit`."""
+    async def appoint(
+        self, group: str, wish: HaRequest, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> Appointment:
+        """Submit a replica's request to elect or force a master of an HA group, or to change its
+        in-sync set. Raises Conflict if it is not granted, or see `submit`."""
         return from_json(_value(await self.submit(*ha.command_of(group, wish), timeout)))
 
-    async def set_voter(self, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
-        """Give a node a vote in this quorum, or take it away; returns the committed voters. Do not call this on the node that is to leave:
-        it would not receive the answer. Raises Conflict with an explanation if the quorum would be lost, HA_NOT_AVAILABLE if the quorum did
-        not change in time, or see `submit`."""
+    async def set_voter(
+        self, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> tuple[str, ...]:
+        """Give a node a vote in this quorum, or take it away; returns the committed voters. Do not
+        call this on the node that is to leave: it would not receive the answer. Raises Conflict
+        with an explanation if the quorum would be lost, HA_NOT_AVAILABLE if the quorum did not
+        change in time, or see `submit`."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
         timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
         while True:
-            # The voters in force here may come from an uncommitted entry. After a barrier they are committed.
+            # The voters in force here may come from an uncommitted entry. After a barrier they are
+            # committed.
             await self.barrier(max(until - self._loop.time(), PAUSE_S))
             current = quorum.voters
             if (node in current) == present:
@@ -316,35 +439,55 @@ class Controller:
             if left <= 0:
                 # Only the leader knows why it refused.
                 why = quorum.refusal or "its leader refuses the change, or is being replaced"
-                raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:.1f} s: {why}")
-            await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
+                raise fail(
+                    Code.HA_NOT_AVAILABLE,
+                    f"the controller quorum did not change within {timeout:.1f} s: {why}",
+                )
+            await self._one_attempt(
+                partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S)
+            )
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
-    async def add_checkpoint_key(self, node: str, public: str, created_ms: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Register the public key with which a node signs checkpoints, in hexadecimal. Raises as `submit`."""
-        await self.submit("add-checkpoint-key", {"node": node, "public": public, "created_ms": created_ms}, timeout)
+    async def add_checkpoint_key(
+        self, node: str, public: str, created_ms: int, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Register the public key with which a node signs checkpoints, in hexadecimal. Raises as
+        `submit`."""
+        await self.submit(
+            "add-checkpoint-key",
+            {"node": node, "public": public, "created_ms": created_ms},
+            timeout,
+        )
 
     async def raise_level(self, level: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Raise the feature level of the cluster by one, to `level`; no change if it has the level. Raises as `submit`."""
+        """Raise the feature level of the cluster by one, to `level`; no change if it has the level.
+        Raises as `submit`."""
         await self.submit("raise-level", {"level": level}, timeout)
 
     async def name_voters(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Append an entry that names the present voters. The first entry of the journal of a joined node names no voters, so a node that
-        only listens would not learn them before the next change. Raises HA_NOT_AVAILABLE on timeout."""
+        """Append an entry that names the present voters. The first entry of the journal of a joined
+        node names no voters, so a node that only listens would not learn them before the next
+        change. Raises HA_NOT_AVAILABLE on timeout."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
         timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
         while (left := until - self._loop.time()) > 0:
             await self.barrier(left)
-            outcome, _ = await self._one_attempt(partial(quorum.submit_voters, quorum.voters), min(max(left, PAUSE_S), ATTEMPT_S))
+            outcome, _ = await self._one_attempt(
+                partial(quorum.submit_voters, quorum.voters), min(max(left, PAUSE_S), ATTEMPT_S)
+            )
             if outcome is not None:
                 return
             await asyncio.sleep(PAUSE_S)
-        raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not name its voters within {timeout:.1f} s; try again")
+        raise fail(
+            Code.HA_NOT_AVAILABLE,
+            f"the controller quorum did not name its voters within {timeout:.1f} s; try again",
+        )
 
     async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """After this, `state` here contains every command that was answered on any node before the call. Concurrent callers share a round,
-        but no caller joins a round that began before its call. Raises as `submit`."""
+        """After this, `state` here contains every command that was answered on any node before the
+        call. Concurrent callers share a round, but no caller joins a round that began before its
+        call. Raises as `submit`."""
         assert self._loop is not None, "start the controller first"
         timeout = within(timeout)
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -376,8 +519,9 @@ class Controller:
                         waiter.set_exception(error)
 
     async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
-        """Execute one command. Raises LedgerError: the refusal of the state machine; HA_NOT_AVAILABLE if there is no quorum and nothing was
-        changed; PROXY_TIMEOUT if the command may still be executed. `within` shortens `timeout` to the caller's own deadline."""
+        """Execute one command. Raises LedgerError: the refusal of the state machine;
+        HA_NOT_AVAILABLE if there is no quorum and nothing was changed; PROXY_TIMEOUT if the command
+        may still be executed. `within` shortens `timeout` to the caller's own deadline."""
         return await self._submitted(operation, arguments, within(timeout))
 
     async def _submitted(self, operation: str, arguments: Json, timeout: float) -> Outcome:
@@ -400,7 +544,8 @@ class Controller:
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
     async def _attempt(self, command: Json, limit: float) -> tuple[Outcome | None, int | None]:
-        """The outcome of one submission, or None and the reason for the failure (None if there was no answer)."""
+        """The outcome of one submission, or None and the reason for the failure (None if there was
+        no answer)."""
         assert self._quorum is not None
         quorum = self._quorum
         try:
@@ -431,22 +576,37 @@ class Controller:
 
     def _late(self, *, taken: bool) -> LedgerError:
         if self._health.failed is not None:
-            return fail(Code.HA_NOT_AVAILABLE, f"the controller of node {self._config.node} has stopped: {self._health.failed}")
+            return fail(
+                Code.HA_NOT_AVAILABLE,
+                f"the controller of node {self._config.node} has stopped: {self._health.failed}",
+            )
         if taken:
-            text = "the controller quorum did not confirm in time and may still do so; look at the result, then try again"
+            text = (
+                "the controller quorum did not confirm in time and may still do so; look at the"
+                " result, then try again"
+            )
             return fail(Code.PROXY_TIMEOUT, text)
         names = ", ".join(sorted(self._health.voters or self._config.addresses))
-        text = f"there is no controller quorum, nothing was changed; check that a majority of {names} runs, then try again"
+        text = (
+            f"there is no controller quorum, nothing was changed; check that a majority of {names}"
+            " runs, then try again"
+        )
         return fail(Code.HA_NOT_AVAILABLE, text)
 
-    # -- the quorum's thread ------------------------------------------------------------------------------------------------------
+    # -- the quorum's thread
+    # ------------------------------------------------------------------------------------------------------
 
     def _opened(self) -> Quorum:
         config = self._config
         secret = quorum_secret(config.secret, config.cluster_id)
         others = tuple(name for name in config.addresses if name != config.node and is_first(name))
-        seeds = others if config.joining else config.first_voters or tuple(filter(is_first, config.addresses))
-        # A single voter with followers keeps the normal timing: its short heartbeat would reach the followers a hundred times a second.
+        seeds = (
+            others
+            if config.joining
+            else config.first_voters or tuple(filter(is_first, config.addresses))
+        )
+        # A single voter with followers keeps the normal timing: its short heartbeat would reach the
+        # followers a hundred times a second.
         followers = sum(not is_first(name) for name in config.addresses)
         timing = config.timing.for_nodes(len(seeds) + config.joining + followers)
         place = Place(config.node, seeds, config.listen, config.directory, config.joining)
@@ -457,7 +617,9 @@ class Controller:
             while not self._stopping.is_set():
                 quorum.tick()
                 self._publish(quorum)
-        except Exception as error:  # the library may have stopped in the middle of a change, so the controller must not continue
+        # the library may have stopped in the middle of a change, so the controller must not
+        # continue
+        except Exception as error:
             self._fail(error)
         finally:
             try:
@@ -478,7 +640,12 @@ class Controller:
             reached=quorum.reached(),
         )
         if (health.leader, health.has_quorum) != (self._health.leader, self._health.has_quorum):
-            logger.info("controller: leader %s, quorum %s, term %d", health.leader, "yes" if health.has_quorum else "no", health.term)
+            logger.info(
+                "controller: leader %s, quorum %s, term %d",
+                health.leader,
+                "yes" if health.has_quorum else "no",
+                health.term,
+            )
         self._health = health
         if quorum.state.revision != self._announced.revision:
             self._announced = quorum.state
@@ -495,7 +662,8 @@ class Controller:
             self._post(lambda: [watcher(fatal) for watcher in self._failure_watchers])
 
     def _as_fatal(self, error: Exception) -> FatalError:
-        """A known file error keeps its exit code and remedy; any other error is a bug, and its traceback is logged."""
+        """A known file error keeps its exit code and remedy; any other error is a bug, and its
+        traceback is logged."""
         stopped = f"the controller of node {self._config.node} stopped"
         if isinstance(error, OSError) and concerns_files(error):
             error = explain(self._config.directory, error)
@@ -503,7 +671,11 @@ class Controller:
         if isinstance(exit_code, int):
             what, _, remedy = str(error).partition(": ")
             return FatalError(exit_code, f"{stopped}, {what}", remedy or "start the node again")
-        fatal = FatalError(ExitCode.BUG, f"{stopped}, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
+        fatal = FatalError(
+            ExitCode.BUG,
+            f"{stopped}, {type(error).__name__}: {error}",
+            "this is a bug: report it with the node's log",
+        )
         fatal.__cause__ = error
         return fatal
 

@@ -1,7 +1,9 @@
-"""Users and their permissions as values: grants, name patterns, and the test whether a grant covers a resource. Pure.
+"""Users and their permissions as values: grants, name patterns, and the test whether a grant covers
+a resource. Pure.
 
-A pattern is `NAME`, `NAME*` (a prefix) or `*`. It applies to the empty namespace unless it is written `NAMESPACE@NAME`; the namespace may
-end in `*` too, so `*@*` matches every name. A call is allowed only if a grant covers it.
+A pattern is `NAME`, `NAME*` (a prefix) or `*`. It applies to the empty namespace unless it is
+written `NAMESPACE@NAME`; the namespace may end in `*` too, so `*@*` matches every name. A call is
+allowed only if a grant covers it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from enum import Enum
 from ledgermq.proto.names import parse_stored
 
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}").fullmatch
-_PATTERN = re.compile(r"(?:[A-Za-z0-9_\-%|]{0,127}\*?@)?(?:[A-Za-z0-9_\-%|]{1,255}\*?|\*)").fullmatch
+_PATTERN = re.compile(
+    r"(?:[A-Za-z0-9_\-%|]{0,127}\*?@)?(?:[A-Za-z0-9_\-%|]{1,255}\*?|\*)"
+).fullmatch
 
 
 class Action(str, Enum):
-    """What a user may do. The admin action on a topic or group includes creating, changing, inspecting, deleting and using it."""
+    """What a user may do. The admin action on a topic or group includes creating, changing,
+    inspecting, deleting and using it."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -37,7 +42,11 @@ USERS = "users"
 """The only named resource of the kind `cluster`: the users."""
 _POSSIBLE = frozenset(
     {
-        *((Action.PUBLISH, Kind.TOPIC), (Action.SUBSCRIBE, Kind.TOPIC), (Action.SUBSCRIBE, Kind.GROUP)),
+        *(
+            (Action.PUBLISH, Kind.TOPIC),
+            (Action.SUBSCRIBE, Kind.TOPIC),
+            (Action.SUBSCRIBE, Kind.GROUP),
+        ),
         *((Action.ADMIN, Kind.TOPIC), (Action.ADMIN, Kind.GROUP), (Action.ADMIN, Kind.CLUSTER)),
     }
 )
@@ -67,7 +76,8 @@ class Grant:
         return f"{self.action.value}:{self.kind.value}:{self.pattern}"
 
     def covers(self, need: Need) -> bool:
-        """Whether this grant allows what is needed. `admin:cluster:*` allows everything; admin on a topic or group includes its use."""
+        """Whether this grant allows what is needed. `admin:cluster:*` allows everything; admin on a
+        topic or group includes its use."""
         if self.action is Action.ADMIN and self.kind is Kind.CLUSTER:
             return self.pattern == "*" or (need.kind is Kind.CLUSTER and need.name == self.pattern)
         if self.kind is not need.kind or self.action not in (need.action, Action.ADMIN):
@@ -88,13 +98,21 @@ def grant_of(text: str) -> Grant:
     try:
         grant = Grant(Action(action), Kind(kind), pattern)
     except ValueError:
-        raise ValueError(f"{text!r} is no permission; write publish:topic:NAME, subscribe:topic:NAME, subscribe:group:NAME, …") from None
+        raise ValueError(
+            f"{text!r} is no permission; write publish:topic:NAME, subscribe:topic:NAME,"
+            " subscribe:group:NAME, …"
+        ) from None
     if (grant.action, grant.kind) not in _POSSIBLE:
         raise ValueError(f"{text!r}: one cannot {grant.action.value} a {grant.kind.value}")
     if grant.kind is Kind.CLUSTER and pattern not in ("*", USERS):
-        raise ValueError(f"{text!r}: the cluster as a whole is written admin:cluster:*, its users admin:cluster:{USERS}")
+        raise ValueError(
+            f"{text!r}: the cluster as a whole is written admin:cluster:*, its users"
+            f" admin:cluster:{USERS}"
+        )
     if _PATTERN(pattern) is None:
-        raise ValueError(f"{pattern!r} is no pattern of names; write NAME, NAME* or NAMESPACE@NAME*")
+        raise ValueError(
+            f"{pattern!r} is no pattern of names; write NAME, NAME* or NAMESPACE@NAME*"
+        )
     return grant
 
 
@@ -103,11 +121,13 @@ OPERATOR_GRANTS = frozenset({Grant(Action.ADMIN, Kind.CLUSTER, USERS)})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user who may call. A user without a secret is a role: a named set of permissions that other users can be given."""
+    """A user who may call. A user without a secret is a role: a named set of permissions that other
+    users can be given."""
 
     name: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Sealed (`sealing.py`), the newest first. The second is the previous secret, which stays valid until it is ended."""
+    """Sealed (`sealing.py`), the newest first. The second is the previous secret, which stays valid
+    until it is ended."""
     grants: frozenset[Grant] = frozenset()
     roles: frozenset[str] = frozenset()
 
@@ -118,7 +138,8 @@ def is_user_name(text: str) -> bool:
 
 
 def effective(user: User, users: Mapping[str, User]) -> frozenset[Grant]:
-    """The user's own permissions and those of its roles. Roles do not nest, so that a permission is easy to trace."""
+    """The user's own permissions and those of its roles. Roles do not nest, so that a permission is
+    easy to trace."""
     of_roles = (users[role].grants for role in user.roles if role in users)
     return user.grants.union(*of_roles)
 

@@ -1,8 +1,9 @@
-"""The commands by which the controller quorum elects a master of an HA group, changes its in-sync set, or forces a master. Pure, like
-`metadata.py`.
+"""The commands by which the controller quorum elects a master of an HA group, changes its in-sync
+set, or forces a master. Pure, like `metadata.py`.
 
-This module converts commands to values of `ledgermq.raft.ha_control` and back; only that module decides whether a request is granted. A
-replica leads an epoch only after it has received the appointment for it.
+This module converts commands to values of `ledgermq.raft.ha_control` and back; only that module
+decides whether a request is granted. A replica leads an epoch only after it has received the
+appointment for it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import Any
 
 from ledgermq.node.controller.users import Refusal
 from ledgermq.proto.status import Code
-from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, HaRequest, alter, elect, force, from_json, to_json
+from ledgermq.raft.ha_control import (
+    AlterIsr,
+    Appointment,
+    ElectionRequest,
+    HaRequest,
+    alter,
+    elect,
+    force,
+    from_json,
+    to_json,
+)
 from ledgermq.raft.transfer import Cause
 
 Json = dict[str, Any]
@@ -29,8 +40,19 @@ def command_of(group: str, wish: HaRequest) -> tuple[str, Json]:
     if isinstance(wish, AlterIsr):
         numbers = {"generation": wish.generation, "epoch": wish.epoch, "version": wish.version}
         return ALTER, {"group": group, "node": wish.node, **numbers, "in_sync": dict(wish.in_sync)}
-    told = {"group": group, "node": wish.node, "incarnation": wish.incarnation, "generation": wish.generation}
-    asked = {"epoch": wish.epoch, "term": wish.term, "voters": dict(wish.voters), "cause": int(wish.cause), "asked_by": wish.asked_by}
+    told = {
+        "group": group,
+        "node": wish.node,
+        "incarnation": wish.incarnation,
+        "generation": wish.generation,
+    }
+    asked = {
+        "epoch": wish.epoch,
+        "term": wish.term,
+        "voters": dict(wish.voters),
+        "cause": int(wish.cause),
+        "asked_by": wish.asked_by,
+    }
     asked["begun"] = wish.begun
     return FORCE if wish.cause is Cause.FORCED else ELECT, {**told, **asked}
 
@@ -55,7 +77,9 @@ def _force(present: Appointment | None, command: Json) -> Appointment | str:
 
 def _alter(present: Appointment | None, command: Json) -> Appointment | str:
     numbers = _number(command, "generation"), _number(command, "epoch"), _number(command, "version")
-    return alter(present, AlterIsr(_text(command, "node"), *numbers, _directories(command, "in_sync")))
+    return alter(
+        present, AlterIsr(_text(command, "node"), *numbers, _directories(command, "in_sync"))
+    )
 
 
 def _asked(command: Json) -> ElectionRequest:
@@ -76,7 +100,11 @@ def _asked(command: Json) -> ElectionRequest:
     )
 
 
-_OPERATIONS: dict[str, Callable[[Appointment | None, Json], Appointment | str]] = {ELECT: _elect, ALTER: _alter, FORCE: _force}
+_OPERATIONS: dict[str, Callable[[Appointment | None, Json], Appointment | str]] = {
+    ELECT: _elect,
+    ALTER: _alter,
+    FORCE: _force,
+}
 
 
 def export(appointments: Appointments) -> Json:
@@ -106,7 +134,14 @@ def _directories(command: Json, name: str) -> Mapping[str, str]:
     """Node → identity of the data directory of its replica."""
     value = command.get(name)
     if not isinstance(value, dict) or len(value) > MEMBERS_MAX:
-        raise Refusal(Code.BAD_REQUEST, f"{name} names at most {MEMBERS_MAX} nodes and their directories, not {value!r}")
-    if not all(isinstance(node, str) and isinstance(directory, str) for node, directory in value.items()):
-        raise Refusal(Code.BAD_REQUEST, f"{name} names nodes and their directories as texts, not {value!r}")
+        raise Refusal(
+            Code.BAD_REQUEST,
+            f"{name} names at most {MEMBERS_MAX} nodes and their directories, not {value!r}",
+        )
+    if not all(
+        isinstance(node, str) and isinstance(directory, str) for node, directory in value.items()
+    ):
+        raise Refusal(
+            Code.BAD_REQUEST, f"{name} names nodes and their directories as texts, not {value!r}"
+        )
     return MappingProxyType(dict(sorted(value.items())))

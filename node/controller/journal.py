@@ -1,14 +1,18 @@
-"""The controller's journal: puts a node's promises to the quorum (log entries, term, vote) on stable storage first.
+"""The controller's journal: puts a node's promises to the quorum (log entries, term, vote) on
+stable storage first.
 
-This module has the file format (docs/format.md §12), its recovery, and the class that replaces the library's own journal, which never
-syncs. The library calls `add`, `setCurrentTerm` and the rest, and then answers a peer or applies an entry. Those calls only collect
-changes; `flush` makes them durable with one record, one write and one fdatasync. Everything that leaves the process must wait for `flush`:
-`wire.QuorumTransport.send` calls it for messages and `setRaftCommitIndex` for entries that are about to be applied.
+This module has the file format (docs/format.md §12), its recovery, and the class that replaces the
+library's own journal, which never syncs. The library calls `add`, `setCurrentTerm` and the rest,
+and then answers a peer or applies an entry. Those calls only collect changes; `flush` makes them
+durable with one record, one write and one fdatasync. Everything that leaves the process must wait
+for `flush`: `wire.QuorumTransport.send` calls it for messages and `setRaftCommitIndex` for entries
+that are about to be applied.
 
-Torn is not corrupt. A record is written only after the previous one was synced. So an invalid record without a valid one behind it was
-never promised and is cut off. An invalid record with a valid one behind it was promised: it is damaged, and the node refuses to start.
-While the journal is idle, and when it is closed, a mark record follows the last change, so that damage to the last change is recognised
-too.
+Torn is not corrupt. A record is written only after the previous one was synced. So an invalid
+record without a valid one behind it was never promised and is cut off. An invalid record with a
+valid one behind it was promised: it is damaged, and the node refuses to start. While the journal is
+idle, and when it is closed, a mark record follows the last change, so that damage to the last
+change is recognised too.
 
 The first failed write or sync is final (invariant I9): every later call raises.
 """
@@ -45,7 +49,9 @@ DEFAULT_FILE_BYTES = 2 << 20
 def frame(sequence: int, changes: Sequence[Change]) -> bytes:
     """Encode one record: changes that become durable together."""
     body = SEQUENCE.pack(sequence) + json.dumps(changes, separators=(",", ":")).encode("ascii")
-    return FRAME.pack(len(body) - SEQUENCE.size, crc32c.crc32c(body), sequence) + body[SEQUENCE.size :]
+    return (
+        FRAME.pack(len(body) - SEQUENCE.size, crc32c.crc32c(body), sequence) + body[SEQUENCE.size :]
+    )
 
 
 def record_at(data: bytes, offset: int) -> tuple[int, bytes] | None:
@@ -57,11 +63,16 @@ def record_at(data: bytes, offset: int) -> tuple[int, bytes] | None:
     if not length or start + length > len(data):
         return None
     payload = data[start : start + length]
-    return (sequence, payload) if crc32c.crc32c(payload, crc32c.crc32c(SEQUENCE.pack(sequence))) == checksum else None
+    return (
+        (sequence, payload)
+        if crc32c.crc32c(payload, crc32c.crc32c(SEQUENCE.pack(sequence))) == checksum
+        else None
+    )
 
 
 def scan(data: bytes, path: str) -> Iterator[list[Change]]:
-    """Yield the changes of each record of a journal file in order, up to a torn record. Raises Damaged or UnknownFormat."""
+    """Yield the changes of each record of a journal file in order, up to a torn record. Raises
+    Damaged or UnknownFormat."""
     check_header(data, path)
     offset, expected = HEADER.size, FIRST_SEQUENCE
     while True:
@@ -74,23 +85,34 @@ def scan(data: bytes, path: str) -> Iterator[list[Change]]:
     # The first record was put in place with the file, by a rename: it is never torn.
     if expected == FIRST_SEQUENCE or valid_behind(data, offset, expected):
         raise Damaged(
-            f"the controller journal {path} is damaged at byte {offset}, before its last record: restore the file from a backup; or, "
-            f"while a majority of the nodes runs without this one, remove the directory that holds it and start this node again"
+            f"the controller journal {path} is damaged at byte {offset}, before its last record:"
+            " restore the file from a backup; or, while a majority of the nodes runs without this"
+            " one, remove the directory that holds it and start this node again"
         )
 
 
 def check_header(data: bytes, path: str) -> None:
     """Raises Damaged for an invalid header, UnknownFormat for another version."""
-    if len(data) < HEADER.size or HEADER.unpack_from(data)[2] != crc32c.crc32c(data[: HEADER.size - 4]) or data[:4] != MAGIC:
-        raise Damaged(f"{path} does not begin like a controller journal: restore the file from a backup")
+    if (
+        len(data) < HEADER.size
+        or HEADER.unpack_from(data)[2] != crc32c.crc32c(data[: HEADER.size - 4])
+        or data[:4] != MAGIC
+    ):
+        raise Damaged(
+            f"{path} does not begin like a controller journal: restore the file from a backup"
+        )
     version = HEADER.unpack_from(data)[1]
     if version != VERSION:
-        raise UnknownFormat(f"{path} has format version {version}, this program reads {VERSION}: start the version that wrote it")
+        raise UnknownFormat(
+            f"{path} has format version {version}, this program reads {VERSION}: start the version"
+            " that wrote it"
+        )
 
 
 def valid_behind(data: bytes, offset: int, expected: int) -> bool:
-    """Whether a valid record with a later sequence lies behind `offset`. Payloads are ASCII text, so they contain no four zero bytes; the
-    upper half of every sequence, eight bytes into its record, is four zero bytes."""
+    """Whether a valid record with a later sequence lies behind `offset`. Payloads are ASCII text,
+    so they contain no four zero bytes; the upper half of every sequence, eight bytes into its
+    record, is four zero bytes."""
     end = len(data.rstrip(b"\0"))
     found = data.find(bytes(4), offset + 8, end)
     while found >= 0:
@@ -131,7 +153,9 @@ class Kept:
 
     def as_change(self) -> Change:
         """One change that produces this whole state, independent of the state before it."""
-        entries = [[command.decode("latin-1"), index, term] for command, index, term in self.entries]
+        entries = [
+            [command.decode("latin-1"), index, term] for command, index, term in self.entries
+        ]
         return ["all", self.term, self.vote, self.commit, entries]
 
 
@@ -139,10 +163,15 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
     """The library's journal interface over one file. Used by one thread."""
 
     def __init__(
-        self, disk: Disk, directory: str, *, snapshot: tuple[Entry, Entry] | None = None, file_bytes: int = DEFAULT_FILE_BYTES
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        snapshot: tuple[Entry, Entry] | None = None,
+        file_bytes: int = DEFAULT_FILE_BYTES,
     ) -> None:
-        """Open or create the journal of `directory`. `snapshot`: the last two entries that the snapshot beside it covers. Raises
-        StorageError, OSError."""
+        """Open or create the journal of `directory`. `snapshot`: the last two entries that the
+        snapshot beside it covers. Raises StorageError, OSError."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{NAME}"
@@ -158,10 +187,12 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         self._kept = self._recovered()
         self._finish_compaction(snapshot)
         self._stored_commit = self._kept.commit
-        # The bytes that were read may be in the page cache only; a fresh file makes them durable before the node answers from them.
+        # The bytes that were read may be in the page cache only; a fresh file makes them durable
+        # before the node answers from them.
         self._rewrite()
 
-    # -- called by the library ----------------------------------------------------------------------------------------------------
+    # -- called by the library
+    # ----------------------------------------------------------------------------------------------------
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         self._check()
@@ -179,7 +210,8 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         self._change(["cut", entryFrom])
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Drop entries that the snapshot beside this file covers. First sync the directory, so that the snapshot's name is durable."""
+        """Drop entries that the snapshot beside this file covers. First sync the directory, so that
+        the snapshot's name is durable."""
         self._check()
         try:
             self._disk.sync_dir(self._directory)
@@ -200,7 +232,8 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         return len(self._kept.entries)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """The library applies entries up to this index next and counts this node among those that have them, so they must be durable."""
+        """The library applies entries up to this index next and counts this node among those that
+        have them, so they must be durable."""
         self.flush()
         self._kept.commit = raftCommitIndex
 
@@ -229,10 +262,12 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         self._file.close()
         self._file = None
 
-    # -- durability ---------------------------------------------------------------------------------------------------------------
+    # -- durability
+    # ---------------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make all pending changes durable. Does nothing if there are none. Raises LogFenced, on this and every later call."""
+        """Make all pending changes durable. Does nothing if there are none. Raises LogFenced, on
+        this and every later call."""
         self._check()
         if self._must_sync:
             self._write()
@@ -274,7 +309,8 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
             raise self._failure from error
 
     def _rewrite(self) -> None:
-        """Write the whole state to a fresh file and replace the old one atomically. Raises NoSpace with the old file still in place."""
+        """Write the whole state to a fresh file and replace the old one atomically. Raises NoSpace
+        with the old file still in place."""
         record = frame(FIRST_SEQUENCE, [self._kept.as_change()])
         size = max(self._file_bytes, 2 * (HEADER.size + len(record)))
         try:
@@ -283,7 +319,10 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
             fresh = self._disk.create(self._unfinished, size, allocate=True)
         except OSError as error:
             if is_no_space(error):
-                text = f"the disk has no room for {size} bytes of controller journal in {self._directory}: free some space"
+                text = (
+                    f"the disk has no room for {size} bytes of controller journal in"
+                    f" {self._directory}: free some space"
+                )
                 raise NoSpace(text) from error
             self._fence("cannot be created", error)
         try:
@@ -316,11 +355,15 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
             raise self._failure
 
     def _fence(self, what: str, error: OSError) -> NoReturn:
-        text = f"the controller journal {self._path} {what} ({error.strerror or error}): check the disk, then start the node again"
+        text = (
+            f"the controller journal {self._path} {what} ({error.strerror or error}): check the"
+            " disk, then start the node again"
+        )
         self._failure = LogFenced(text, ExitCode.SYNC_FAILED)
         raise self._failure from error
 
-    # -- recovery -----------------------------------------------------------------------------------------------------------------
+    # -- recovery
+    # -----------------------------------------------------------------------------------------------------------------
 
     def _recovered(self) -> Kept:
         kept = Kept()
@@ -333,18 +376,26 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         return kept
 
     def _finish_compaction(self, snapshot: tuple[Entry, Entry] | None) -> None:
-        """Drop the entries that a snapshot covers if the node stopped between writing the snapshot and shortening the journal.
+        """Drop the entries that a snapshot covers if the node stopped between writing the snapshot
+        and shortening the journal.
 
-        The library would discard the whole journal instead, including entries that this node has promised to keep.
+        The library would discard the whole journal instead, including entries that this node has
+        promised to keep.
         """
         entries = self._kept.entries
         if snapshot is None:
             if entries and entries[0][1] > 1:
-                text = f"{self._path} begins at entry {entries[0][1]} and the snapshot before it is missing"
+                text = (
+                    f"{self._path} begins at entry {entries[0][1]} and the snapshot before it is"
+                    " missing"
+                )
                 raise Damaged(f"{text}: restore {self._directory} from a backup")
             return
         if entries and entries[0][1] > snapshot[0][1]:
-            raise Damaged(f"the snapshot beside {self._path} is older than the journal: restore {self._directory} from a backup")
+            raise Damaged(
+                f"the snapshot beside {self._path} is older than the journal: restore"
+                f" {self._directory} from a backup"
+            )
         if snapshot[0] in entries and snapshot[1] in entries:
             del entries[: entries.index(snapshot[0])]
             self._kept.commit = max(self._kept.commit, snapshot[1][1])

@@ -1,12 +1,15 @@
-"""The state machine of the controller quorum: nodes, broker groups, topics, consumer groups and users as intent, and the masters of HA
-groups, which only the quorum decides (`ha.py`). See docs/architecture.md, The controller.
+"""The state machine of the controller quorum: nodes, broker groups, topics, consumer groups and
+users as intent, and the masters of HA groups, which only the quorum decides (`ha.py`). See
+docs/architecture.md, The controller.
 
-Pure and deterministic: `apply(state, command)` returns the next state and the answer to the caller, and depends only on its arguments.
-States are immutable, so any thread may read one. Commands, outcomes and the exported state are plain JSON values. The module uses no clock,
-no randomness, no I/O, and nothing of the library that replicates the commands.
+Pure and deterministic: `apply(state, command)` returns the next state and the answer to the caller,
+and depends only on its arguments. States are immutable, so any thread may read one. Commands,
+outcomes and the exported state are plain JSON values. The module uses no clock, no randomness, no
+I/O, and nothing of the library that replicates the commands.
 
-Every command has the id of its request. The state contains the outcomes of the last requests, so a request that was submitted again because
-its answer was lost gets that outcome and is not executed twice.
+Every command has the id of its request. The state contains the outcomes of the last requests, so a
+request that was submitted again because its answer was lost gets that outcome and is not executed
+twice.
 """
 
 from __future__ import annotations
@@ -31,7 +34,14 @@ from ledgermq.node.controller.nodes import (
     set_node,
 )
 from ledgermq.node.controller.signing_keys import with_checkpoint_key, with_receipt_key
-from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state, read_level
+from ledgermq.node.controller.state import (
+    Json,
+    Outcome,
+    State,
+    UnknownCommand,
+    next_state,
+    read_level,
+)
 from ledgermq.node.controller.topics import adopt_topic, create_topic, delete_topic, update_topic
 from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.status import Code
@@ -41,10 +51,14 @@ LEVELS_MOST = 1 << 20
 
 
 def apply(state: State, command: Json) -> tuple[State, Outcome]:
-    """The only state transition. A refused command changes nothing but the stored outcomes. Raises UnknownCommand."""
+    """The only state transition. A refused command changes nothing but the stored outcomes. Raises
+    UnknownCommand."""
     operation = _OPERATIONS.get(command.get("op", ""))
     if operation is None:
-        raise UnknownCommand(f"controller command {command.get('op')!r} is unknown: start the program that submitted it, or a newer one")
+        raise UnknownCommand(
+            f"controller command {command.get('op')!r} is unknown: start the program that submitted"
+            " it, or a newer one"
+        )
     request = command.get("id")
     if request is not None and request in state.answered:
         return state, state.answered[request]
@@ -89,9 +103,14 @@ def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def add_checkpoint_key(state: State, command: Json) -> tuple[State, Outcome]:
-    """Add the public key with which a node signs checkpoints from now on. A command of feature level 2."""
+    """Add the public key with which a node signs checkpoints from now on. A command of feature
+    level 2."""
     if state.level < TREE_LEVEL:
-        raise Refused(Code.PRECONDITION_FAILED, f"the cluster has feature level {state.level}; finish the upgrade: ledgermq upgrade finish")
+        raise Refused(
+            Code.PRECONDITION_FAILED,
+            f"the cluster has feature level {state.level}; finish the upgrade: ledgermq upgrade"
+            " finish",
+        )
     try:
         keys = with_checkpoint_key(state.checkpoint_keys, command)
     except ValueError as error:
@@ -100,11 +119,16 @@ def add_checkpoint_key(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def raise_level(state: State, command: Json) -> tuple[State, Outcome]:
-    """Raise the feature level of the cluster by one; no change if it has the level. The caller has asked all nodes, and has raised all
-    broker groups. Raises UnknownCommand for a level that this program does not read."""
+    """Raise the feature level of the cluster by one; no change if it has the level. The caller has
+    asked all nodes, and has raised all broker groups. Raises UnknownCommand for a level that this
+    program does not read."""
     level = read_level(read_count(command.get("level"), "level", LEVELS_MOST))
     if level > state.level + 1:
-        raise Refused(Code.BAD_REQUEST, f"the cluster has feature level {state.level}, and levels are raised one by one, not to {level}")
+        raise Refused(
+            Code.BAD_REQUEST,
+            f"the cluster has feature level {state.level}, and levels are raised one by one, not to"
+            f" {level}",
+        )
     return next_state(state, level=max(level, state.level)), Outcome()
 
 
@@ -148,6 +172,8 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
 }
 
 
-def _remember(answered: Mapping[str, Outcome], request: str, outcome: Outcome) -> Mapping[str, Outcome]:
+def _remember(
+    answered: Mapping[str, Outcome], request: str, outcome: Outcome
+) -> Mapping[str, Outcome]:
     kept = list(answered.items())[-(REMEMBERED_REQUESTS - 1) :]
     return MappingProxyType({**dict(kept), request: outcome})

@@ -1,5 +1,6 @@
-"""Finds the nodes that may have a replica of a broker group. Uses the group's own log where this node has it, otherwise the controller's
-placement and the configuration. The result says which nodes to contact; only the log decides which are members."""
+"""Finds the nodes that may have a replica of a broker group. Uses the group's own log where this
+node has it, otherwise the controller's placement and the configuration. The result says which nodes
+to contact; only the log decides which are members."""
 
 from __future__ import annotations
 

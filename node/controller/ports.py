@@ -1,4 +1,5 @@
-"""What the controller package needs from the rest of the node. The engine satisfies these protocols; tests use small fakes."""
+"""What the controller package needs from the rest of the node. The engine satisfies these
+protocols; tests use small fakes."""
 
 from __future__ import annotations
 

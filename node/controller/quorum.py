@@ -1,18 +1,26 @@
-"""Adapts PySyncObj: the only module, with `wire`, that uses its private names. It requires the one version that was reviewed line by line.
+"""Adapts PySyncObj: the only module, with `wire`, that uses its private names. It requires the one
+version that was reviewed line by line.
 
 What is changed in the library, and why:
 
-* `syncobj.createJournal` returns the journal it is given: 0.3.17 has no hook for a journal, and its own never syncs.
-* `syncobj.pickle` and `tcp_connection.pickle` are a JSON codec: 0.3.17 unpickles what peers send (invariant I12).
+* `syncobj.createJournal` returns the journal it is given: 0.3.17 has no hook for a journal, and its
+  own never syncs.
+* `syncobj.pickle` and `tcp_connection.pickle` are a JSON codec: 0.3.17 unpickles what peers send
+  (invariant I12).
 * `Quorum._SyncObj__doApplyCommand` applies JSON commands only: the library would unpickle others.
-* `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and continues with half a state.
-* The library runs no thread: `controller.py` calls the ticks, because the library's own loop logs any error and continues.
-* `voters.py` decides who votes, and the library's hooks for that are replaced (`__changeCluster`, `__doChangeCluster`,
-  `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change is in progress, applies old changes again after a restart,
-  and writes members into a snapshot that are newer than the snapshot.
-* Nodes are identified by name (`wire.Member`), not by address: an address may change, the identity of a voter may not.
-* A node without a vote may listen (`listening`). It connects to the voters as what the library calls a read-only node, receives every
-  entry, is not counted, and forwards commands to the leader. `__onReadonlyNodeDisconnected` removes an entry that the library would keep.
+* `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and continues
+  with half a state.
+* The library runs no thread: `controller.py` calls the ticks, because the library's own loop logs
+  any error and continues.
+* `voters.py` decides who votes, and the library's hooks for that are replaced (`__changeCluster`,
+  `__doChangeCluster`, `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change
+  is in progress, applies old changes again after a restart, and writes members into a snapshot that
+  are newer than the snapshot.
+* Nodes are identified by name (`wire.Member`), not by address: an address may change, the identity
+  of a voter may not.
+* A node without a vote may listen (`listening`). It connects to the voters as what the library
+  calls a read-only node, receives every entry, is not counted, and forwards commands to the leader.
+  `__onReadonlyNodeDisconnected` removes an entry that the library would keep.
 """
 
 from __future__ import annotations
@@ -52,7 +60,14 @@ COMMAND_BYTES_MAX = 32 << 10
 """Less than the library's batch size, so that it never splits a command."""
 
 SUCCESS = FAIL_REASON.SUCCESS
-NOT_TAKEN = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.QUEUE_FULL, FAIL_REASON.REQUEST_DENIED})
+NOT_TAKEN = frozenset(
+    {
+        FAIL_REASON.MISSING_LEADER,
+        FAIL_REASON.NOT_LEADER,
+        FAIL_REASON.QUEUE_FULL,
+        FAIL_REASON.REQUEST_DENIED,
+    }
+)
 """Failures that guarantee that this attempt put the command into no log."""
 
 
@@ -66,7 +81,8 @@ class Timing:
     election_max_s: float = 1.6
     reconnect_s: float = 0.5
     silent_s: float = 3.0
-    """Time limit for a connection without received bytes, for a connection attempt, and for a leader without a majority."""
+    """Time limit for a connection without received bytes, for a connection attempt, and for a
+    leader without a majority."""
     compact_entries: int = 1000
     """A longer journal is compacted into a snapshot."""
     compact_again_s: float = 10.0
@@ -74,7 +90,11 @@ class Timing:
 
     def for_nodes(self, count: int) -> Timing:
         """A single node needs no time for messages, so it elects itself quickly."""
-        return self if count > 1 else replace(self, heartbeat_s=0.01, election_min_s=0.05, election_max_s=0.1)
+        return (
+            self
+            if count > 1
+            else replace(self, heartbeat_s=0.01, election_min_s=0.05, election_max_s=0.1)
+        )
 
 
 def require_library() -> None:
@@ -100,8 +120,9 @@ NEVER_S = 1e9
 class Place:
     """Where one node's part of the quorum listens and stores its files, and its initial peers.
 
-    `seeds`: the voters of a new quorum, the same on all its nodes, or the nodes that a joining node contacts. `joining`: this node is not
-    among the first voters; a new journal waits until the quorum tells it who votes.
+    `seeds`: the voters of a new quorum, the same on all its nodes, or the nodes that a joining node
+    contacts. `joining`: this node is not among the first voters; a new journal waits until the
+    quorum tells it who votes.
     """
 
     node: str
@@ -112,10 +133,17 @@ class Place:
 
 
 class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
-    """One replica of the metadata. Not thread-safe, except for `submit…`, `wake`, `addresses`, and reading `state` and `voters`."""
+    """One replica of the metadata. Not thread-safe, except for `submit…`, `wake`, `addresses`, and
+    reading `state` and `voters`."""
 
     def __init__(
-        self, place: Place, addresses: Mapping[str, Sequence[str]], secret: bytes, disk: Disk, timing: Timing, file_bytes: int
+        self,
+        place: Place,
+        addresses: Mapping[str, Sequence[str]],
+        secret: bytes,
+        disk: Disk,
+        timing: Timing,
+        file_bytes: int,
     ) -> None:
         install()
         directory = place.directory
@@ -133,16 +161,21 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
         self._place = place
         self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
-        """Node → the addresses of its controller (host:port), the most likely first; replaced as a whole when it changes."""
+        """Node → the addresses of its controller (host:port), the most likely first; replaced as a
+        whole when it changes."""
         self.resolver = Resolver()
         self.listening = False
-        """Whether this node wants the entries while it has no vote. Set from any thread; the next `tick` applies it."""
+        """Whether this node wants the entries while it has no vote. Set from any thread; the next
+        `tick` applies it."""
         self.listens = False
-        """The value of `listening` that is in force, as of the last tick; False while this node has a vote."""
+        """The value of `listening` that is in force, as of the last tick; False while this node has
+        a vote."""
         self.refusal = ""
         """Why this node, as leader, last refused a change of the voters."""
         self.state = State()
-        self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
+        self.journal = Journal(
+            disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes
+        )
         if len(self.journal) == 0:
             first = () if place.joining else tuple(sorted(place.seeds))
             self.journal.add(voters.encode(first), 1, 0)
@@ -168,7 +201,8 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             connectionRetryTime=timing.reconnect_s,
             connectionTimeout=max(timing.silent_s, timing.election_max_s),
             leaderFallbackTimeout=timing.silent_s,
-            # Only `tick` starts a compaction: the library would try again at every tick while the disk is full.
+            # Only `tick` starts a compaction: the library would try again at every tick while the
+            # disk is full.
             logCompactionMinEntries=1 << 60,
             logCompactionMinTime=1e15,
         )
@@ -182,11 +216,14 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             self.journal._destroy()
             raise
         received = self._SyncObj__serializer
-        self._put_piece: Callable[[tuple[bytes, bool, bool] | None], bool] = received.setTransmissionData
+        self._put_piece: Callable[[tuple[bytes, bool, bool] | None], bool] = (
+            received.setTransmissionData
+        )
         received.setTransmissionData = self._received
 
     def tick(self) -> None:
-        """Wait at most one tick for work and do it. Raises an error that the controller cannot survive."""
+        """Wait at most one tick for work and do it. Raises an error that the controller cannot
+        survive."""
         self._listen_or_not()
         self.doTick(self._timing.tick_s)
         now = time.monotonic()
@@ -197,13 +234,19 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             self.forceLogCompaction()
 
     def _listen_or_not(self) -> None:
-        """Connect again with the right greeting when this node gets or loses its vote, or `listening` changes."""
+        """Connect again with the right greeting when this node gets or loses its vote, or
+        `listening` changes."""
         listens = self.listening and self._place.node not in self.voters
         if listens != self.listens:
             self.listens = listens
             self._SyncObj__updateClusterConfiguration([])
-            self._SyncObj__updateClusterConfiguration([self._member(name) for name in self._others()])
-            logger.info("controller: this node %s", "listens without a vote" if listens else "does not listen without a vote any more")
+            self._SyncObj__updateClusterConfiguration(
+                [self._member(name) for name in self._others()]
+            )
+            logger.info(
+                "controller: this node %s",
+                "listens without a vote" if listens else "does not listen without a vote any more",
+            )
 
     def make_durable(self) -> None:
         """Sync the journal. The transport calls this before it sends anything. Raises LogFenced."""
@@ -212,9 +255,9 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self.journal.flush()
 
     def submit(self, command: Json, answer: Callable[[Outcome | None, int], None]) -> None:
-        """Submit a command to the log. `answer` is called on the quorum's thread with the outcome and SUCCESS, or with None and the
-        failure; it is never called if, for instance, the leader dies. May be called from any thread. Raises ValueError for a command that
-        is too long."""
+        """Submit a command to the log. `answer` is called on the quorum's thread with the outcome
+        and SUCCESS, or with None and the failure; it is never called if, for instance, the leader
+        dies. May be called from any thread. Raises ValueError for a command that is too long."""
         text = json.dumps(command, separators=(",", ":")).encode("ascii")
         if len(text) > COMMAND_BYTES_MAX:
             raise ValueError(f"the command has {len(text)} bytes; the limit is {COMMAND_BYTES_MAX}")
@@ -226,9 +269,11 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             with suppress(BlockingIOError):
                 self._applyCommand(COMMAND_TYPE + text, answer, None)
 
-    def submit_voters(self, wanted: Iterable[str], answer: Callable[[Outcome | None, int], None]) -> None:
-        """Propose these nodes as the voters. The leader refuses a change of more than one node. Answers like `submit`. May be called from
-        any thread."""
+    def submit_voters(
+        self, wanted: Iterable[str], answer: Callable[[Outcome | None, int], None]
+    ) -> None:
+        """Propose these nodes as the voters. The leader refuses a change of more than one node.
+        Answers like `submit`. May be called from any thread."""
         with self._lock:
             if not self._open:
                 answer(None, FAIL_REASON.MISSING_LEADER)
@@ -238,7 +283,9 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
 
     def reached(self) -> frozenset[str]:
         """The nodes whose controllers this one is connected to, including this node."""
-        return frozenset(node.id for node in self._SyncObj__connectedNodes if node in self._SyncObj__otherNodes) | {self._place.node}
+        return frozenset(
+            node.id for node in self._SyncObj__connectedNodes if node in self._SyncObj__otherNodes
+        ) | {self._place.node}
 
     def wake(self) -> None:
         """End the current wait of `tick`. May be called from any thread."""
@@ -247,7 +294,8 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
                 self._SyncObj__pipeNotifier.notify()
 
     def destroy(self) -> None:
-        """Close the connections, the port, the journal, and the library's wake-up pipe, which the library itself leaves open."""
+        """Close the connections, the port, the journal, and the library's wake-up pipe, which the
+        library itself leaves open."""
         with self._lock:
             if not self._open:
                 return
@@ -257,14 +305,16 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             for descriptor in (notifier._PipeNotifier__pipeR, notifier._PipeNotifier__pipeW):
                 os.close(descriptor)
 
-    # -- called by the library ----------------------------------------------------------------------------------------------------
+    # -- called by the library
+    # ----------------------------------------------------------------------------------------------------
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Outcome | None:
         if command == NO_OP:
             return None
         named = voters.decode(command)
         if named is not None:
-            # These voters have been in force since the entry was appended; from now on snapshots contain them.
+            # These voters have been in force since the entry was appended; from now on snapshots
+            # contain them.
             self._applied_voters = named
             return Outcome()
         if command[:1] != COMMAND_TYPE:
@@ -276,11 +326,17 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__onMessageReceived(node, self._behind_known(message))
 
     def _behind_known(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Take from the leader's entries those that this journal has. The library would cut the journal before them, with everything behind
-        them, and so give up entries that this node acknowledged. If the journal's last entry is of the leader's term, all of the journal is
-        in the leader's log (Raft §5.3)."""
+        """Take from the leader's entries those that this journal has. The library would cut the
+        journal before them, with everything behind them, and so give up entries that this node
+        acknowledged. If the journal's last entry is of the leader's term, all of the journal is in
+        the leader's log (Raft §5.3)."""
         previous = message.get("prevLogIdx")
-        if message["type"] != "append_entries" or previous is None or "transmission" in message or len(self.journal) == 0:
+        if (
+            message["type"] != "append_entries"
+            or previous is None
+            or "transmission" in message
+            or len(self.journal) == 0
+        ):
             return message
         _, end, term = self.journal[-1]
         if term != message["term"] or previous >= end:
@@ -289,10 +345,12 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         return message | {"prevLogIdx": end, "prevLogTerm": term, "entries": entries}
 
     def _received(self, piece: tuple[bytes, bool, bool] | None) -> bool:
-        """Take a piece of the leader's snapshot; called by the library. Returns whether the snapshot is complete and in its place.
+        """Take a piece of the leader's snapshot; called by the library. Returns whether the
+        snapshot is complete and in its place.
 
-        The leader may send one to a node that has these entries already, because it believed an older answer. The library would replace the
-        node's own snapshot and give up every entry behind it. So it is dropped; the leader goes on behind it."""
+        The leader may send one to a node that has these entries already, because it believed an
+        older answer. The library would replace the node's own snapshot and give up every entry
+        behind it. So it is dropped; the leader goes on behind it."""
         serializer = self._SyncObj__serializer
         file = serializer._Serializer__incomingTransmissionFile
         if piece is not None and piece[2] and file is not None:
@@ -312,7 +370,9 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _has(self, index: int, term: int) -> bool:
         """Whether this node has the entry, in its journal or in its state."""
         place = index - self.journal[0][1] if len(self.journal) else -1
-        return index <= self.raftLastApplied or (0 <= place < len(self.journal) and self.journal[place][2] == term)
+        return index <= self.raftLastApplied or (
+            0 <= place < len(self.journal) and self.journal[place][2] == term
+        )
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         snapshot.adopt(self._disk, self._snapshot_path)
@@ -325,8 +385,13 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._adopt(self._decided())
 
     def _SyncObj__changeCluster(self, request: list[Any]) -> bool:
-        """The leader calls this before it appends: decides whether these may be the next voters. If so, they vote from now on."""
-        if len(request) != 2 or request[0] != voters.VERB or not all(isinstance(name, str) for name in request[1]):
+        """The leader calls this before it appends: decides whether these may be the next voters. If
+        so, they vote from now on."""
+        if (
+            len(request) != 2
+            or request[0] != voters.VERB
+            or not all(isinstance(name, str) for name in request[1])
+        ):
             self.refusal = "the request has a form that this version does not know"
             return False
         wanted = tuple(request[1])
@@ -336,19 +401,22 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             self.voters,
             wanted,
             self.reached(),
-            settled=self.raftLastApplied >= self._SyncObj__noopIDx and (newest is None or newest[0] <= self.raftLastApplied),
+            settled=self.raftLastApplied >= self._SyncObj__noopIDx
+            and (newest is None or newest[0] <= self.raftLastApplied),
         )
         if reason is not None:
             self.refusal = reason
             if self._place.node not in wanted:
-                # A leader must not remove itself: it hands over, and the next leader takes the repeated request.
+                # A leader must not remove itself: it hands over, and the next leader takes the
+                # repeated request.
                 self.transferLeadership()
             return False
         self._adopt(wanted)
         return True
 
     def _SyncObj__doChangeCluster(self, request: list[Any], reverse: bool = False) -> bool:
-        """Called for every appended entry, and with `reverse` for every entry about to be cut; `__deleteEntriesFrom` handles the latter."""
+        """Called for every appended entry, and with `reverse` for every entry about to be cut;
+        `__deleteEntriesFrom` handles the latter."""
         if not reverse:
             self._adopt(tuple(request[1]))
         return True
@@ -367,14 +435,16 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         return drawn if self._place.node in self.voters else NEVER_S
 
     def _decided(self) -> tuple[str, ...]:
-        """The voters at the journal's end: from the newest entry that names them, else from the snapshot, else from the configuration."""
+        """The voters at the journal's end: from the newest entry that names them, else from the
+        snapshot, else from the configuration."""
         newest = voters.newest(self.journal[:])
         if newest is not None:
             return newest[1]
         return tuple(sorted(self._place.seeds)) if self._base is None else self._base
 
     def _others(self) -> list[str]:
-        """The nodes that the library connects to. A joining node that does not know the voters yet connects to its seeds."""
+        """The nodes that the library connects to. A joining node that does not know the voters yet
+        connects to its seeds."""
         return sorted(set(self.voters or self._place.seeds) - {self._place.node})
 
     def _adopt(self, wanted: tuple[str, ...]) -> None:
@@ -397,11 +467,17 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
     def _write_snapshot(self, path: str, covered: tuple[Entry, Entry, Any]) -> None:
         last, previous, _ = covered
         try:
-            snapshot.write(self._disk, path, export(self.state), last, previous, self._applied_or_seeds())
+            snapshot.write(
+                self._disk, path, export(self.state), last, previous, self._applied_or_seeds()
+            )
         except OSError as error:
-            # The library hides this error. A full disk may have space again; any other failure is final (I9).
+            # The library hides this error. A full disk may have space again; any other failure is
+            # final (I9).
             if not is_no_space(error):
-                text = f"the controller snapshot {path} cannot be written ({error.strerror}): check the disk, then start the node again"
+                text = (
+                    f"the controller snapshot {path} cannot be written ({error.strerror}): check"
+                    " the disk, then start the node again"
+                )
                 self._failure = LogFenced(text, ExitCode.SYNC_FAILED)
             raise
 
@@ -411,14 +487,19 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         return last, previous, [self._member(name) for name in self._others()]
 
     def _applied_or_seeds(self) -> tuple[str, ...]:
-        """The voters as of the last applied entry. The journal's first entry names voters, but the library never applies it."""
+        """The voters as of the last applied entry. The journal's first entry names voters, but the
+        library never applies it."""
         if self._applied_voters is not None:
             return self._applied_voters
         first = voters.decode(self.journal[0][0])
         return tuple(sorted(self._place.seeds)) if first is None else first
 
     def _snapshot_voters(self) -> tuple[str, ...] | None:
-        return snapshot.read(self._disk, self._snapshot_path)[3] if self._disk.exists(self._snapshot_path) else None
+        return (
+            snapshot.read(self._disk, self._snapshot_path)[3]
+            if self._disk.exists(self._snapshot_path)
+            else None
+        )
 
     def _covered_by_snapshot(self) -> tuple[Entry, Entry] | None:
         if not self._disk.exists(self._snapshot_path):

@@ -1,15 +1,20 @@
-"""Brings the intent into force: the leader of each group on this node writes what the controller agreed on into the group's log.
+"""Brings the intent into force: the leader of each group on this node writes what the controller
+agreed on into the group's log.
 
 See docs/architecture.md, The controller.
 
-Dead-letter topics go the other way: a log creates one when it needs it, and the reconciler tells the controller where it is.
+Dead-letter topics go the other way: a log creates one when it needs it, and the reconciler tells
+the controller where it is.
 
-The feature level of the cluster is part of the intent: the log of a group that was created behind `upgrade finish` begins with level 1, and
-its leader raises it at once. Configuration does not wait for that.
+The feature level of the cluster is part of the intent: the log of a group that was created behind
+`upgrade finish` begins with level 1, and its leader raises it at once. Configuration does not wait
+for that.
 
-Only a leader reconciles, with one `Configure` at a time per group. It leaves alone what the intent does not know; only a recorded deletion
-deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log. Therefore the reconciler
-waits for a controller barrier after each election; from then on the controller's state only gets newer. The data path never waits for this.
+Only a leader reconciles, with one `Configure` at a time per group. It leaves alone what the intent
+does not know; only a recorded deletion deletes, so that a controller without its metadata cannot
+empty a log. The intent must not be older than the log. Therefore the reconciler waits for a
+controller barrier after each election; from then on the controller's state only gets newer. The
+data path never waits for this.
 """
 
 from __future__ import annotations
@@ -34,13 +39,18 @@ LEVEL_RETRY_S = 5.0
 log = get_logger()
 
 
-def difference(view: GroupView, group: str, intent: State, token: Callable[[], Token]) -> Configure | None:
-    """The one call that makes the configuration in force equal to the intent; None if they are equal."""
+def difference(
+    view: GroupView, group: str, intent: State, token: Callable[[], Token]
+) -> Configure | None:
+    """The one call that makes the configuration in force equal to the intent; None if they are
+    equal."""
     topics = {stored_name(topic.namespace, topic.name): topic for topic in intent.topics_of(group)}
     groups = {stored_name(*key): value for key, value in intent.groups.items()}
     new_topics = [topic for name, topic in sorted(topics.items()) if view.topics.get(name) != topic]
     new_groups = [value for name, value in sorted(groups.items()) if view.groups.get(name) != value]
-    old_topics = sorted(view.topics.keys() & {stored_name(*key) for key in intent.gone_topics(group)})
+    old_topics = sorted(
+        view.topics.keys() & {stored_name(*key) for key in intent.gone_topics(group)}
+    )
     old_groups = sorted(view.groups.keys() & {stored_name(*key) for key in intent.deleted_groups})
     if not (new_topics or new_groups or old_topics or old_groups):
         return None
@@ -48,22 +58,30 @@ def difference(view: GroupView, group: str, intent: State, token: Callable[[], T
 
 
 def unknown_letters(view: GroupView, group: str, intent: State) -> list[tuple[str, str]]:
-    """Dead-letter topics that the log of a broker group has and the controller does not know there."""
+    """Dead-letter topics that the log of a broker group has and the controller does not know
+    there."""
     names = [parse_stored(stored) for stored in sorted(view.topics) if is_dead_letter_topic(stored)]
-    return [key for key in names if key not in intent.topics or group not in intent.topics[key].placement]
+    return [
+        key
+        for key in names
+        if key not in intent.topics or group not in intent.topics[key].placement
+    ]
 
 
 class Reconciler:
     """One task per hosted broker group."""
 
-    def __init__(self, node: str, engine: GroupCaller, controller: Controller, groups: Iterable[str]) -> None:
+    def __init__(
+        self, node: str, engine: GroupCaller, controller: Controller, groups: Iterable[str]
+    ) -> None:
         self._node = node
         self._engine = engine
         self._controller = controller
         self._wake = {group: asyncio.Event() for group in groups}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.raise_level: Callable[[str, int], Awaitable[str]] | None = None
-        """Raises a group that this node leads to a level; returns why it has not got the level yet, or ""."""
+        """Raises a group that this node leads to a level; returns why it has not got the level yet,
+        or ""."""
 
     def start(self) -> None:
         for group in self._wake:
@@ -109,15 +127,25 @@ class Reconciler:
                 elif why := await self._below_level(group):
                     log.warning("level of the cluster not in force yet", group=group, reason=why)
                     self._again(group, LEVEL_RETRY_S)
-            except Exception as error:  # the controller may be without a leader for any length of time: log it and retry
-                log.warning("intent not in force yet", group=group, reason=str(error) or type(error).__name__)
+            # the controller may be without a leader for any length of time: log it and retry
+            except Exception as error:
+                log.warning(
+                    "intent not in force yet",
+                    group=group,
+                    reason=str(error) or type(error).__name__,
+                )
                 self._again(group)
 
     async def _once(self, group: str) -> bool:
-        """One comparison and, if needed, one Configure. Returns True when there is nothing left to do."""
-        for namespace, name in unknown_letters(self._engine.views[group], group, self._controller.state):
+        """One comparison and, if needed, one Configure. Returns True when there is nothing left to
+        do."""
+        for namespace, name in unknown_letters(
+            self._engine.views[group], group, self._controller.state
+        ):
             await self._controller.adopt_topic(namespace, name, group)
-        call = difference(self._engine.views[group], group, self._controller.state, self._engine.new_token)
+        call = difference(
+            self._engine.views[group], group, self._controller.state, self._engine.new_token
+        )
         if call is None:
             return True
         outcome = await self._engine.call(group, call)
@@ -135,7 +163,8 @@ class Reconciler:
         return True
 
     async def _below_level(self, group: str) -> str:
-        """Raise the group to the level of the cluster. Returns why it has not got it; "" if it has."""
+        """Raise the group to the level of the cluster. Returns why it has not got it; "" if it
+        has."""
         level = self._controller.state.level
         if self.raise_level is None or self._engine.views[group].level >= level:
             return ""

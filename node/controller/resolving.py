@@ -1,7 +1,8 @@
 """Resolves host names for the quorum's thread, which must never wait for a name server.
 
-A connection attempt uses the result of the last look-up and starts the next look-up, so a changed name takes effect with the attempt after
-this one. A failed look-up keeps the last result: a node stays reachable while the name server is down. `wire` decides who connects to whom.
+A connection attempt uses the result of the last look-up and starts the next look-up, so a changed
+name takes effect with the attempt after this one. A failed look-up keeps the last result: a node
+stays reachable while the name server is down. `wire` decides who connects to whom.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Lookup = Callable[[str, None], Sequence[Any]]
 
 
 class Resolver:
-    """Caches the addresses of host names. `resolve` never blocks and may be called from any thread."""
+    """Caches the addresses of host names. `resolve` never blocks and may be called from any
+    thread."""
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
@@ -27,12 +29,15 @@ class Resolver:
         self._lock = threading.Lock()
 
     def resolve(self, host: str) -> tuple[str, ...]:
-        """The known addresses of a host, the IPv4 ones first; empty until its first look-up succeeds."""
+        """The known addresses of a host, the IPv4 ones first; empty until its first look-up
+        succeeds."""
         if is_address(host):
             return (host,)
         with self._lock:
             if host not in self._under_way:
-                thread = threading.Thread(target=self._look, args=(host,), name=f"look-up-{host}", daemon=True)
+                thread = threading.Thread(
+                    target=self._look, args=(host,), name=f"look-up-{host}", daemon=True
+                )
                 self._under_way[host] = thread
                 thread.start()
             return self._found.get(host, ())

@@ -1,7 +1,9 @@
-"""Writes the first metadata of a cluster whose data existed before it: the topics and consumer groups of an imported store.
+"""Writes the first metadata of a cluster whose data existed before it: the topics and consumer
+groups of an imported store.
 
-Every node gets the same journal. It starts with the first voters, as that of any quorum does, and continues with the commands that an
-operator would have given. All entries count as committed. `metadata.py` defines what the commands mean.
+Every node gets the same journal. It starts with the first voters, as that of any quorum does, and
+continues with the commands that an operator would have given. All entries count as committed.
+`metadata.py` defines what the commands mean.
 """
 
 from __future__ import annotations
@@ -21,18 +23,35 @@ from ledgermq.storage.files.ports import Disk
 
 
 def commands_for(
-    group: str, replicas: Sequence[str], nodes: Sequence[str], topics: Sequence[TopicConfig], consumers: Sequence[GroupConfig]
+    group: str,
+    replicas: Sequence[str],
+    nodes: Sequence[str],
+    topics: Sequence[TopicConfig],
+    consumers: Sequence[GroupConfig],
 ) -> list[Json]:
-    """The commands that create a cluster of these nodes with one broker group, these topics and these consumer groups."""
+    """The commands that create a cluster of these nodes with one broker group, these topics and
+    these consumer groups."""
     placed = {group: sorted(replicas)}
-    made: list[Json] = [{"op": "raise-level", "level": level} for level in range(FIRST_LEVEL + 1, LEVEL_MAX + 1)]
-    made.append({"op": "set-cluster", "nodes": {node: {} for node in sorted(nodes)}, "broker_groups": placed})
+    made: list[Json] = [
+        {"op": "raise-level", "level": level} for level in range(FIRST_LEVEL + 1, LEVEL_MAX + 1)
+    ]
+    made.append(
+        {
+            "op": "set-cluster",
+            "nodes": {node: {} for node in sorted(nodes)},
+            "broker_groups": placed,
+        }
+    )
     for topic in topics:
         key = {"ns": topic.namespace, "name": topic.name}
         if is_dead_letter_topic(topic.name):
             made.append({"op": "adopt-topic", **key, "broker_group": group})
         else:
-            settings = {"kind": topic.kind.value, "permission": topic.permission.value, "queues": topic.queues}
+            settings = {
+                "kind": topic.kind.value,
+                "permission": topic.permission.value,
+                "queues": topic.queues,
+            }
             made.append({"op": "create-topic", **key, **settings})
     made += [{"op": "create-group", **group_fields(consumer)} for consumer in consumers]
     return made
@@ -48,10 +67,16 @@ def state_after(commands: Sequence[Json]) -> State:
     return state
 
 
-def write_journal(disk: Disk, directory: str, nodes: Sequence[str], commands: Sequence[Json]) -> None:
-    """Write the journal of one node into a directory that has none. Durable on return. Raises NoSpace, OSError."""
+def write_journal(
+    disk: Disk, directory: str, nodes: Sequence[str], commands: Sequence[Json]
+) -> None:
+    """Write the journal of one node into a directory that has none. Durable on return. Raises
+    NoSpace, OSError."""
     disk.mkdirs(directory)
-    lines = [COMMAND_TYPE + json.dumps(command, separators=(",", ":")).encode("ascii") for command in commands]
+    lines = [
+        COMMAND_TYPE + json.dumps(command, separators=(",", ":")).encode("ascii")
+        for command in commands
+    ]
     room = max(DEFAULT_FILE_BYTES, 4 * sum(map(len, lines)))
     journal = Journal(disk, directory, file_bytes=room)
     journal.add(voters.encode(tuple(sorted(nodes))), 1, 0)

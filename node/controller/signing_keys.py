@@ -1,9 +1,11 @@
-"""The keys that sign receipts, and the public keys with which nodes sign checkpoints, as agreed by the controller quorum. Pure, like
-`metadata.py`.
+"""The keys that sign receipts, and the public keys with which nodes sign checkpoints, as agreed by
+the controller quorum. Pure, like `metadata.py`.
 
-Receipt keys arrive sealed (`security/sealing.py`) and are never part of an answer. The newest key signs and all of them verify, so a
-receipt can be verified as long as its key is kept. Of checkpoint keys the quorum knows the public half only; a node signs with its newest
-one (`frontend/proofs/signing_key.py`), and former ones stay listed, so that old checkpoints can be verified.
+Receipt keys arrive sealed (`security/sealing.py`) and are never part of an answer. The newest key
+signs and all of them verify, so a receipt can be verified as long as its key is kept. Of checkpoint
+keys the quorum knows the public half only; a node signs with its newest one
+(`frontend/proofs/signing_key.py`), and former ones stay listed, so that old checkpoints can be
+verified.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from ledgermq.proto.proofs.signed_notes import PUBLIC_BYTES
 Json = dict[str, Any]
 
 RECEIPT_KEYS_MAX = 256
-"""Enough for twenty years of monthly changes. Beyond that the oldest key is dropped, and its receipts can no longer be verified."""
+"""Enough for twenty years of monthly changes. Beyond that the oldest key is dropped, and its
+receipts can no longer be verified."""
 CHECKPOINT_KEYS_MAX = 1024
 """Beyond that the oldest key is forgotten."""
 
@@ -47,10 +50,21 @@ CheckpointKeys = tuple[CheckpointKey, ...]
 
 
 def with_receipt_key(keys: ReceiptKeys, command: Json) -> tuple[ReceiptKeys, Json]:
-    """Append a key if `after` is still the id of the newest key; otherwise another node was first. Either way the answer names the newest
-    key. So only one key is kept when several nodes make one at the same time. Raises ValueError."""
-    key_id, sealed, created_ms = command.get("key_id"), command.get("secret"), command.get("created_ms")
-    if not isinstance(key_id, str) or not key_id or not isinstance(sealed, str) or not sealed or type(created_ms) is not int:
+    """Append a key if `after` is still the id of the newest key; otherwise another node was first.
+    Either way the answer names the newest key. So only one key is kept when several nodes make one
+    at the same time. Raises ValueError."""
+    key_id, sealed, created_ms = (
+        command.get("key_id"),
+        command.get("secret"),
+        command.get("created_ms"),
+    )
+    if (
+        not isinstance(key_id, str)
+        or not key_id
+        or not isinstance(sealed, str)
+        or not sealed
+        or type(created_ms) is not int
+    ):
         raise ValueError("a receipt key has an id, a sealed key and the time when it was made")
     if command.get("after", "") == (keys[-1].key_id if keys else ""):
         if any(known.key_id == key_id for known in keys):
@@ -62,7 +76,12 @@ def with_receipt_key(keys: ReceiptKeys, command: Json) -> tuple[ReceiptKeys, Jso
 def with_checkpoint_key(keys: CheckpointKeys, command: Json) -> CheckpointKeys:
     """Append a node's key; no change if it is the newest one of the node. Raises ValueError."""
     node, public, created_ms = command.get("node"), command.get("public"), command.get("created_ms")
-    if not isinstance(node, str) or not node or not isinstance(public, str) or type(created_ms) is not int:
+    if (
+        not isinstance(node, str)
+        or not node
+        or not isinstance(public, str)
+        or type(created_ms) is not int
+    ):
         raise ValueError("a checkpoint key has a node, a public key and the time when it was made")
     if len(bytes.fromhex(public)) != PUBLIC_BYTES:
         raise ValueError(f"a public key has {PUBLIC_BYTES} bytes")

@@ -1,7 +1,9 @@
-"""The controller's snapshot file: the agreed state at one log index, and the last two log entries that it covers, which the library needs.
+"""The controller's snapshot file: the agreed state at one log index, and the last two log entries
+that it covers, which the library needs.
 
-The library's hooks for custom serialisation write and read it, so the library's own (pickled) dumps never exist. The file is checksummed
-JSON (docs/format.md §12); it is sent unchanged to a node that is too far behind.
+The library's hooks for custom serialisation write and read it, so the library's own (pickled) dumps
+never exist. The file is checksummed JSON (docs/format.md §12); it is sent unchanged to a node that
+is too far behind.
 """
 
 from __future__ import annotations
@@ -19,8 +21,16 @@ NAME = "snapshot"
 VERSION = 1
 
 
-def write(disk: Disk, path: str, state: dict[str, Any], last: Entry, previous: Entry, voters: Sequence[str]) -> None:
-    """Write a snapshot; durable under `path` on return. `last` is the newest entry applied to `state` and `voters`. Raises OSError."""
+def write(
+    disk: Disk,
+    path: str,
+    state: dict[str, Any],
+    last: Entry,
+    previous: Entry,
+    voters: Sequence[str],
+) -> None:
+    """Write a snapshot; durable under `path` on return. `last` is the newest entry applied to
+    `state` and `voters`. Raises OSError."""
     entries = {"last": _listed(last), "previous": _listed(previous)}
     sealed_json.write(disk, path, {"v": VERSION, "state": state, **entries, "voters": list(voters)})
 
@@ -31,9 +41,17 @@ def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry, tuple[str
     Raises FileNotFoundError, Damaged, UnknownFormat."""
     tree = sealed_json.read(disk, path)
     if tree["v"] != VERSION:
-        raise UnknownFormat(f"{path} has version {tree['v']}, this program reads {VERSION}: start the version that wrote it")
+        raise UnknownFormat(
+            f"{path} has version {tree['v']}, this program reads {VERSION}: start the version that"
+            " wrote it"
+        )
     voters = tree.get("voters")
-    return tree["state"], _entry(tree["last"]), _entry(tree["previous"]), None if voters is None else tuple(voters)
+    return (
+        tree["state"],
+        _entry(tree["last"]),
+        _entry(tree["previous"]),
+        None if voters is None else tuple(voters),
+    )
 
 
 def adopt(disk: Disk, path: str) -> None:

@@ -1,10 +1,13 @@
-"""The network side of the controller quorum: the message format and the checks on peers (invariant I12).
+"""The network side of the controller quorum: the message format and the checks on peers (invariant
+I12).
 
-It adds three things to the library. Messages are JSON, never pickle, from any sender. A connection that has not yet proven knowledge of the
-cluster secret gets limited bytes, time and number. And no message leaves before the journal is durable.
+It adds three things to the library. Messages are JSON, never pickle, from any sender. A connection
+that has not yet proven knowledge of the cluster secret gets limited bytes, time and number. And no
+message leaves before the journal is durable.
 
-The library authenticates every frame (Fernet: AES-CBC and HMAC-SHA256 over the whole frame, checked before anything is decoded). It binds
-each direction of a connection to a random key of the other side, so frames of other connections cannot be replayed.
+The library authenticates every frame (Fernet: AES-CBC and HMAC-SHA256 over the whole frame, checked
+before anything is decoded). It binds each direction of a connection to a random key of the other
+side, so frames of other connections cannot be replayed.
 """
 
 from __future__ import annotations
@@ -46,16 +49,18 @@ READ_ONLY = "readonly"
 """The greeting of such a node in the library, which has no names for them."""
 SAID_BY_LISTENERS = frozenset({"next_node_idx", "apply_command"})
 ALIVE = "alive"
-"""The type of a message without content. Two nodes that do not lead exchange no messages, so without it a connection that died silently
-would be noticed only when a vote has to use it."""
+"""The type of a message without content. Two nodes that do not lead exchange no messages, so
+without it a connection that died silently would be noticed only when a vote has to use it."""
 ALIVE_PARTS = 3
 """Number of these messages within the time after which a silent connection is closed."""
 STRANGER_EVERY_S = 60.0
-"""A node that was not added yet, or was removed, tries to connect twice a second; it is logged at most once in this time."""
+"""A node that was not added yet, or was removed, tries to connect twice a second; it is logged at
+most once in this time."""
 
 
 class JsonCodec:
-    """Replaces the pickle module in the library: `dumps` and `loads` messages as JSON with tagged bytes."""
+    """Replaces the pickle module in the library: `dumps` and `loads` messages as JSON with tagged
+    bytes."""
 
     @staticmethod
     def dumps(message: Any) -> bytes:
@@ -77,7 +82,8 @@ def _untagged(tree: dict[str, Any]) -> Any:
 
 
 class Sentinel:
-    """The encryptor of one incoming connection. It records whether an authentic frame arrived, and logs which peer failed."""
+    """The encryptor of one incoming connection. It records whether an authentic frame arrived, and
+    logs which peer failed."""
 
     def __init__(self, encryptor: Any, peer: str) -> None:
         self._encryptor = encryptor
@@ -92,8 +98,13 @@ class Sentinel:
         """The library calls this first for every frame, and closes the connection if it raises."""
         try:
             stamp: int = self._encryptor.extract_timestamp(frame)
-        except Exception:  # a stranger's bytes can fail in any way; the library closes the connection in every case
-            logger.warning("controller: %s does not know the cluster secret; connection closed (is it a node of this cluster?)", self._peer)
+        # a stranger's bytes can fail in any way; the library closes the connection in every case
+        except Exception:
+            logger.warning(
+                "controller: %s does not know the cluster secret; connection closed (is it a node"
+                " of this cluster?)",
+                self._peer,
+            )
             raise
         self.proven = True
         return stamp
@@ -104,7 +115,8 @@ class Sentinel:
 
 
 class RationedSocket:
-    """A socket that closes the connection if a peer sends too many bytes before its first valid frame."""
+    """A socket that closes the connection if a peer sends too many bytes before its first valid
+    frame."""
 
     def __init__(self, plain: socket.socket, sentinel: Sentinel) -> None:
         self._plain = plain
@@ -115,7 +127,9 @@ class RationedSocket:
         data = self._plain.recv(most)
         self._received += len(data)
         if self._received > UNPROVEN_BYTES and not self._sentinel.proven:
-            raise ConnectionResetError(errno.ECONNRESET, "too many bytes before the first valid frame")
+            raise ConnectionResetError(
+                errno.ECONNRESET, "too many bytes before the first valid frame"
+            )
         return data
 
     def __getattr__(self, name: str) -> Any:
@@ -123,10 +137,12 @@ class RationedSocket:
 
 
 class Member(TCPNode):  # type: ignore[misc]  # the library has no types
-    """A node of the quorum, identified by its name for ever; its address is looked up at every connection attempt.
+    """A node of the quorum, identified by its name for ever; its address is looked up at every
+    connection attempt.
 
-    `directory.addresses` gives the addresses (host:port) of every name, and `directory.resolver` resolves their hosts; each attempt uses
-    the next one. The library's `address` is the name that a node gives in a greeting.
+    `directory.addresses` gives the addresses (host:port) of every name, and `directory.resolver`
+    resolves their hosts; each attempt uses the next one. The library's `address` is the name that a
+    node gives in a greeting.
     """
 
     def __init__(self, name: str, directory: Any) -> None:
@@ -146,8 +162,8 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
 
     @property
     def ip(self) -> str | None:
-        """The IP address of the next attempt; None if it is not known or not resolved yet. The library reads this once per attempt, and
-        then the port."""
+        """The IP address of the next attempt; None if it is not known or not resolved yet. The
+        library reads this once per attempt, and then the port."""
         places = self._directory.addresses.get(self.id) or ("",)
         rounds, place = divmod(self._attempts, len(places))
         self._attempts += 1
@@ -169,22 +185,31 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
 class Listener(TcpServer):  # type: ignore[misc]  # the library has no types
     """The library's server, on a socket that was made as those of the other ports."""
 
-    def __init__(self, poller: Any, place: sockets.Place, on_connection: Callable[[Any], None], conf: Any) -> None:
+    def __init__(
+        self, poller: Any, place: sockets.Place, on_connection: Callable[[Any], None], conf: Any
+    ) -> None:
         host, port = place[1]
         buffers = {"sendBufferSize": conf.sendBufferSize, "recvBufferSize": conf.recvBufferSize}
-        super().__init__(poller, host, port, on_connection, connectionTimeout=conf.connectionTimeout, **buffers)
+        super().__init__(
+            poller, host, port, on_connection, connectionTimeout=conf.connectionTimeout, **buffers
+        )
         self._place = place
 
     def bind(self) -> None:
         """Raises OSError."""
         made = sockets.listener(self._place, BACKLOG)
         self._TcpServer__socket, self._TcpServer__fileno = made, made.fileno()
-        self._TcpServer__poller.subscribe(made.fileno(), self._TcpServer__onNewConnection, POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR)
+        self._TcpServer__poller.subscribe(
+            made.fileno(),
+            self._TcpServer__onNewConnection,
+            POLL_EVENT_TYPE.READ | POLL_EVENT_TYPE.ERROR,
+        )
         self._TcpServer__state = SERVER_STATE.BINDED
 
 
 class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
-    """The library's transport with the additions of this module. Only this module and quorum.py use private names of 0.3.17."""
+    """The library's transport with the additions of this module. Only this module and quorum.py use
+    private names of 0.3.17."""
 
     _ready: bool
     _lastBindAttemptTime: float
@@ -197,49 +222,66 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         self._said_alive = 0.0
         super().__init__(quorum, self_node, other_nodes)
 
-    # -- sending ------------------------------------------------------------------------------------------------------------------
+    # -- sending
+    # ------------------------------------------------------------------------------------------------------------------
 
     def send(self, node: Any, message: Any) -> bool:
         """Send to a known node, after everything that the message promises is durable."""
         self._quorum.make_durable()
         if message["type"] == "next_node_idx":
-            # The library's replies to a leader do not contain the term in which they were given; see `_onMessageReceived`.
+            # The library's replies to a leader do not contain the term in which they were given;
+            # see `_onMessageReceived`.
             message["term"] = self._quorum.raftCurrentTerm
         try:
             sent: bool = super().send(node, message)
         except KeyError:
             if node in self._connections:
                 raise
-            # The connection ended during the send. A listener's entry is removed with its connection, and the library looks it up again.
+            # The connection ended during the send. A listener's entry is removed with its
+            # connection, and the library looks it up again.
             return False
         return sent
 
-    # -- receiving ----------------------------------------------------------------------------------------------------------------
+    # -- receiving
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _shouldConnect(self, node: Any) -> bool:
         """A listener connects to every voter, because voters do not connect to listeners."""
-        dials = node in self._nodes and node not in self._preventConnectNodes if self._quorum.listens else super()._shouldConnect(node)
+        dials = (
+            node in self._nodes and node not in self._preventConnectNodes
+            if self._quorum.listens
+            else super()._shouldConnect(node)
+        )
         return bool(dials) and node.known
 
     def _connectIfNecessarySingle(self, node: Any) -> bool:
         if node in self._nodes and node not in self._connections and self._shouldConnect(node):
-            # Its address was unknown when it was added. The library creates the connection object only then, and relies on it later.
+            # Its address was unknown when it was added. The library creates the connection object
+            # only then, and relies on it later.
             self.addNode(node)
         self._give_up_silent(node)
         return bool(super()._connectIfNecessarySingle(node))
 
     def _give_up_silent(self, node: Any) -> None:
-        """End an attempt that did not lead to a greeting in time, so that the next one uses the next address. The library would wait as
-        long as the system tries to connect (two minutes), and for ever for a connection without a greeting."""
+        """End an attempt that did not lead to a greeting in time, so that the next one uses the
+        next address. The library would wait as long as the system tries to connect (two minutes),
+        and for ever for a connection without a greeting."""
         conn = self._connections.get(node)
-        if conn is None or conn.state == CONNECTION_STATE.DISCONNECTED or self._quorum.isNodeConnected(node):
+        if (
+            conn is None
+            or conn.state == CONNECTION_STATE.DISCONNECTED
+            or self._quorum.isNodeConnected(node)
+        ):
             return
-        if time.monotonic() > self._lastConnectAttempt.get(node, 0.0) + self._quorum.conf.connectionTimeout:
+        if (
+            time.monotonic()
+            > self._lastConnectAttempt.get(node, 0.0) + self._quorum.conf.connectionTimeout
+        ):
             conn.disconnect()
 
     def _say_alive(self) -> None:
-        """Send a sign of life to every peer that has greeted. When the library sends, it closes a connection that has received nothing for
-        too long."""
+        """Send a sign of life to every peer that has greeted. When the library sends, it closes a
+        connection that has received nothing for too long."""
         now = time.monotonic()
         if now < self._said_alive + self._quorum.conf.connectionTimeout / ALIVE_PARTS:
             return
@@ -257,21 +299,33 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         kind = message["type"]
         if kind == ALIVE:
             return
-        if node not in self._nodes and not (node in self._readonlyNodes and kind in SAID_BY_LISTENERS):
-            return  # the node was removed while this message was on its way, or listeners may not send this kind
+        if node not in self._nodes and not (
+            node in self._readonlyNodes and kind in SAID_BY_LISTENERS
+        ):
+            # the node was removed while this message was on its way, or listeners may not send this
+            # kind
+            return
         if kind == "request_vote" and not self._quorum.voters:
-            return  # this node is joining, or its journal is new: it does not know whether it voted before
+            # this node is joining, or its journal is new: it does not know whether it voted before
+            return
         if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
-            return  # an answer to a message of another term says nothing about this node's present log
-        reply = self._known_already(message) if kind == "append_entries" and message["term"] >= self._quorum.raftCurrentTerm else None
+            # an answer to a message of another term says nothing about this node's present log
+            return
+        reply = (
+            self._known_already(message)
+            if kind == "append_entries" and message["term"] >= self._quorum.raftCurrentTerm
+            else None
+        )
         super()._onMessageReceived(node, message)
         if reply is not None:
             self.send(node, reply)
 
     def _known_already(self, message: Any) -> Any:
-        """Keep the library from cutting entries off and appending the same ones again: in between it would have forgotten what it
-        acknowledged. Removes leading entries that the journal has from the message. If the journal has all of them, the message keeps only
-        the leader's heartbeat, and the return value is the reply that the library would have given for the entries."""
+        """Keep the library from cutting entries off and appending the same ones again: in between
+        it would have forgotten what it acknowledged. Removes leading entries that the journal has
+        from the message. If the journal has all of them, the message keeps only the leader's
+        heartbeat, and the return value is the reply that the library would have given for the
+        entries."""
         entries = message.get("entries")
         if not entries or message.get("prevLogIdx") is None:
             return None
@@ -287,13 +341,19 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             return None
         del message["prevLogIdx"], message["prevLogTerm"]
         message["commit_index"] = min(message["commit_index"], known)
-        return {"type": "next_node_idx", "next_node_idx": known + 1, "reset": False, "success": True}
+        return {
+            "type": "next_node_idx",
+            "next_node_idx": known + 1,
+            "reset": False,
+            "success": True,
+        }
 
     @staticmethod
     def _agree(journal: Any, place: int, term: int) -> bool:
         return 0 <= place < len(journal) and journal[place][2] == term
 
-    # -- strangers ----------------------------------------------------------------------------------------------------------------
+    # -- strangers
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _onNewIncomingConnection(self, conn: Any) -> None:
         super()._onNewIncomingConnection(conn)
@@ -302,15 +362,29 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         conn._TcpConnection__socket = RationedSocket(plain, conn.encryptor)
         self._arrived[conn] = time.monotonic()
         if len(self._unknownConnections) > UNPROVEN_CONNECTIONS:
-            self._dismiss(min(self._unknownConnections, key=self._arrived.__getitem__), "too many connections wait to greet")
+            self._dismiss(
+                min(self._unknownConnections, key=self._arrived.__getitem__),
+                "too many connections wait to greet",
+            )
 
     def _onIncomingMessageReceived(self, conn: Any, message: Any) -> None:
-        """Handle the greeting of an authenticated peer: first its random key, then its name, or the statement that it only listens (a node
-        that was added and has no vote). The library would accept administration commands here; they are refused."""
-        if conn.sendRandKey and isinstance(message, str) and message.startswith(LISTENER) and self._may_listen(message[len(LISTENER) :]):
+        """Handle the greeting of an authenticated peer: first its random key, then its name, or the
+        statement that it only listens (a node that was added and has no vote). The library would
+        accept administration commands here; they are refused."""
+        if (
+            conn.sendRandKey
+            and isinstance(message, str)
+            and message.startswith(LISTENER)
+            and self._may_listen(message[len(LISTENER) :])
+        ):
             message = READ_ONLY
-        elif conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
-            told = f"it calls itself {message!r}, which has no vote here; was it removed, or not added yet?"
+        elif conn.sendRandKey and not (
+            isinstance(message, str) and message in self._nodeAddrToNode
+        ):
+            told = (
+                f"it calls itself {message!r}, which has no vote here; was it removed, or not added"
+                " yet?"
+            )
             self._dismiss(conn, told, quiet=self._heard_lately(str(message)[:100]))
             return
         before = dict(self._connections)
@@ -321,8 +395,11 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
                 old.disconnect()
 
     def _may_listen(self, name: str) -> bool:
-        """Whether a node may listen: a node that was added, or another worker of a voter's node, which exists from the cluster's start."""
-        return name in self._quorum.state.nodes or bool(WORKER_NAME(name) and node_of(name) in self._quorum.voters)
+        """Whether a node may listen: a node that was added, or another worker of a voter's node,
+        which exists from the cluster's start."""
+        return name in self._quorum.state.nodes or bool(
+            WORKER_NAME(name) and node_of(name) in self._quorum.voters
+        )
 
     def _onDisconnected(self, conn: Any) -> None:
         listener = self._connToNode(conn)
@@ -341,7 +418,9 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         return lately
 
     def _dismiss(self, conn: Any, why: str, *, quiet: bool = False) -> None:
-        logger.log(logging.DEBUG if quiet else logging.WARNING, "controller: connection closed: %s", why)
+        logger.log(
+            logging.DEBUG if quiet else logging.WARNING, "controller: connection closed: %s", why
+        )
         conn.disconnect()
         self._unknownConnections.discard(conn)
         self._arrived.pop(conn, None)
@@ -350,28 +429,37 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         super()._onTick()
         self._say_alive()
         if self._arrived:
-            self._arrived = {conn: at for conn, at in self._arrived.items() if conn in self._unknownConnections}
+            self._arrived = {
+                conn: at for conn, at in self._arrived.items() if conn in self._unknownConnections
+            }
             late = time.monotonic() - UNPROVEN_SECONDS
             for conn in [conn for conn, at in self._arrived.items() if at < late]:
                 self._dismiss(conn, f"no greeting within {UNPROVEN_SECONDS:.0f} s")
         if self._ready and self._server is not None and self._server._TcpServer__fileno is None:
-            # The library stops listening for good when one accept fails, for instance because of a lack of file descriptors.
+            # The library stops listening for good when one accept fails, for instance because of a
+            # lack of file descriptors.
             self._ready = False
 
     def _createServer(self) -> None:
-        """The library's server would know IPv6 addresses only without a name server, and by their text."""
+        """The library's server would know IPv6 addresses only without a name server, and by their
+        text."""
         listen = self._quorum.conf.bindAddress
         try:
             place = sockets.places(*split(listen))[0]
         except (OSError, ValueError) as error:
             what = f"the controller's listen address {listen} cannot be resolved ({error})"
             raise ConfigError(what, "set listen_host to an address of this machine") from error
-        self._server = Listener(self._quorum._poller, place, self._onNewIncomingConnection, self._quorum.conf)
+        self._server = Listener(
+            self._quorum._poller, place, self._onNewIncomingConnection, self._quorum.conf
+        )
 
     def _maybeBind(self) -> None:
-        """Bind the port. A failure of the first attempt raises FatalError; a later one is logged and tried again."""
+        """Bind the port. A failure of the first attempt raises FatalError; a later one is logged
+        and tried again."""
         now = time.monotonic()
-        if self._ready or (self._listens_since is not None and now < self._lastBindAttemptTime + REBIND_SECONDS):
+        if self._ready or (
+            self._listens_since is not None and now < self._lastBindAttemptTime + REBIND_SECONDS
+        ):
             return
         self._lastBindAttemptTime = now
         try:
@@ -381,9 +469,19 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             if self._listens_since is None:
                 # Its own text names the address once more.
                 why = os.strerror(error.errno) if error.errno else error
-                what = f"the controller address {self._quorum.conf.bindAddress} cannot be used ({why})"
-                raise FatalError(ExitCode.PORT_TAKEN, what, "stop the process that uses it or choose another controller_port") from error
-            logger.warning("controller: cannot listen again on %s (%s); trying again", self._quorum.conf.bindAddress, error.strerror)
+                what = (
+                    f"the controller address {self._quorum.conf.bindAddress} cannot be used ({why})"
+                )
+                raise FatalError(
+                    ExitCode.PORT_TAKEN,
+                    what,
+                    "stop the process that uses it or choose another controller_port",
+                ) from error
+            logger.warning(
+                "controller: cannot listen again on %s (%s); trying again",
+                self._quorum.conf.bindAddress,
+                error.strerror,
+            )
             return
         self._listens_since = now
         self._ready = True

@@ -1,12 +1,15 @@
-"""What the frontend's services need of the other rooms, of the gRPC server, and of each other across packages.
+"""What the frontend's services need of the other rooms, of the gRPC server, and of each other
+across packages.
 
-The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the streams of both client services and the
-spans of `node/process/tracing.py` implement these protocols structurally. Tests use small fakes.
+The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the
+streams of both client services and the spans of `node/process/tracing.py` implement these protocols
+structurally. Tests use small fakes.
 
-`ServerCall` is a call as the services see it. Only a `CallServer` knows which gRPC library is behind it, and a service imports none. There
-are two servers: `node/process/grpc_server.py` on grpc.aio, and one on the optional package ledgermq-native. Beside the protocols, this
-module has the values that services and servers exchange: the kinds of methods, the status codes, where to listen, and the two exceptions
-with which a call ends.
+`ServerCall` is a call as the services see it. Only a `CallServer` knows which gRPC library is
+behind it, and a service imports none. There are two servers: `node/process/grpc_server.py` on
+grpc.aio, and one on the optional package ledgermq-native. Beside the protocols, this module has the
+values that services and servers exchange: the kinds of methods, the status codes, where to listen,
+and the two exceptions with which a call ends.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class Engine(Protocol):
     def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
     def notify(self, group: str, call: Call) -> None: ...
     def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two turns."""
+        """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two
+        turns."""
         ...
 
     def wake(self, group: str) -> None:
@@ -61,10 +65,13 @@ class Metadata(Protocol):
     @property
     def state(self) -> State: ...
     async def barrier(self) -> Any:
-        """Returns once `state` holds everything agreed before the call. Raises LedgerError if the quorum does not answer."""
+        """Returns once `state` holds everything agreed before the call. Raises LedgerError if the
+        quorum does not answer."""
         ...
 
-    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
+    async def submit(
+        self, operation: str, arguments: dict[str, Any], timeout: float
+    ) -> Outcome: ...
 
 
 class Executor(Protocol):
@@ -96,9 +103,11 @@ class FrameSpan(Protocol):
 
 
 Trace = Callable[[pb.Resource, int, int, Buffer], FrameSpan]
-"""Begins the span of a frame; arguments: topic, number of messages, first sequence number, entries."""
+"""Begins the span of a frame; arguments: topic, number of messages, first sequence number,
+entries."""
 BatchTrace = Callable[[int, bytes], AbstractContextManager[None]]
-"""The span of writing a batch to a reader; arguments: number of messages, bytes that hold their entries."""
+"""The span of writing a batch to a reader; arguments: number of messages, bytes that hold their
+entries."""
 
 
 class Spans(Protocol):
@@ -106,7 +115,9 @@ class Spans(Protocol):
 
     def frames_of(self, context: ServerCall, client_id: str) -> Trace: ...
 
-    def batches_of(self, context: ServerCall, client_id: str, topic: pb.Resource, consumer_group: str) -> BatchTrace: ...
+    def batches_of(
+        self, context: ServerCall, client_id: str, topic: pb.Resource, consumer_group: str
+    ) -> BatchTrace: ...
 
 
 # -- calls
@@ -138,9 +149,12 @@ class StatusCode(IntEnum):
 
 
 class CallAborted(Exception):
-    """Raised by a handler: the call ends with this gRPC status. Without `trailing_metadata`, that of the call stays."""
+    """Raised by a handler: the call ends with this gRPC status. Without `trailing_metadata`, that
+    of the call stays."""
 
-    def __init__(self, code: StatusCode, details: str, trailing_metadata: CallMetadata = ()) -> None:
+    def __init__(
+        self, code: StatusCode, details: str, trailing_metadata: CallMetadata = ()
+    ) -> None:
         super().__init__(f"{code.name}: {details}")
         self.code = code
         self.details = details
@@ -148,11 +162,13 @@ class CallAborted(Exception):
 
 
 class CallGone(Exception):
-    """Raised by `ServerCall.read` and `ServerCall.write`: the call has ended, usually because its client has gone. No error of the node."""
+    """Raised by `ServerCall.read` and `ServerCall.write`: the call has ended, usually because its
+    client has gone. No error of the node."""
 
 
 class ServerCall(Protocol):
-    """One call at the server. Its handler is cancelled when the client cancels it, its deadline passes or its connection ends."""
+    """One call at the server. Its handler is cancelled when the client cancels it, its deadline
+    passes or its connection ends."""
 
     def invocation_metadata(self) -> CallMetadata: ...
 
@@ -161,11 +177,13 @@ class ServerCall(Protocol):
         ...
 
     def peer(self) -> str:
-        """The client as gRPC names it: `ipv4:192.0.2.1:50000`, or `unix:` for a Unix socket without a name."""
+        """The client as gRPC names it: `ipv4:192.0.2.1:50000`, or `unix:` for a Unix socket without
+        a name."""
         ...
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        """What TLS has verified of the client, by gRPC's names, as `x509_common_name`; empty over plaintext."""
+        """What TLS has verified of the client, by gRPC's names, as `x509_common_name`; empty over
+        plaintext."""
         ...
 
     def set_trailing_metadata(self, metadata: CallMetadata) -> None: ...
@@ -174,19 +192,23 @@ class ServerCall(Protocol):
         ...
 
     async def read(self) -> bytes | None:
-        """The next request of a stream; None once the client has closed its side. One caller at a time. Raises CallGone."""
+        """The next request of a stream; None once the client has closed its side. One caller at a
+        time. Raises CallGone."""
         ...
 
     async def write(self, message: bytes) -> None:
-        """Send one answer of a stream; waits while the client does not read. One caller at a time. Raises CallGone."""
+        """Send one answer of a stream; waits while the client does not read. One caller at a time.
+        Raises CallGone."""
         ...
 
     async def finish(self, *, taken: bool = False) -> None:
-        """End a stream of answers with OK: the last thing that its handler does with the call. Returns once the socket has taken all
-        answers. If the client leaves before, this raises CallGone, or the handler is cancelled.
+        """End a stream of answers with OK: the last thing that its handler does with the call.
+        Returns once the socket has taken all answers. If the client leaves before, this raises
+        CallGone, or the handler is cancelled.
 
-        `taken`: return only once the client has provably taken all answers before its deadline, as far as the server can know that. The
-        server of ledgermq-native does: it waits for the acknowledgement of an HTTP/2 PING behind them. grpc.aio has no such means."""
+        `taken`: return only once the client has provably taken all answers before its deadline, as
+        far as the server can know that. The server of ledgermq-native does: it waits for the
+        acknowledgement of an HTTP/2 PING behind them. grpc.aio has no such means."""
         ...
 
 
@@ -212,9 +234,11 @@ class StreamMethod:
 
 
 Method = UnaryMethod | ServerStreamMethod | StreamMethod
-"""One method of a service. What a handler returns early ends the call with OK; an exception other than CallAborted with UNKNOWN."""
+"""One method of a service. What a handler returns early ends the call with OK; an exception other
+than CallAborted with UNKNOWN."""
 Diversion = Callable[[str, CallMetadata], StreamMethod | None]
-"""Decides by path and metadata whether something else than the registered method serves a call, as bytes in both directions."""
+"""Decides by path and metadata whether something else than the registered method serves a call, as
+bytes in both directions."""
 
 
 # -- servers
@@ -237,11 +261,13 @@ class Listening:
     shared: bool = False
     """Other processes listen on the same port."""
     unix: str | None = None
-    """The path of a Unix socket on which it listens too, in plaintext and without limits: for the other workers of this node."""
+    """The path of a Unix socket on which it listens too, in plaintext and without limits: for the
+    other workers of this node."""
 
 
 class CallServer(Protocol):
-    """A gRPC server. Order of calls: `add_service` for each service, `listen`, `stop`. Belongs to the loop's thread."""
+    """A gRPC server. Order of calls: `add_service` for each service, `listen`, `stop`. Belongs to
+    the loop's thread."""
 
     def add_service(self, name: str, methods: Mapping[str, Method]) -> None: ...
 
@@ -258,5 +284,6 @@ class CallServer(Protocol):
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
+        """Accept no more connections and no more calls; cancel what has not ended within the grace
+        time."""
         ...

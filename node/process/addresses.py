@@ -1,4 +1,5 @@
-"""The addresses of nodes as the controller quorum gets them: kind → host:port. Nothing here connects."""
+"""The addresses of nodes as the controller quorum gets them: kind → host:port. Nothing here
+connects."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from ledgermq.proto.host_port import joined
 
 
 def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
-    """The addresses of the nodes in the configuration, for the controller quorum: node → kind → host:port. Nodes reach each other at
-    `host`; the address for clients is the advertised one."""
+    """The addresses of the nodes in the configuration, for the controller quorum: node → kind →
+    host:port. Nodes reach each other at `host`; the address for clients is the advertised one."""
     return {
         name: {
             "client": joined(*at.advertised),

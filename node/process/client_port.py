@@ -1,7 +1,7 @@
 """The client port of a node: which server is behind it, and how it listens, from the configuration.
 
-The server is that of `ledgermq_native` where this package is used (`proto/kernels.py`), and otherwise that of grpc.aio, which costs five
-times the processor time.
+The server is that of `ledgermq_native` where this package is used (`proto/kernels.py`), and
+otherwise that of grpc.aio, which costs five times the processor time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ def call_server(divert: Diversion | None = None) -> CallServer:
 
 
 def listening(config: NodeConfig, *, shared: bool = False, unix: str | None = None) -> Listening:
-    """How the client port listens. Reads the certificates; raises as `certificates.CertificateFiles`. `shared`: several workers listen on
-    the port, and their supervisor holds it (`port_hold.py`). `unix`: the socket on which this worker takes calls from the others."""
+    """How the client port listens. Reads the certificates; raises as
+    `certificates.CertificateFiles`. `shared`: several workers listen on the port, and their
+    supervisor holds it (`port_hold.py`). `unix`: the socket on which this worker takes calls from
+    the others."""
     return Listening(
         host=config.listen_host,
         port=config.address.client_port,

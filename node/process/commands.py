@@ -1,6 +1,7 @@
 """The commands that run nodes: `up`, `serve`, `config` and `certificates`.
 
-This module has only their options, texts and process supervision; the node itself begins in `server.py`, which is imported when needed.
+This module has only their options, texts and process supervision; the node itself begins in
+`server.py`, which is imported when needed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ from ledgermq.proto.host_port import host_of
 from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", show_envvar=True, help="YAML file."
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar="LEDGERMQ_CONFIG",
+    show_envvar=True,
+    help="YAML file.",
 )
-_SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
+_SET_OPTION = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable."
+)
 
 NEXT = """in another terminal:
   export LEDGERMQ_ENDPOINTS='{endpoints}'
@@ -108,7 +116,9 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     certificates.of_clients(loaded.tls)
     peer_wire.peer_wire(loaded.peer_tls)
     groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"
-    click.echo(f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}")
+    click.echo(
+        f"ok: node {loaded.node} of cluster {loaded.cluster_id}, broker groups here: {groups}"
+    )
 
 
 @config.command()
@@ -123,7 +133,11 @@ def show(file: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
       ledgermq config show node.yaml
     """
     shown = masked(load(file, settings))
-    click.echo(json.dumps({"v": 1, **shown}) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
+    click.echo(
+        json.dumps({"v": 1, **shown})
+        if as_json
+        else yaml.safe_dump(shown, sort_keys=False).rstrip()
+    )
 
 
 @config.command()
@@ -140,7 +154,8 @@ def example() -> None:
 @config.command("secret")
 @click.argument("file", type=click.Path(path_type=Path))
 def secret_file(file: Path) -> None:
-    """Create FILE with a new cluster secret, which only its owner can read. Give every node of the cluster a copy.
+    """Create FILE with a new cluster secret, which only its owner can read. Give every node of the
+    cluster a copy.
 
     \b
     Example:
@@ -154,9 +169,13 @@ def secret_file(file: Path) -> None:
     except FileExistsError as error:
         # The directory may be a file.
         there = error.filename2 or error.filename
-        raise FatalError(ExitCode.REFUSED, f"{there} exists", "use it, or give another file") from None
+        raise FatalError(
+            ExitCode.REFUSED, f"{there} exists", "use it, or give another file"
+        ) from None
     except OSError as error:
-        raise FatalError(ExitCode.REFUSED, f"{file} cannot be written ({error.strerror})", "give another file") from error
+        raise FatalError(
+            ExitCode.REFUSED, f"{file} cannot be written ({error.strerror})", "give another file"
+        ) from error
     click.echo(f"created: {file}")
 
 
@@ -164,10 +183,12 @@ def secret_file(file: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE=HOST[,HOST]...")
 def mint(directory: Path, nodes: tuple[str, ...]) -> None:
-    """Create a certificate authority in DIRECTORY, and a certificate for each node with the hosts under which it is reached.
+    """Create a certificate authority in DIRECTORY, and a certificate for each node with the hosts
+    under which it is reached.
 
-    Certificates that are valid for another month stay, so the command can be repeated at any time: before certificates expire, or for a new
-    node. Give every node its own NODE.pem and NODE.key; give ca.pem to all nodes and clients; keep ca.key on no node.
+    Certificates that are valid for another month stay, so the command can be repeated at any time:
+    before certificates expire, or for a new node. Give every node its own NODE.pem and NODE.key;
+    give ca.pem to all nodes and clients; keep ca.key on no node.
 
     \b
     Examples:
@@ -181,24 +202,34 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
         except ValueError:
             known = ()
         if not re.fullmatch(NAME, name) or not equals or not known:
-            raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; for example: n1=mq1.example.com,10.0.0.1")
+            raise click.UsageError(
+                f"{text!r} is not NODE=HOST[,HOST]...; for example: n1=mq1.example.com,10.0.0.1"
+            )
         wanted[name] = known
     try:
         made = minting.ensure(directory, wanted)
     except OSError as error:
-        raise FatalError(ExitCode.REFUSED, f"{directory} cannot be written ({error.strerror})", "choose another directory") from error
+        raise FatalError(
+            ExitCode.REFUSED,
+            f"{directory} cannot be written ({error.strerror})",
+            "choose another directory",
+        ) from error
     for name in wanted:
         click.echo(f"{'made' if name in made else 'kept'}: {directory / name}.pem")
 
 
 class _Stop:
-    """Remembers whether SIGINT, SIGTERM or SIGHUP came. After the block, the former handlers apply again."""
+    """Remembers whether SIGINT, SIGTERM or SIGHUP came. After the block, the former handlers apply
+    again."""
 
     def __init__(self) -> None:
         self.wanted = False
 
     def __enter__(self) -> Self:
-        self._former = {number: signal.signal(number, self._seen) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        self._former = {
+            number: signal.signal(number, self._seen)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,18 +242,45 @@ class _Stop:
 
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, 9), help="Number of nodes.  [default: 3]")
-@click.option("--data", type=click.Path(path_type=Path), default=Path("ledgermq-data"), show_default="./ledgermq-data", help="Directory.")
-@click.option("--base-port", type=click.IntRange(1, 62_000), default=8081, show_default=True, help="Client port of the first node.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("ledgermq-data"),
+    show_default="./ledgermq-data",
+    help="Directory.",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, 62_000),
+    default=8081,
+    show_default=True,
+    help="Client port of the first node.",
+)
 @click.option("--workers", type=click.IntRange(1, 9), help="Processes of each node.  [default: 1]")
 @click.option("--log-file-size", type=Size(), help="Size of a log file.  [default: 64MiB]")
-@click.option("--tls", is_flag=True, help="Create certificates: TLS beside plaintext for clients, mutual TLS between nodes. Permanent.")
-def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_file_size: int | None, tls: bool) -> None:
+@click.option(
+    "--tls",
+    is_flag=True,
+    help=(
+        "Create certificates: TLS beside plaintext for clients, mutual TLS between nodes."
+        " Permanent."
+    ),
+)
+def up(
+    nodes: int | None,
+    data: Path,
+    base_port: int,
+    workers: int | None,
+    log_file_size: int | None,
+    tls: bool,
+) -> None:
     """Start a cluster on this machine, in the foreground, until Ctrl-C.
 
-    An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on P+1000+k-1, for the controller on P+2000+k-1
-    and for HTTP (/healthz /readyz /metrics) on P+3000+k-1; its log is DATA/nK/node.log.
-    With --workers, every node runs several processes behind its one client port, with one broker group for each process (docs/workers.md).
-    With --tls, clients verify the nodes with DATA/tls/ca.pem.
+    An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on
+    P+1000+k-1, for the controller on P+2000+k-1 and for HTTP (/healthz /readyz /metrics) on
+    P+3000+k-1; its log is DATA/nK/node.log. With --workers, every node runs several processes
+    behind its one client port, with one broker group for each process (docs/workers.md). With
+    --tls, clients verify the nodes with DATA/tls/ca.pem.
 
     \b
     Examples:
@@ -230,7 +288,14 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
       ledgermq up --nodes 1 --data /tmp/one --base-port 18081
     """
     with _Stop() as stop:
-        cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, workers=workers, log_file_bytes=log_file_size, tls=tls)
+        cluster = LocalCluster.prepare(
+            data,
+            nodes=nodes,
+            base_port=base_port,
+            workers=workers,
+            log_file_bytes=log_file_size,
+            tls=tls,
+        )
         try:
             cluster.start_all()
             ready = _wait_ready(cluster, stop)
@@ -241,15 +306,21 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
                 _watch(cluster, stop)
         finally:
             codes = cluster.stop()
-    # SIGTERM ended the node before it handled signals, so it has not opened anything yet: that is a clean stop too.
+    # SIGTERM ended the node before it handled signals, so it has not opened anything yet: that is a
+    # clean stop too.
     bad = {node: code for node, code in codes.items() if code not in (0, -signal.SIGTERM)}
     if bad:
         node, code = next(iter(bad.items()))
-        raise FatalError(code if code > 0 else 1, f"node {node} did not stop cleanly: {cluster.last_error(node)}", "its log says more")
+        raise FatalError(
+            code if code > 0 else 1,
+            f"node {node} did not stop cleanly: {cluster.last_error(node)}",
+            "its log says more",
+        )
 
 
 def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
-    """True if every node is ready, False if a stop was requested. Raises FatalError if a node ends before."""
+    """True if every node is ready, False if a stop was requested. Raises FatalError if a node ends
+    before."""
     told = began = time.monotonic()
     waiting = dict.fromkeys(cluster.nodes)
     while waiting and not stop.wanted:
@@ -260,7 +331,11 @@ def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
                 if code == ExitCode.PORT_TAKEN:
                     # The node's own remedy is about its configuration, which `up` writes.
                     remedy = "stop the process that uses it, or choose other ports with --base-port"
-                raise FatalError(code if code > 0 else 1, f"node {node}: {what}", remedy or f"see {cluster.log_file(node)}")
+                raise FatalError(
+                    code if code > 0 else 1,
+                    f"node {node}: {what}",
+                    remedy or f"see {cluster.log_file(node)}",
+                )
             if cluster.ready(node):
                 del waiting[node]
         if waiting and time.monotonic() - told >= 5:
@@ -271,7 +346,8 @@ def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
 
 
 def _watch(cluster: LocalCluster, stop: _Stop) -> None:
-    """Until a stop is requested, report nodes that end. They are not restarted, because a node that stops by itself has a reason."""
+    """Until a stop is requested, report nodes that end. They are not restarted, because a node that
+    stops by itself has a reason."""
     reported: set[str] = set()
     while not stop.wanted:
         for node, child in cluster.children.items():
@@ -280,5 +356,9 @@ def _watch(cluster: LocalCluster, stop: _Stop) -> None:
                 click.echo(f"node {node} stopped: {cluster.last_error(node)}", err=True)
         if len(reported) == len(cluster.children):
             code = next(iter(cluster.children.values())).exit_code or 0
-            raise FatalError(code if code > 0 else 1, "every node stopped", f"see the logs in {cluster.directory}")
+            raise FatalError(
+                code if code > 0 else 1,
+                "every node stopped",
+                f"see the logs in {cluster.directory}",
+            )
         time.sleep(0.1)

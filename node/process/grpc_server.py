@@ -1,8 +1,9 @@
 """The gRPC server of a node on the `grpc.aio` library, for nodes that do not use ledgermq-native.
 
-This module and the clients of other nodes and workers are the only ones that know the library. It gives the services a `ServerCall` for
-each call and translates what the library raises. gRPC binds the port alone, without extra cost, if the port speaks only plaintext or only
-TLS and connections are not limited; otherwise the front (`security/front.py`) binds it.
+This module and the clients of other nodes and workers are the only ones that know the library. It
+gives the services a `ServerCall` for each call and translates what the library raises. gRPC binds
+the port alone, without extra cost, if the port speaks only plaintext or only TLS and connections
+are not limited; otherwise the front (`security/front.py`) binds it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Calls wait until the loop gets to them: by default gRPC cancels random calls from the thousandth waiting one on, as when many clients
-    # reconnect at once. A waiting call costs a few kilobytes.
+    # Calls wait until the loop gets to them: by default gRPC cancels random calls from the
+    # thousandth waiting one on, as when many clients reconnect at once. A waiting call costs a few
+    # kilobytes.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
     # A connection without a complete TLS handshake or HTTP/2 preface is closed.
@@ -83,8 +85,8 @@ class GrpcServer:
         if self._divert is not None:
             server.add_generic_rpc_handlers((_Diverting(self._divert, self._bounds),))
         for name, methods in self._services.items():
-            # Generic handlers and not the library's table of registered methods: for every call of any service, grpc.aio 1.85 awaits a
-            # future for each method in that table.
+            # Generic handlers and not the library's table of registered methods: for every call of
+            # any service, grpc.aio 1.85 awaits a future for each method in that table.
             handlers = {method: _handler(how, self._bounds) for method, how in methods.items()}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         port = self._bind(server, where)
@@ -112,18 +114,24 @@ class GrpcServer:
                 server.add_secure_port(f"unix:{self._front.tls}", server_credentials(files))
             return where.port
         address = joined(where.host, where.port)
-        return server.add_insecure_port(address) if files is None else server.add_secure_port(address, server_credentials(files))
+        return (
+            server.add_insecure_port(address)
+            if files is None
+            else server.add_secure_port(address, server_credentials(files))
+        )
 
     def address_of(self, peer: str) -> str:
         """The client address of a connection, from gRPC's name of its peer."""
         return peer if self._front is None else self._front.address_of(peer)
 
     def connections(self) -> int | None:
-        """Only the front counts connections, and it is needed only for limits, and for TLS beside plaintext."""
+        """Only the front counts connections, and it is needed only for limits, and for TLS beside
+        plaintext."""
         return None if self._front is None else self._front.open_connections
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
+        """Accept no more connections and no more calls; cancel what has not ended within the grace
+        time."""
         if self._front is not None:
             self._front.close()
         if self._server is not None:
@@ -133,24 +141,28 @@ class GrpcServer:
 
 
 class _Diverting(grpc.GenericRpcHandler):
-    """The first handler of the server: takes the calls that something else than the registered method serves."""
+    """The first handler of the server: takes the calls that something else than the registered
+    method serves."""
 
     def __init__(self, divert: Diversion, bounds: _Bounds) -> None:
         self._divert = divert
         self._bounds = bounds
 
     def service(self, handler_call_details: Any) -> Any:
-        method = self._divert(handler_call_details.method, handler_call_details.invocation_metadata or ())
+        method = self._divert(
+            handler_call_details.method, handler_call_details.invocation_metadata or ()
+        )
         return None if method is None else _handler(method, self._bounds)
 
 
 class _Bounds:
     """What the open calls of this server hold beside the messages of their answers.
 
-    The library tells neither how much its sockets have not taken, nor the size of a request before it has read it. So a call counts from
-    the moment when its request is read until its task ends, which is when the library has sent the answer. A call whose client takes
-    nothing is not ended: the library has no way to end it on its side, and would keep the answer that no longer counts. It pings such a
-    client and closes the connection if no answer comes.
+    The library tells neither how much its sockets have not taken, nor the size of a request before
+    it has read it. So a call counts from the moment when its request is read until its task ends,
+    which is when the library has sent the answer. A call whose client takes nothing is not ended:
+    the library has no way to end it on its side, and would keep the answer that no longer counts.
+    It pings such a client and closes the connection if no answer comes.
     """
 
     def __init__(self) -> None:
@@ -158,7 +170,8 @@ class _Bounds:
         self.limit_bytes = Limits().buffered_bytes
 
     async def enter(self, context: Any, size: int) -> None:
-        """The current task serves a call whose request has this size. Ends it with RESOURCE_EXHAUSTED if there is no room for it."""
+        """The current task serves a call whose request has this size. Ends it with
+        RESOURCE_EXHAUSTED if there is no room for it."""
         CONNECTION.set(connection_of(context.peer()))
         size += CALL_BYTES
         if self._held + size + ANSWERS.held_bytes > self.limit_bytes:
@@ -174,9 +187,17 @@ class _Bounds:
 
 
 class _GrpcCall:
-    """A call of the library as a `ServerCall`. What needs no translation is the library's own method."""
+    """A call of the library as a `ServerCall`. What needs no translation is the library's own
+    method."""
 
-    __slots__ = ("_context", "auth_context", "invocation_metadata", "peer", "set_trailing_metadata", "time_remaining")
+    __slots__ = (
+        "_context",
+        "auth_context",
+        "invocation_metadata",
+        "peer",
+        "set_trailing_metadata",
+        "time_remaining",
+    )
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -206,8 +227,8 @@ class _GrpcCall:
             raise CallGone(str(error)) from error
 
     async def finish(self, *, taken: bool = False) -> None:
-        """Each `write` has waited until the socket had taken its message, and the library ends the call when the handler returns. It does
-        not tell what the client took."""
+        """Each `write` has waited until the socket had taken its message, and the library ends the
+        call when the handler returns. It does not tell what the client took."""
 
 
 def _handler(method: Method, bounds: _Bounds) -> Any:
@@ -247,8 +268,8 @@ def _without_request(method: StreamMethod, bounds: _Bounds) -> Any:
 
 
 def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
-    """Credentials of a listening port. Callers must show a certificate signed by the CA if one is configured. Every handshake uses the
-    newest files."""
+    """Credentials of a listening port. Callers must show a certificate signed by the CA if one is
+    configured. Every handshake uses the newest files."""
     served = files.current()
 
     def newest() -> Any:
@@ -259,8 +280,12 @@ def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
         served = current
         return _configuration(current)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(served), newest, require_client_authentication=served.authority is not None)
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(served), newest, require_client_authentication=served.authority is not None
+    )
 
 
 def _configuration(pems: Pems) -> Any:
-    return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], root_certificates=pems.authority)
+    return grpc.ssl_server_certificate_configuration(
+        [(pems.key, pems.certificate)], root_certificates=pems.authority
+    )

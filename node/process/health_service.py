@@ -1,4 +1,5 @@
-"""The service `grpc.health.v1.Health` on the client port: whether the node and each of its services take calls.
+"""The service `grpc.health.v1.Health` on the client port: whether the node and each of its services
+take calls.
 
 `Check` answers once, `Watch` answers again after every change until the client ends the call.
 """
@@ -10,13 +11,21 @@ import asyncio
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]
 
-from ledgermq.node.frontend.ports import CallAborted, Method, ServerCall, ServerStreamMethod, StatusCode, UnaryMethod
+from ledgermq.node.frontend.ports import (
+    CallAborted,
+    Method,
+    ServerCall,
+    ServerStreamMethod,
+    StatusCode,
+    UnaryMethod,
+)
 
 SERVICE = "grpc.health.v1.Health"
 
 
 class HealthService:
-    """The health of the given services; the empty name stands for the whole node. Nothing is served before the first `publish`."""
+    """The health of the given services; the empty name stands for the whole node. Nothing is served
+    before the first `publish`."""
 
     def __init__(self, *services: str) -> None:
         self._services = frozenset(("", *services))
@@ -63,7 +72,9 @@ def _service_of(data: bytes) -> str:
     try:
         name: str = health_pb2.HealthCheckRequest.FromString(data).service
     except DecodeError:
-        raise CallAborted(StatusCode.INVALID_ARGUMENT, "the request is not a valid HealthCheckRequest") from None
+        raise CallAborted(
+            StatusCode.INVALID_ARGUMENT, "the request is not a valid HealthCheckRequest"
+        ) from None
     return name
 
 

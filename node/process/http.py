@@ -1,15 +1,20 @@
-"""The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, no secrets.
+"""The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus).
+No authentication, no secrets.
 
-Probes and load balancers ask from other machines, also where clients must authenticate: they get the verdict, and neither names nor
-reasons. Those, and `/metrics`, are for callers on this machine, unless the configuration opens them (`NodeConfig.opens_http`). A browser
-on this machine is such a caller for every page that it shows; a page of another site can reach this port, by a name of its own that
-resolves to this machine, but only under that name (DNS rebinding). So a caller must also name this node as the configuration does.
+Probes and load balancers ask from other machines, also where clients must authenticate: they get
+the verdict, and neither names nor reasons. Those, and `/metrics`, are for callers on this machine,
+unless the configuration opens them (`NodeConfig.opens_http`). A browser on this machine is such a
+caller for every page that it shows; a page of another site can reach this port, by a name of its
+own that resolves to this machine, but only under that name (DNS rebinding). So a caller must also
+name this node as the configuration does.
 
-Callers without a proof hold little: a connection without a request in it ends after `IDLE_S`, and the number of connections is bounded.
+Callers without a proof hold little: a connection without a request in it ends after `IDLE_S`, and
+the number of connections is bounded.
 
-A node is ready if every broker group hosted here has a known leader, the peers take what this replica sends, it has applied everything it
-knows to be committed, a leader on this node serves, and the controller knows the broker groups, so that topics can be created. Both health
-answers come from the loop, between two turns of the groups, so a node whose turns stand still does not answer.
+A node is ready if every broker group hosted here has a known leader, the peers take what this
+replica sends, it has applied everything it knows to be committed, a leader on this node serves, and
+the controller knows the broker groups, so that topics can be created. Both health answers come from
+the loop, between two turns of the groups, so a node whose turns stand still does not answer.
 """
 
 from __future__ import annotations
@@ -36,11 +41,14 @@ from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
 PAGES_AT_ONCE = 4
-"""How many pages of metrics, which may have some MiB, are in memory at a time. Further readers wait."""
+"""How many pages of metrics, which may have some MiB, are in memory at a time. Further readers
+wait."""
 IDLE_S = 20.0
-"""A connection is closed when it has been without a complete request for so long. Collectors that ask every 15 s keep theirs."""
+"""A connection is closed when it has been without a complete request for so long. Collectors that
+ask every 15 s keep theirs."""
 CONNECTIONS_MAX = 256
-"""Above this number, the oldest connections without a request in hand make room: strangers who hold connections keep no probe out."""
+"""Above this number, the oldest connections without a request in hand make room: strangers who hold
+connections keep no probe out."""
 BACKLOG = 128
 PAGE_WITHIN_S = 30.0
 """A reader that has not taken its page by then loses its connection."""
@@ -60,9 +68,10 @@ class Health:
         warnings: Callable[[], Sequence[str]] = tuple,
         unheard: Callable[[str], Sequence[str]] = lambda group: (),
     ) -> None:
-        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know; `warnings` what an operator
-        must know although the node can serve: load balancers must not leave a majority because of a peer that it does not need; `unheard`
-        why peers ignore what the replica here sends."""
+        """`obstacles` returns what may keep a broker group from having a leader, as far as this
+        node can know; `warnings` what an operator must know although the node can serve: load
+        balancers must not leave a majority because of a peer that it does not need; `unheard` why
+        peers ignore what the replica here sends."""
         self.warnings = warnings
         self._engine = engine
         self._unknown_groups = unknown_groups
@@ -85,8 +94,15 @@ class Health:
             statuses = await self.statuses()
         except TimeoutError:
             return ["the engine does not answer"]
-        reasons = [reason for group, status in statuses.items() for reason in self._group_reasons(group, status)]
-        return reasons + [f"broker group {group} is not known to the controller yet" for group in self._unknown_groups()]
+        reasons = [
+            reason
+            for group, status in statuses.items()
+            for reason in self._group_reasons(group, status)
+        ]
+        return reasons + [
+            f"broker group {group} is not known to the controller yet"
+            for group in self._unknown_groups()
+        ]
 
     def _group_reasons(self, group: str, status: ReplicaStatus) -> Iterator[str]:
         view = self._engine.views.get(group)
@@ -96,10 +112,16 @@ class Health:
             yield f"broker group {group} has no known leader"
             yield from self._obstacles(group)
         elif not status.extra.get("admitted", 1):
-            yield f"broker group {group}: this replica takes no part yet: the group does not know its data directory"
+            yield (
+                f"broker group {group}: this replica takes no part yet: the group does not know its"
+                " data directory"
+            )
             yield from self._obstacles(group)
         elif view.members is not None and status.node in view.members.returning:
-            yield f"broker group {group}: this replica lost its data directory, copies the log, and is a voter again when it has caught up"
+            yield (
+                f"broker group {group}: this replica lost its data directory, copies the log, and"
+                " is a voter again when it has caught up"
+            )
         elif unheard := self._unheard(group):
             yield f"broker group {group}: this replica does not count"
             yield from unheard
@@ -108,7 +130,10 @@ class Health:
             if view.short:
                 yield view.short
         elif status.applied_index < status.commit_index:
-            yield f"broker group {group}: applied {status.applied_index} of {status.commit_index} committed entries"
+            yield (
+                f"broker group {group}: applied {status.applied_index} of {status.commit_index}"
+                " committed entries"
+            )
         elif status.commit_index < 0:
             yield f"broker group {group}: the leader's commit index is not known yet"
 
@@ -133,8 +158,8 @@ class StateCollector(Collector):
         self.statuses: Mapping[str, ReplicaStatus] = {}
 
     async def refresh(self, health: Health) -> None:
-        """Read what `collect` and `series` expose. If the groups have ended or do not answer in time, the node's own numbers are still
-        useful."""
+        """Read what `collect` and `series` expose. If the groups have ended or do not answer in
+        time, the node's own numbers are still useful."""
         try:
             self.statuses = await health.statuses()
         except TimeoutError:
@@ -150,7 +175,8 @@ class StateCollector(Collector):
         return generate_latest(metrics.REGISTRY) + self._figures.page().encode()
 
     def series(self) -> Iterator[tuple[Sequence[metrics.Declared], Sequence[str], Sequence[int]]]:
-        """The metrics by topic and consumer group, which `metrics.REGISTRY` does not have, as of the last `refresh`. From any thread."""
+        """The metrics by topic and consumer group, which `metrics.REGISTRY` does not have, as of
+        the last `refresh`. From any thread."""
         return self._figures.series()
 
     def collect(self) -> Iterator[Metric]:
@@ -224,9 +250,9 @@ class HttpServer:
         opened: bool = True,
         names: Collection[str] = (),
     ) -> None:
-        """`workers`: asks the other workers of this node, if this worker answers for the node. `opened`: everyone may read all pages;
-        otherwise only callers on this machine, under its addresses, `localhost` or one of `names`, get more than the verdicts of the
-        probes."""
+        """`workers`: asks the other workers of this node, if this worker answers for the node.
+        `opened`: everyone may read all pages; otherwise only callers on this machine, under its
+        addresses, `localhost` or one of `names`, get more than the verdicts of the probes."""
         self._own = {"cluster": cluster_id, "node": node}
         self._opened = opened
         self._names = frozenset(name.lower() for name in ("localhost", *names))
@@ -250,7 +276,9 @@ class HttpServer:
 
         for host in hosts:
             for place in await asyncio.to_thread(sockets.places, host, port):
-                self._listeners.append(await loop.create_server(connection, sock=sockets.listener(place, BACKLOG)))
+                self._listeners.append(
+                    await loop.create_server(connection, sock=sockets.listener(place, BACKLOG))
+                )
 
     @property
     def port(self) -> int:
@@ -266,7 +294,8 @@ class HttpServer:
             connection.force_close()
 
     async def listen_for_siblings(self, path: str) -> None:
-        """Listen on a Unix socket for the worker that answers for the node, and that decides what a caller may read. Raises OSError."""
+        """Listen on a Unix socket for the worker that answers for the node, and that decides what a
+        caller may read. Raises OSError."""
         self._opened = True
         await web.UnixSite(await self._prepared(), path).start()
 
@@ -276,7 +305,12 @@ class HttpServer:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=0.5, keepalive_timeout=IDLE_S, auto_decompress=False
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=0.5,
+            keepalive_timeout=IDLE_S,
+            auto_decompress=False,
         )
         await self._runner.setup()
         metrics.REGISTRY.register(self._collector)
@@ -290,7 +324,9 @@ class HttpServer:
             await self._runner.cleanup()
 
     @web.middleware
-    async def _answered(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         self._answering.add(request.protocol)
         try:
             return await handler(request)
@@ -299,10 +335,13 @@ class HttpServer:
 
     def _trusts(self, request: web.Request) -> bool:
         """Whether the caller may read names, reasons and metrics."""
-        return self._opened or (is_loopback(request.remote or "") and self._is_called(request.headers.get("Host")))
+        return self._opened or (
+            is_loopback(request.remote or "") and self._is_called(request.headers.get("Host"))
+        )
 
     def _is_called(self, host: str | None) -> bool:
-        """Whether this node is called that, with or without a port. Browsers always say what they called it."""
+        """Whether this node is called that, with or without a port. Browsers always say what they
+        called it."""
         try:
             name = None if host is None else split(host, 0)[0]
         except ValueError:
@@ -315,18 +354,32 @@ class HttpServer:
         except TimeoutError:
             return web.json_response({"status": "stalled"}, status=503)
         others = {} if self._workers is None else await self._workers.json("/healthz")
-        stalled = sorted(worker for worker, answer in others.items() if answer is None or answer.get("status") != "ok")
+        stalled = sorted(
+            worker
+            for worker, answer in others.items()
+            if answer is None or answer.get("status") != "ok"
+        )
         if stalled:
-            return web.json_response({"status": "stalled", **({"workers": stalled} if self._trusts(request) else {})}, status=503)
+            return web.json_response(
+                {"status": "stalled", **({"workers": stalled} if self._trusts(request) else {})},
+                status=503,
+            )
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
         siblings = {} if self._workers is None else await self._workers.json("/readyz")
         reasons = [*await self._health.why_not_ready(), *self._why_siblings_are_not_ready(siblings)]
-        # Names the answering node: if a node of another cluster took the port, a watcher must not take its answer for this node's.
-        told = {"reasons": reasons, "warnings": [*self._health.warnings(), *self._warnings_of(siblings)]}
+        # Names the answering node: if a node of another cluster took the port, a watcher must not
+        # take its answer for this node's.
+        told = {
+            "reasons": reasons,
+            "warnings": [*self._health.warnings(), *self._warnings_of(siblings)],
+        }
         details = {**told, **self._own} if self._trusts(request) else {}
-        return web.json_response({"status": "not ready" if reasons else "ready", **details}, status=503 if reasons else 200)
+        return web.json_response(
+            {"status": "not ready" if reasons else "ready", **details},
+            status=503 if reasons else 200,
+        )
 
     @staticmethod
     def _why_siblings_are_not_ready(siblings: Siblings) -> list[str]:
@@ -338,11 +391,19 @@ class HttpServer:
 
     @staticmethod
     def _warnings_of(siblings: Siblings) -> list[str]:
-        return [f"worker {worker}: {warning}" for worker, answer in siblings.items() if answer for warning in answer.get("warnings", ())]
+        return [
+            f"worker {worker}: {warning}"
+            for worker, answer in siblings.items()
+            if answer
+            for warning in answer.get("warnings", ())
+        ]
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if not self._trusts(request):
-            what = "metrics are for callers on this machine, by an address or a configured name; access.allow_open_http opens them"
+            what = (
+                "metrics are for callers on this machine, by an address or a configured name;"
+                " access.allow_open_http opens them"
+            )
             what += " (docs/security.md)\n"
             return web.Response(text=what, status=403)
         async with self._pages:
@@ -356,7 +417,9 @@ class HttpServer:
 
 async def _taken(request: web.Request, page: bytes) -> web.StreamResponse:
     """Answer with a page of metrics, and wait until the reader has taken it."""
-    response = web.StreamResponse(headers={"Content-Type": PROMETHEUS_TEXT, "Content-Length": str(len(page))})
+    response = web.StreamResponse(
+        headers={"Content-Type": PROMETHEUS_TEXT, "Content-Length": str(len(page))}
+    )
     try:
         async with asyncio.timeout(PAGE_WITHIN_S):
             await response.prepare(request)

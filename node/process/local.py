@@ -1,8 +1,8 @@
 """A cluster of `serve` processes on this machine, for `ledgermq up`, the demo and the slow tests.
 
-This module has the layout of the cluster's directory (cluster id and secret are created once, ports rewritten at every start), finds free
-ports, and starts, watches and ends the processes. It speaks no protocol of the product; it asks for readiness over HTTP, as any external
-watcher does.
+This module has the layout of the cluster's directory (cluster id and secret are created once, ports
+rewritten at every start), finds free ports, and starts, watches and ends the processes. It speaks
+no protocol of the product; it asks for readiness over HTTP, as any external watcher does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def ports_from_base(nodes: int, base_port: int, workers: int = 1) -> list[NodeAddress]:
     """Node k: client P+k−1, peer P+1000+k−1, controller P+2000+k−1, HTTP P+3000+k−1."""
-    ports = [{kind: base_port + step + k for kind, step in PORT_STEPS.items()} for k in range(nodes)]
+    ports = [
+        {kind: base_port + step + k for kind, step in PORT_STEPS.items()} for k in range(nodes)
+    ]
     return [NodeAddress.model_validate({**each, "workers": workers}) for each in ports]
 
 
@@ -68,8 +70,9 @@ def port_range() -> Sequence[int]:
 def free_ports(nodes: int, workers: int = 1) -> list[NodeAddress]:
     """Addresses with free ports, including those of further workers.
 
-    The ports lie below the range from which the system numbers outgoing connections. Otherwise, while a node is down, its port could become
-    the source port of a connection, even of one that tries to reach that node.
+    The ports lie below the range from which the system numbers outgoing connections. Otherwise,
+    while a node is down, its port could become the source port of a connection, even of one that
+    tries to reach that node.
     """
     candidates = random.sample(port_range(), 400)
     found: list[int] = []
@@ -84,7 +87,10 @@ def free_ports(nodes: int, workers: int = 1) -> list[NodeAddress]:
         if len(found) == nodes * len(PORT_STEPS):
             break
     fours = [found[k : k + len(PORT_STEPS)] for k in range(0, len(found), len(PORT_STEPS))]
-    return [NodeAddress.model_validate({**dict(zip(PORT_STEPS, four, strict=True)), "workers": workers}) for four in fours]
+    return [
+        NodeAddress.model_validate({**dict(zip(PORT_STEPS, four, strict=True)), "workers": workers})
+        for four in fours
+    ]
 
 
 def _is_free(port: int) -> bool:
@@ -97,7 +103,8 @@ def _is_free(port: int) -> bool:
 
 
 def launch(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:
-    """Start `ledgermq ARGUMENTS` as the leader of a process group of its own, with stderr going to `log`."""
+    """Start `ledgermq ARGUMENTS` as the leader of a process group of its own, with stderr going to
+    `log`."""
     return subprocess.Popen(
         [sys.executable, "-m", "ledgermq", *arguments],
         stdin=subprocess.DEVNULL,
@@ -164,35 +171,72 @@ class LocalCluster:
     ) -> LocalCluster:
         """Create or resume a cluster directory. Raises FatalError.
 
-        `nodes` and `log_file_bytes` must agree with an existing directory. Without a base port, free ports are chosen. `groups`: names, or
-        settings of broker groups with their names. `extra`: further configuration sections (raft, delivery, limits), used when the
-        directory is created. `tls`: use certificates of the directory's own authority; this is permanent. `workers`: processes of each
-        node, by default as in an existing directory; without `groups` there is one group for each worker."""
+        `nodes` and `log_file_bytes` must agree with an existing directory. Without a base port,
+        free ports are chosen. `groups`: names, or settings of broker groups with their names.
+        `extra`: further configuration sections (raft, delivery, limits), used when the directory is
+        created. `tls`: use certificates of the directory's own authority; this is permanent.
+        `workers`: processes of each node, by default as in an existing directory; without `groups`
+        there is one group for each worker."""
         directory = directory.absolute()
         path = directory / CLUSTER_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 if (directory / NODE_FILE).exists():
-                    what = f"{directory} is the directory of one node, not of a cluster on this machine"
-                    raise FatalError(ExitCode.REFUSED, what, "give the directory above it, or start the node with ledgermq serve")
-                _create(directory, nodes or 3, workers or 1, log_file_bytes or DEFAULT_LOG_FILE_BYTES, groups, extra or {})
+                    what = (
+                        f"{directory} is the directory of one node, not of a cluster on this"
+                        " machine"
+                    )
+                    raise FatalError(
+                        ExitCode.REFUSED,
+                        what,
+                        "give the directory above it, or start the node with ledgermq serve",
+                    )
+                _create(
+                    directory,
+                    nodes or 3,
+                    workers or 1,
+                    log_file_bytes or DEFAULT_LOG_FILE_BYTES,
+                    groups,
+                    extra or {},
+                )
             tree = _load(path)
             names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]
             _check_agrees(directory, tree, nodes, log_file_bytes)
             _check_stopped(directory, names)
-            each = max(address.get("workers", 1) for address in tree["nodes"].values()) if workers is None else workers
+            each = (
+                max(address.get("workers", 1) for address in tree["nodes"].values())
+                if workers is None
+                else workers
+            )
             if addresses is None:
-                addresses = ports_from_base(len(names), base_port, each) if base_port is not None else free_ports(len(names), each)
-            tree["nodes"] = {name: address.model_dump(exclude_none=True) for name, address in zip(names, addresses, strict=True)}
+                addresses = (
+                    ports_from_base(len(names), base_port, each)
+                    if base_port is not None
+                    else free_ports(len(names), each)
+                )
+            tree["nodes"] = {
+                name: address.model_dump(exclude_none=True)
+                for name, address in zip(names, addresses, strict=True)
+            }
             _replace(path, tree)
             if tls or (directory / TLS_DIRECTORY).exists():
-                ensure(directory / TLS_DIRECTORY, {name: (at.host, *LOCAL_NAMES) for name, at in zip(names, addresses, strict=True)})
+                ensure(
+                    directory / TLS_DIRECTORY,
+                    {
+                        name: (at.host, *LOCAL_NAMES)
+                        for name, at in zip(names, addresses, strict=True)
+                    },
+                )
         except OSError as error:
             what = f"the directory {directory} cannot be used ({error.strerror})"
-            raise FatalError(ExitCode.DATA_UNUSABLE, what, "choose another one with --data, or make it writable") from error
+            raise FatalError(
+                ExitCode.DATA_UNUSABLE, what, "choose another one with --data, or make it writable"
+            ) from error
         checked = validate({**tree, "node": names[0], "data": str(directory / names[0])})
-        return cls(directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, settings)
+        return cls(
+            directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, settings
+        )
 
     @property
     def config_file(self) -> Path:
@@ -201,7 +245,9 @@ class LocalCluster:
     @property
     def endpoints(self) -> str:
         """The endpoints in the format of the clients, separated by semicolons."""
-        return ";".join(joined(address.host, address.client_port) for address in self.nodes.values())
+        return ";".join(
+            joined(address.host, address.client_port) for address in self.nodes.values()
+        )
 
     def data(self, member: str) -> Path:
         """The directory of a node, or of one of its workers."""
@@ -218,9 +264,15 @@ class LocalCluster:
         self.data(node).mkdir(parents=True, exist_ok=True)
         log = self.log_file(node).open("ab")
         arguments = ["serve", "--config", str(self.config_file)]
-        for setting in (f"node={node}", f"data={self.data(node)}", *self._tls_settings(node), *self.settings):
+        for setting in (
+            f"node={node}",
+            f"data={self.data(node)}",
+            *self._tls_settings(node),
+            *self.settings,
+        ):
             arguments += ["--set", setting]
-        # Only its files configure a node of a local cluster; settings for other nodes must not leak in.
+        # Only its files configure a node of a local cluster; settings for other nodes must not leak
+        # in.
         kept = {name: value for name, value in os.environ.items() if not is_setting(name, value)}
         process = launch(arguments, {**kept, **self.environment}, log)
         child = Child(node, process, log)
@@ -229,14 +281,18 @@ class LocalCluster:
 
     @property
     def ca_file(self) -> Path | None:
-        """The CA certificate with which clients verify the nodes; None if this cluster speaks plaintext."""
+        """The CA certificate with which clients verify the nodes; None if this cluster speaks
+        plaintext."""
         path = self.directory / TLS_DIRECTORY / CA_CERTIFICATE
         return path if path.exists() else None
 
     def _tls_settings(self, node: str) -> list[str]:
         if self.ca_file is None:
             return []
-        own = {"certificate_file": self.ca_file.with_name(f"{node}.pem"), "key_file": self.ca_file.with_name(f"{node}.key")}
+        own = {
+            "certificate_file": self.ca_file.with_name(f"{node}.pem"),
+            "key_file": self.ca_file.with_name(f"{node}.key"),
+        }
         clients = [f"tls.{key}={path}" for key, path in own.items()]
         peers = [f"peer_tls.{key}={path}" for key, path in {**own, "ca_file": self.ca_file}.items()]
         return ["tls.mode=both", *clients, "peer_tls.mode=required", *peers]
@@ -271,15 +327,22 @@ class LocalCluster:
         """Whether this node, and not another process on its port, answers "ready" at /readyz."""
         address = self.nodes[node]
         try:
-            with _OPENER.open(f"http://{joined(address.host, address.http_port)}/readyz", timeout=2) as response:
+            with _OPENER.open(
+                f"http://{joined(address.host, address.http_port)}/readyz", timeout=2
+            ) as response:
                 answer = json.loads(response.read(ANSWER_BYTES))
         except (http.client.HTTPException, OSError, ValueError):
-            # URLError is an OSError. Any other program may listen there until the node has found out that the port is taken.
+            # URLError is an OSError. Any other program may listen there until the node has found
+            # out that the port is taken.
             return False
-        return isinstance(answer, dict) and (answer.get("cluster"), answer.get("node")) == (self.cluster_id, node)
+        return isinstance(answer, dict) and (answer.get("cluster"), answer.get("node")) == (
+            self.cluster_id,
+            node,
+        )
 
     def wait_ready(self, timeout_s: float = 60, nodes: Sequence[str] | None = None) -> None:
-        """Return when the nodes (default: all) are ready. Raises FatalError if one stopped or the time is over."""
+        """Return when the nodes (default: all) are ready. Raises FatalError if one stopped or the
+        time is over."""
         deadline = time.monotonic() + timeout_s
         waiting = list(self.nodes if nodes is None else nodes)
         while waiting:
@@ -287,13 +350,17 @@ class LocalCluster:
                 code = self.children[node].exit_code
                 if code is not None:
                     raise FatalError(
-                        code if 64 <= code <= 78 else 1, f"node {node} stopped: {self.last_error(node)}", "correct this and start again"
+                        code if 64 <= code <= 78 else 1,
+                        f"node {node} stopped: {self.last_error(node)}",
+                        "correct this and start again",
                     )
                 if self.ready(node):
                     waiting.remove(node)
             if waiting and time.monotonic() > deadline:
                 what = f"not ready after {timeout_s:g} s: {', '.join(waiting)}"
-                raise FatalError(ExitCode.UNREACHABLE, what, f"look into {self.log_file(waiting[0])}")
+                raise FatalError(
+                    ExitCode.UNREACHABLE, what, f"look into {self.log_file(waiting[0])}"
+                )
             time.sleep(0.05)
 
     def last_error(self, node: str) -> str:
@@ -303,7 +370,11 @@ class LocalCluster:
         except OSError:
             lines = []
         own = [line.removeprefix("error: ") for line in lines[-50:] if line.startswith("error: ")]
-        return own[-1] if own else f"exit status {self.children[node].exit_code}, see {self.log_file(node)}"
+        return (
+            own[-1]
+            if own
+            else f"exit status {self.children[node].exit_code}, see {self.log_file(node)}"
+        )
 
 
 def _is_there(process_group: int) -> bool:
@@ -337,14 +408,20 @@ def _create(
                 "data_file_bytes": log_file_bytes,
                 **({"name": group} if isinstance(group, str) else group),
             }
-            for place, group in enumerate(groups or [f"g{number}" for number in range(1, workers + 1)])
+            for place, group in enumerate(
+                groups or [f"g{number}" for number in range(1, workers + 1)]
+            )
         ],
     }
-    _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {"workers": workers} for name in names}})
+    _replace(
+        directory / CLUSTER_FILE,
+        {**extra, "cluster": cluster, "nodes": {name: {"workers": workers} for name in names}},
+    )
 
 
 def make_secret(path: Path) -> None:
-    """Write a new secret that only its owner can read. Raises FileExistsError, and then changes nothing, or another OSError."""
+    """Write a new secret that only its owner can read. Raises FileExistsError, and then changes
+    nothing, or another OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -362,9 +439,18 @@ def _load(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         tree["nodes"].keys()
         tree["cluster"]["groups"][0]["data_file_bytes"] += 0
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        yaml.YAMLError,
+        UnicodeDecodeError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+    ) as error:
         raise FatalError(
-            ExitCode.DATA_UNUSABLE, f"{path} is not the description of a cluster", "restore it, or choose another directory with --data"
+            ExitCode.DATA_UNUSABLE,
+            f"{path} is not the description of a cluster",
+            "restore it, or choose another directory with --data",
         ) from error
     # The directory may have been moved.
     tree["cluster"]["secret_file"] = str(path.parent / SECRET_FILE)
@@ -372,7 +458,9 @@ def _load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, log_file_bytes: int | None) -> None:
+def _check_agrees(
+    directory: Path, tree: Mapping[str, Any], nodes: int | None, log_file_bytes: int | None
+) -> None:
     has = len(tree["nodes"])
     if nodes is not None and nodes != has:
         what = f"{directory} holds a cluster of {has} nodes, not {nodes}"
@@ -384,18 +472,26 @@ def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, l
 
 
 def _check_stopped(directory: Path, names: Sequence[str]) -> None:
-    """The ports of running nodes are not rewritten, and their answers at /readyz would pass for those of nodes started now."""
+    """The ports of running nodes are not rewritten, and their answers at /readyz would pass for
+    those of nodes started now."""
     for name in names:
         if (directory / name).is_dir():
             try:
                 DirectoryLock(str(directory / name)).close()
             except BlockingIOError:
                 what = f"node {name} of {directory} is running"
-                raise FatalError(ExitCode.DATA_UNUSABLE, what, "stop the process that started it, or use another --data") from None
+                raise FatalError(
+                    ExitCode.DATA_UNUSABLE,
+                    what,
+                    "stop the process that started it, or use another --data",
+                ) from None
 
 
 def _replace(path: Path, tree: Mapping[str, Any]) -> None:
-    text = "# Written by `ledgermq up`: the cluster's identity is minted once, `nodes` is rewritten at every start.\n"
+    text = (
+        "# Written by `ledgermq up`: the cluster's identity is minted once, `nodes` is rewritten at"
+        " every start.\n"
+    )
     text += yaml.safe_dump(dict(tree), sort_keys=False)
     replace_file(str(path), text.encode())
 

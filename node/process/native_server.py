@@ -1,11 +1,14 @@
-"""The gRPC server of a node on `ledgermq_native.front`, the transport of the optional package: HTTP/2 and TLS on threads of its own.
+"""The gRPC server of a node on `ledgermq_native.front`, the transport of the optional package:
+HTTP/2 and TLS on threads of its own.
 
-The threads of the front never call Python. The event loop takes their events in batches, begins a task for each call, and gives all answers
-of one pass of the loop at once. One port accepts plaintext and TLS, and the front enforces the limits of connections itself, so
-`security/front.py` is not needed here.
+The threads of the front never call Python. The event loop takes their events in batches, begins a
+task for each call, and gives all answers of one pass of the loop at once. One port accepts
+plaintext and TLS, and the front enforces the limits of connections itself, so `security/front.py`
+is not needed here.
 
-Back-pressure: of a request stream, the front delivers one message for each credit, and at most one message waits here for its reader. A
-response stream that is full holds its writer until the client has read.
+Back-pressure: of a request stream, the front delivers one message for each credit, and at most one
+message waits here for its reader. A response stream that is full holds its writer until the client
+has read.
 """
 
 from __future__ import annotations
@@ -37,12 +40,15 @@ from ledgermq.node.runtime.certificates import LOOK_EVERY_S, CertificateFiles, P
 from ledgermq.node.runtime.logs import get_logger
 
 CONNECTION_CALLS_MAX = 20_000
-"""Calls open at a time on a connection, as many as a node keeps open by default (`limits.max_calls`). Further ones wait in the client, long
-polls and sends alike: so the node's own limits, which are answered, should be met first. An open call costs some 4 KiB here."""
+"""Calls open at a time on a connection, as many as a node keeps open by default
+(`limits.max_calls`). Further ones wait in the client, long polls and sends alike: so the node's own
+limits, which are answered, should be met first. An open call costs some 4 KiB here."""
 EVENTS_MAX = 256
-"""The most events of one pass of the loop. The rest waits for the next pass, so that other work of the loop has its turn."""
+"""The most events of one pass of the loop. The rest waits for the next pass, so that other work of
+the loop has its turn."""
 UNGIVEN_BYTES = 256 << 10
-"""More bytes of answers are given to the front before the pass ends: only then does it say whether a stream is full."""
+"""More bytes of answers are given to the front before the pass ends: only then does it say whether
+a stream is full."""
 CLOSE_S = 10.0
 """How long the front may take to end its connections after the grace time of a stop."""
 _REFUSED_CALLS = frozenset({"buffers", "too-large", "unread"})
@@ -81,12 +87,14 @@ class NativeServer:
         front = native.Front(
             max_message_bytes=REQUEST_BYTES,
             max_streams_per_connection=CONNECTION_CALLS_MAX,
-            # Every ping is answered, as on grpc.aio: Java clients ping every five minutes, others every minute, and some far more often.
+            # Every ping is answered, as on grpc.aio: Java clients ping every five minutes, others
+            # every minute, and some far more often.
             max_ping_strikes=0,
             max_connections=where.limits.connections,
             max_connections_per_address=where.limits.connections_per_address,
             new_connections_per_s=where.limits.new_connections_per_s,
-            # The other half is for answers with messages before they come here (`answer_budget.py`).
+            # The other half is for answers with messages before they come here
+            # (`answer_budget.py`).
             max_buffered_bytes=where.memory.buffered_bytes // 2,
             max_unsent_bytes=where.memory.connection_bytes,
             unread_answer_s=where.memory.unread_ms / 1000,
@@ -94,7 +102,11 @@ class NativeServer:
         try:
             for path, method in self._methods.items():
                 streaming = isinstance(method, StreamMethod)
-                front.register(path, request_streaming=streaming, response_streaming=not isinstance(method, UnaryMethod))
+                front.register(
+                    path,
+                    request_streaming=streaming,
+                    response_streaming=not isinstance(method, UnaryMethod),
+                )
             self._tls, tls = where.tls, None
             if self._tls is not None:
                 self._served = self._tls.current()
@@ -103,7 +115,9 @@ class NativeServer:
                 # A worker that was killed leaves its socket.
                 Path(where.unix).unlink(missing_ok=True)
                 front.listen(f"unix:{where.unix}")
-            self._listener = front.listen(where.host, where.port, reuse_port=where.shared, plain=where.plain, tls=tls)
+            self._listener = front.listen(
+                where.host, where.port, reuse_port=where.shared, plain=where.plain, tls=tls
+            )
         except BaseException:
             front.close()
             raise
@@ -120,7 +134,8 @@ class NativeServer:
         return None if self._front is None else int(self._front.stats()["connections"])
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
+        """Accept no more connections and no more calls; cancel what has not ended within the grace
+        time."""
         front = self._front
         if front is None:
             return
@@ -151,7 +166,9 @@ class NativeServer:
             try:
                 listener.reload_tls(_tls_of(current))
             except ValueError as error:
-                log.error("certificate not replaced, the one before stays in force", reason=str(error))
+                log.error(
+                    "certificate not replaced, the one before stays in force", reason=str(error)
+                )
         self._count(front.stats())
 
     def _count(self, stats: Mapping[str, Any]) -> None:
@@ -159,7 +176,9 @@ class NativeServer:
         metrics.FRONT_BUFFERED_BYTES.set(stats["buffered_bytes"])
         metrics.FRONT_UNSENT_BYTES.set(stats["unsent_bytes"])
         for reason, count in stats["refused"].items():
-            refused = metrics.CALLS_REFUSED if reason in _REFUSED_CALLS else metrics.CONNECTIONS_REFUSED
+            refused = (
+                metrics.CALLS_REFUSED if reason in _REFUSED_CALLS else metrics.CONNECTIONS_REFUSED
+            )
             refused.labels(reason).inc(count - self._refused.get(reason, 0))
             self._refused[reason] = count
 
@@ -220,7 +239,10 @@ class NativeServer:
                 await method.serve(call)
                 answer = call.collected
                 if answer is None and call.collects:
-                    code, details = StatusCode.INTERNAL, "the method has an answer, and there was none"
+                    code, details = (
+                        StatusCode.INTERNAL,
+                        "the method has an answer, and there was none",
+                    )
             elif isinstance(method, ServerStreamMethod):
                 assert message is not None, "the method takes one request"
                 await method.serve(message, call)
@@ -228,7 +250,8 @@ class NativeServer:
                 assert message is not None, "the method takes one request"
                 answer = await method.serve(message, call)
                 if isinstance(answer, bytes) and len(answer) > SMALL_BYTES:
-                    # The task ends when the socket has taken the answer, because until then the memory is held (`answer_budget.py`).
+                    # The task ends when the socket has taken the answer, because until then the
+                    # memory is held (`answer_budget.py`).
                     message, whole, answer = None, answer, None
                     await call.write(whole)
                     del whole
@@ -241,7 +264,8 @@ class NativeServer:
             metrics.CALLS_LEFT.inc()
             code = StatusCode.CANCELLED
         except asyncio.CancelledError:
-            # The handler's own cancellation, if the call has not ended: there is nobody to report it to but the client.
+            # The handler's own cancellation, if the call has not ended: there is nobody to report
+            # it to but the client.
             self._finish(call, StatusCode.CANCELLED, "the handler was cancelled", None)
             raise
         except Exception as error:  # a handler's bug ends its call, and nothing else
@@ -250,10 +274,12 @@ class NativeServer:
         self._finish(call, code, details, answer)
 
     def _cancel(self, call: _NativeCall, reason: str) -> None:
-        """The call has ended without its answer: cancel its handler, with the reason as the message."""
+        """The call has ended without its answer: cancel its handler, with the reason as the
+        message."""
         del self._calls[call.number]
         call.over = True
-        # Its exception will reference the handler's frames, and so the call: without a reference back there is no cycle.
+        # Its exception will reference the handler's frames, and so the call: without a reference
+        # back there is no cycle.
         task, call.task = call.task, None
         assert task is not None, "set in the pass that began the call"
         task.cancel(reason)
@@ -268,11 +294,15 @@ class NativeServer:
 
     # -- answers
 
-    def _finish(self, call: _NativeCall, code: StatusCode, details: str, answer: bytes | None) -> None:
+    def _finish(
+        self, call: _NativeCall, code: StatusCode, details: str, answer: bytes | None
+    ) -> None:
         if self._calls.pop(call.number, None) is not None:
             call.over = True
             size = len(answer) if isinstance(answer, bytes) else 0
-            self.answer((native.FINISH, call.number, int(code), details, call.trailing, answer), size)
+            self.answer(
+                (native.FINISH, call.number, int(code), details, call.trailing, answer), size
+            )
 
     def answer(self, answer: native.Answer, size: int) -> None:
         """Give this to the front at the end of the loop's pass, with everything else."""
@@ -290,27 +320,43 @@ class NativeServer:
                 full = self._front.give(answers)
             except (TypeError, ValueError, OverflowError):
                 # One of them is no answer, and so none was given.
-                full = [number for answer in answers for number in self._give_one(self._front, answer)]
+                full = [
+                    number for answer in answers for number in self._give_one(self._front, answer)
+                ]
             for number in full:
                 if (call := self._calls.get(number)) is not None:
                     call.full()
 
     def _give_one(self, front: native.Front, answer: native.Answer) -> list[int]:
-        """Give an answer. What a handler returned and the front does not take ends the handler's call."""
+        """Give an answer. What a handler returned and the front does not take ends the handler's
+        call."""
         try:
             return front.give((answer,))
         except (TypeError, ValueError, OverflowError) as error:
             log.error("a handler gave no valid answer", reason=str(error))
             if (call := self._calls.get(answer[1])) is not None:
                 self._cancel(call, "protocol")
-            return front.give(((native.FINISH, answer[1], int(StatusCode.INTERNAL), "no valid answer", (), None),))
+            return front.give(
+                ((native.FINISH, answer[1], int(StatusCode.INTERNAL), "no valid answer", (), None),)
+            )
 
 
 class _NativeCall:
     """A call of the front as a `ServerCall`."""
 
     __slots__ = (
-        *("_auth", "_credit", "_deadline", "_finished", "_half_closed", "_messages", "_metadata", "_peer", "_reader", "_room"),
+        *(
+            "_auth",
+            "_credit",
+            "_deadline",
+            "_finished",
+            "_half_closed",
+            "_messages",
+            "_metadata",
+            "_peer",
+            "_reader",
+            "_room",
+        ),
         *("_server", "collected", "collects", "number", "over", "task", "trailing"),
     )
 
@@ -343,7 +389,8 @@ class _NativeCall:
         self._finished: asyncio.Future[None] | None = None
         """Set when the handler ends the call: the front will report SENT or CANCELLED."""
         self.collects = False
-        """The method has one answer, but its handler writes: the answer goes with the end of the call."""
+        """The method has one answer, but its handler writes: the answer goes with the end of the
+        call."""
         self.collected: bytes | None = None
 
     # What a handler uses
@@ -352,7 +399,11 @@ class _NativeCall:
         return self._metadata
 
     def time_remaining(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - asyncio.get_running_loop().time())
+        return (
+            None
+            if self._deadline is None
+            else max(0.0, self._deadline - asyncio.get_running_loop().time())
+        )
 
     def peer(self) -> str:
         return self._peer
@@ -403,7 +454,9 @@ class _NativeCall:
             return
         assert self._finished is None, "a handler ends its call once"
         self._finished = asyncio.get_running_loop().create_future()
-        self._server.answer((native.END_TAKEN if taken else native.END, self.number, self.trailing), 0)
+        self._server.answer(
+            (native.END_TAKEN if taken else native.END, self.number, self.trailing), 0
+        )
         # A client that leaves before its answer cancels the handler, as at any other time.
         await self._finished
 
@@ -420,8 +473,9 @@ class _NativeCall:
     # What the server reports
 
     def offer(self, message: bytes | None, *, collects: bool) -> None:
-        """Prepare a call for a handler that reads and writes, whatever the method is. `message`: the one request of a method without a
-        request stream. `collects`: the method has one answer."""
+        """Prepare a call for a handler that reads and writes, whatever the method is. `message`:
+        the one request of a method without a request stream. `collects`: the method has one
+        answer."""
         if message is not None:
             self._messages, self._half_closed = deque((message,)), True
         self.collects = collects
@@ -456,4 +510,9 @@ class _NativeCall:
 
 
 def _tls_of(pems: Pems) -> native.TlsConfig:
-    return native.TlsConfig(pems.certificate, pems.key, client_ca=pems.authority, require_client=pems.authority is not None)
+    return native.TlsConfig(
+        pems.certificate,
+        pems.key,
+        client_ca=pems.authority,
+        require_client=pems.authority is not None,
+    )

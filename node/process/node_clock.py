@@ -112,7 +112,10 @@ class NodeClock:
                 if found.state is ClockState.OFF
                 else "no time has a majority of the nodes"
             )
-            until = f"this node goes on by its steady clock until they agree within {self._max_offset_ms} ms"
+            until = (
+                "this node goes on by its steady clock until they agree within"
+                f" {self._max_offset_ms} ms"
+            )
             remedy = f"set the clocks right (NTP); {until}"
             log.error("the clock of this node is not followed", **facts, reason=what, remedy=remedy)
         else:

@@ -1,8 +1,11 @@
-"""The metrics of `/metrics`, sent to an OpenTelemetry collector by OTLP over gRPC. Off unless the configuration names an endpoint.
+"""The metrics of `/metrics`, sent to an OpenTelemetry collector by OTLP over gRPC. Off unless the
+configuration names an endpoint.
 
-At each interval the loop reads the metrics as for a scrape; a thread encodes them and waits for the collector. Values are cumulative, so a
-failed export loses one point in time and nothing else: it is not repeated, and the first failure of a request ends the export. At most one
-export is under way, with one request of bounded size. The packages are optional: without an endpoint they are not needed.
+At each interval the loop reads the metrics as for a scrape; a thread encodes them and waits for the
+collector. Values are cumulative, so a failed export loses one point in time and nothing else: it is
+not repeated, and the first failure of a request ends the export. At most one export is under way,
+with one request of bounded size. The packages are optional: without an endpoint they are not
+needed.
 """
 
 from __future__ import annotations
@@ -24,44 +27,76 @@ from ledgermq.node.runtime.config_sections import Metrics
 from ledgermq.node.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
     from opentelemetry.proto.metrics.v1 import metrics_pb2 as otlp
 
 EXPORT_TIMEOUT_S = 10.0
 """How long an export waits for the answer to a request."""
 POINTS_A_REQUEST = 500
-"""Some 150 KiB: collectors refuse more than 4 MiB by default, and the thread holds the interpreter for a few milliseconds at a time."""
+"""Some 150 KiB: collectors refuse more than 4 MiB by default, and the thread holds the interpreter
+for a few milliseconds at a time."""
 LOG_EVERY_S = 600.0
 """Failed exports are logged at most once in this time."""
-UNITS = (("_bytes_per_second", "By/s"), ("_milliseconds", "ms"), ("_seconds", "s"), ("_bytes", "By"), ("_entries", "{entry}"))
-"""The end of a name → the unit. Other names state none: a collector that writes Prometheus' names would add `_ratio` for the unit 1."""
+UNITS = (
+    ("_bytes_per_second", "By/s"),
+    ("_milliseconds", "ms"),
+    ("_seconds", "s"),
+    ("_bytes", "By"),
+    ("_entries", "{entry}"),
+)
+"""The end of a name → the unit. Other names state none: a collector that writes Prometheus' names
+would add `_ratio` for the unit 1."""
 
 log = logs.get_logger()
 
 
-def exporter_of(config: Metrics, node: str, collector: StateCollector, health: Health, labels: Mapping[str, str]) -> MetricsExporter | None:
-    """The exporter that the configuration asks for; None without an endpoint. `labels` are added to every series. Raises ConfigError."""
+def exporter_of(
+    config: Metrics, node: str, collector: StateCollector, health: Health, labels: Mapping[str, str]
+) -> MetricsExporter | None:
+    """The exporter that the configuration asks for; None without an endpoint. `labels` are added to
+    every series. Raises ConfigError."""
     if not config.otlp_endpoint:
         return None
     try:
         return MetricsExporter(config, node, collector, health, labels)
     except ImportError as error:
         what = "metrics.otlp_endpoint is set, but OpenTelemetry is not installed"
-        raise ConfigError(what, "pip install 'ledgermq[otlp]', or leave the endpoint out") from error
+        raise ConfigError(
+            what, "pip install 'ledgermq[otlp]', or leave the endpoint out"
+        ) from error
 
 
 class MetricsExporter:
-    """Exports the metrics of one node, or of one worker of a node. `run` and `close` belong to the loop."""
+    """Exports the metrics of one node, or of one worker of a node. `run` and `close` belong to the
+    loop."""
 
-    def __init__(self, config: Metrics, node: str, collector: StateCollector, health: Health, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Metrics,
+        node: str,
+        collector: StateCollector,
+        health: Health,
+        labels: Mapping[str, str],
+    ) -> None:
         """Raises ImportError without OpenTelemetry, and ConfigError."""
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+            MetricsServiceStub,
+        )
 
         self._collector = collector
         self._health = health
         self._interval_s = config.otlp_interval_ms / 1000
         self._headers = _headers()
-        self._requests = Requests({"service.name": "ledgermq", "service.instance.id": node, "service.version": __version__}, labels)
+        self._requests = Requests(
+            {
+                "service.name": "ledgermq",
+                "service.instance.id": node,
+                "service.version": __version__,
+            },
+            labels,
+        )
         self._channel = _channel(config.otlp_endpoint)
         self._export = MetricsServiceStub(self._channel).Export  # type: ignore[no-untyped-call]  # the stubs of gRPC have no types
         self._closed = threading.Event()
@@ -94,17 +129,23 @@ class MetricsExporter:
         self._channel.close()
 
     def _send(self, families: Iterable[Metric], now_ns: int) -> str | None:
-        """In a thread. Returns why the collector did not take some of the points. Raises RpcError, and ValueError once the channel is
-        closed."""
+        """In a thread. Returns why the collector did not take some of the points. Raises RpcError,
+        and ValueError once the channel is closed."""
         rejected, reason = 0, ""
         for request in self._requests.of(families, self._collector.series(), now_ns):
-            partial = self._export(request, timeout=EXPORT_TIMEOUT_S, metadata=self._headers).partial_success
-            rejected, reason = rejected + partial.rejected_data_points, partial.error_message or reason
+            partial = self._export(
+                request, timeout=EXPORT_TIMEOUT_S, metadata=self._headers
+            ).partial_success
+            rejected, reason = (
+                rejected + partial.rejected_data_points,
+                partial.error_message or reason,
+            )
         return f"the collector rejected {rejected} points: {reason}" if rejected else None
 
 
 class Failures:
-    """Logs failed exports, the first one at once and then at most one line in `LOG_EVERY_S`, and the end of the failures."""
+    """Logs failed exports, the first one at once and then at most one line in `LOG_EVERY_S`, and
+    the end of the failures."""
 
     def __init__(self, endpoint: str, now_s: Callable[[], float]) -> None:
         self._endpoint = endpoint
@@ -118,7 +159,12 @@ class Failures:
         now_s = self._now_s()
         if self._logged_s is None or now_s - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now_s
-            log.warning("metrics were not exported", endpoint=self._endpoint, reason=reason, failures=self._count)
+            log.warning(
+                "metrics were not exported",
+                endpoint=self._endpoint,
+                reason=reason,
+                failures=self._count,
+            )
 
     def succeeded(self) -> None:
         if self._logged_s is not None:
@@ -127,12 +173,14 @@ class Failures:
 
 
 class Requests:
-    """Encodes metrics as requests of OTLP with at most `POINTS_A_REQUEST` points. Counters and histograms count from the start of the
-    process."""
+    """Encodes metrics as requests of OTLP with at most `POINTS_A_REQUEST` points. Counters and
+    histograms count from the start of the process."""
 
     def __init__(self, resource: Mapping[str, str], labels: Mapping[str, str]) -> None:
         """`labels` are added to every point."""
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+            ExportMetricsServiceRequest,
+        )
         from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
         from opentelemetry.proto.metrics.v1 import metrics_pb2
 
@@ -140,15 +188,21 @@ class Requests:
         self._key_value, self._any_value = KeyValue, AnyValue
         self._labels = list(labels.items())
         self._empty = ExportMetricsServiceRequest()
-        scope = self._empty.resource_metrics.add(resource={"attributes": self._attributes(resource.items())}).scope_metrics.add()
+        scope = self._empty.resource_metrics.add(
+            resource={"attributes": self._attributes(resource.items())}
+        ).scope_metrics.add()
         scope.scope.name, scope.scope.version = "ledgermq", __version__
         self._start_ns = time.time_ns()
         self._declared = {one.name: one for one in metrics.DECLARED}
 
     def of(
-        self, families: Iterable[Metric], series: Iterable[tuple[Sequence[metrics.Declared], Sequence[str], Sequence[int]]], now_ns: int
+        self,
+        families: Iterable[Metric],
+        series: Iterable[tuple[Sequence[metrics.Declared], Sequence[str], Sequence[int]]],
+        now_ns: int,
     ) -> Iterator[ExportMetricsServiceRequest]:
-        """The requests, each made when it is asked for. `series`: metrics that share labels, with their values."""
+        """The requests, each made when it is asked for. `series`: metrics that share labels, with
+        their values."""
         request = _Request(self._empty)
         for family in families:
             for declared, point in self._points(family, now_ns):
@@ -160,7 +214,9 @@ class Requests:
             if request.count + len(together) > POINTS_A_REQUEST:
                 yield request.message
                 request = _Request(self._empty)
-            encoded = self._number(zip(together[0].labels, values, strict=True), now_ns).SerializeToString()
+            encoded = self._number(
+                zip(together[0].labels, values, strict=True), now_ns
+            ).SerializeToString()
             for declared, number in zip(together, numbers, strict=True):
                 point = request.points(self._otlp, declared).add()
                 point.MergeFromString(encoded)
@@ -180,11 +236,16 @@ class Requests:
 
     def _number(self, labels: Iterable[tuple[str, str]], now_ns: int) -> otlp.NumberDataPoint:
         return self._otlp.NumberDataPoint(
-            attributes=self._attributes([*self._labels, *labels]), start_time_unix_nano=self._start_ns, time_unix_nano=now_ns
+            attributes=self._attributes([*self._labels, *labels]),
+            start_time_unix_nano=self._start_ns,
+            time_unix_nano=now_ns,
         )
 
-    def _histogram(self, labels: Mapping[str, str], values: Mapping[str, float], now_ns: int) -> otlp.HistogramDataPoint:
-        """`values`: by upper bound the number of observations up to it, and the sum under the key `""`."""
+    def _histogram(
+        self, labels: Mapping[str, str], values: Mapping[str, float], now_ns: int
+    ) -> otlp.HistogramDataPoint:
+        """`values`: by upper bound the number of observations up to it, and the sum under the key
+        `""`."""
         bounds = [bound for bound in values if bound]
         totals = [int(values[bound]) for bound in bounds]
         return self._otlp.HistogramDataPoint(
@@ -194,11 +255,16 @@ class Requests:
             count=totals[-1],
             sum=values[""],
             explicit_bounds=[float(bound) for bound in bounds[:-1]],
-            bucket_counts=[total - former for former, total in zip([0, *totals], totals, strict=False)],
+            bucket_counts=[
+                total - former for former, total in zip([0, *totals], totals, strict=False)
+            ],
         )
 
     def _attributes(self, labels: Iterable[tuple[str, str]]) -> list[Any]:
-        return [self._key_value(key=key, value=self._any_value(string_value=value)) for key, value in labels]
+        return [
+            self._key_value(key=key, value=self._any_value(string_value=value))
+            for key, value in labels
+        ]
 
 
 class _Request:
@@ -216,7 +282,11 @@ class _Request:
         found = self._points.get(declared.name)
         if found is None:
             metric = self.message.resource_metrics[0].scope_metrics[0].metrics.add()
-            metric.name, metric.description, metric.unit = declared.name, declared.help, unit_of(declared.name)
+            metric.name, metric.description, metric.unit = (
+                declared.name,
+                declared.help,
+                unit_of(declared.name),
+            )
             if declared.kind == "gauge":
                 found = metric.gauge.data_points
             else:
@@ -230,12 +300,16 @@ class _Request:
 
 
 def unit_of(name: str) -> str:
-    """The unit that the name of a metric ends in, as UCUM writes it; empty if the name states none."""
-    return next((unit for ending, unit in UNITS if name.removesuffix("_total").endswith(ending)), "")
+    """The unit that the name of a metric ends in, as UCUM writes it; empty if the name states
+    none."""
+    return next(
+        (unit for ending, unit in UNITS if name.removesuffix("_total").endswith(ending)), ""
+    )
 
 
 def _histograms(family: Metric) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
-    """The histograms of a family: the labels, and the values as `Requests._histogram` takes them."""
+    """The histograms of a family: the labels, and the values as `Requests._histogram` takes
+    them."""
     found: dict[tuple[str, ...], tuple[dict[str, str], dict[str, float]]] = {}
     for sample in family.samples:
         labels = dict(sample.labels)
@@ -258,7 +332,9 @@ def _channel(endpoint: str) -> grpc.Channel:
                 roots = file.read()
     except OSError as error:
         what = f"the certificate {path} of the collector cannot be read: {error.strerror}"
-        raise ConfigError(what, "set OTEL_EXPORTER_OTLP_CERTIFICATE to a file with certificates in PEM") from error
+        raise ConfigError(
+            what, "set OTEL_EXPORTER_OTLP_CERTIFICATE to a file with certificates in PEM"
+        ) from error
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(roots))
 
 
@@ -271,7 +347,11 @@ def _headers() -> list[tuple[str, str]]:
 
 def _environment(what: str) -> str:
     """A setting of OTLP from the environment, as all exporters of OpenTelemetry read it."""
-    return os.environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{what}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}") or ""
+    return (
+        os.environ.get(f"OTEL_EXPORTER_OTLP_METRICS_{what}")
+        or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}")
+        or ""
+    )
 
 
 def _reason(error: Exception) -> str:

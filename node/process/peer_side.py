@@ -31,9 +31,13 @@ class PeerSide:
     async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
         if call.method == GREET_METHOD:
             try:
-                return peer_pb2.ForwardResult(responses=[await self.assignment_watcher.answer(sender, call.request)])
+                return peer_pb2.ForwardResult(
+                    responses=[await self.assignment_watcher.answer(sender, call.request)]
+                )
             except CallRefused as refusal:
-                return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
+                return peer_pb2.ForwardResult(
+                    refusal=refusal.refused.reason, grpc_message=refusal.refused.detail
+                )
         return await self.forwarder.execute_for_peer(sender, call)
 
     async def status(self, *, queues: bool) -> peer_pb2.NodeStatusReply:

@@ -1,15 +1,18 @@
 """Holds the client port of a node with several workers, in the supervisor.
 
-Several processes can listen on one port only with SO_REUSEPORT; with that alone, any program of the same user could join them by accident:
-two clusters on one port, each with a part of the other's clients. No process may therefore listen before the port is held, and it is held
-as follows, without a moment in which it is free:
+Several processes can listen on one port only with SO_REUSEPORT; with that alone, any program of the
+same user could join them by accident: two clusters on one port, each with a part of the other's
+clients. No process may therefore listen before the port is held, and it is held as follows, without
+a moment in which it is free:
 
-1. Bind and listen without SO_REUSEPORT: this fails (exit 72) if another process has the port, shared or not.
+1. Bind and listen without SO_REUSEPORT: this fails (exit 72) if another process has the port,
+   shared or not.
 2. Allow sharing on that socket, bind a second one that shares, and close the first.
-3. Forbid SO_REUSEADDR on the second: from now on only a process with SO_REUSEPORT can bind the port, and step 1 of another supervisor has
-   none.
+3. Forbid SO_REUSEADDR on the second: from now on only a process with SO_REUSEPORT can bind the
+   port, and step 1 of another supervisor has none.
 
-The held socket never listens, so no connection ever waits there. A node with one worker never asks to share (`client_port.py`).
+The held socket never listens, so no connection ever waits there. A node with one worker never asks
+to share (`client_port.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class PortHold:
-    """One port on all addresses of a host name. `release` closes it, at the latest when the process ends."""
+    """One port on all addresses of a host name. `release` closes it, at the latest when the process
+    ends."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises FatalError if the port is taken, or the host is not an address of this machine."""
@@ -49,8 +53,15 @@ class PortHold:
                 if not self._sockets:
                     raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
             except OSError as error:
-                what = f"client_port {joined(host, port)} cannot be opened: it is taken, or not an address of this machine"
-                raise FatalError(ExitCode.PORT_TAKEN, what, "stop what uses it, or set the node's client_port to another port") from error
+                what = (
+                    f"client_port {joined(host, port)} cannot be opened: it is taken, or not an"
+                    " address of this machine"
+                )
+                raise FatalError(
+                    ExitCode.PORT_TAKEN,
+                    what,
+                    "stop what uses it, or set the node's client_port to another port",
+                ) from error
             undo.pop_all()
 
     def release(self) -> None:
@@ -64,7 +75,9 @@ def _places(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str,
     if host in WILDCARDS:
         return [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((family, (str(address[0]), port)) for family, _, _, _, address in found))
+    return list(
+        dict.fromkeys((family, (str(address[0]), port)) for family, _, _, _, address in found)
+    )
 
 
 def _held(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:

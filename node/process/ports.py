@@ -1,4 +1,5 @@
-"""What starting nodes on this machine needs from a process. Protocols only; tests fork instead of starting an interpreter."""
+"""What starting nodes on this machine needs from a process. Protocols only; tests fork instead of
+starting an interpreter."""
 
 from __future__ import annotations
 

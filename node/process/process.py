@@ -1,5 +1,5 @@
-"""Process-wide settings of a node: the accepted platform, the parent process, emergency exits, and the garbage collector. Nothing here
-knows what the process does.
+"""Process-wide settings of a node: the accepted platform, the parent process, emergency exits, and
+the garbage collector. Nothing here knows what the process does.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ log = logs.get_logger()
 
 
 def spare_the_collector() -> None:
-    """Exclude modules and the parts of the node, which live as long as the process, from garbage collection: rescanning them costs every
-    call.
+    """Exclude modules and the parts of the node, which live as long as the process, from garbage
+    collection: rescanning them costs every call.
 
-    Reference counts free what a call leaves; the few reference cycles wait for a larger number of objects than by default.
+    Reference counts free what a call leaves; the few reference cycles wait for a larger number of
+    objects than by default.
     """
     gc.collect()
     gc.freeze()
@@ -37,7 +38,11 @@ def check_platform() -> None:
         what = "assertions are off (python -O), and with them the checks of the invariants"
         raise FatalError(ExitCode.WRONG_VERSION, what, "start without -O")
     if sys.platform != "linux":
-        raise FatalError(ExitCode.WRONG_VERSION, f"LedgerMQ runs on Linux only, not on {sys.platform}", "use the container images")
+        raise FatalError(
+            ExitCode.WRONG_VERSION,
+            f"LedgerMQ runs on Linux only, not on {sys.platform}",
+            "use the container images",
+        )
 
 
 def end_with_parent() -> None:
@@ -47,14 +52,23 @@ def end_with_parent() -> None:
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != int(parent):
-            raise FatalError(ExitCode.DATA_UNUSABLE, "the supervisor of this node is gone", "start the cluster again")
+            raise FatalError(
+                ExitCode.DATA_UNUSABLE,
+                "the supervisor of this node is gone",
+                "start the cluster again",
+            )
 
 
 def exit_on_lost_map() -> None:
-    """End the process if a mapped file loses its backing (SIGBUS); a Python-level handler would return into the same fault forever."""
+    """End the process if a mapped file loses its backing (SIGBUS); a Python-level handler would
+    return into the same fault forever."""
 
     def lost(_: int) -> None:
-        os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
+        os.write(
+            2,
+            b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node"
+            b" again\n",
+        )
         os._exit(ExitCode.MAP_LOST)
 
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lost)
@@ -66,9 +80,12 @@ _KEPT: list[Any] = []
 
 
 def end_process(error: FatalError) -> Never:
-    """Log the error, print one sentence, and end the process, from any thread: nothing may be acknowledged after this."""
+    """Log the error, print one sentence, and end the process, from any thread: nothing may be
+    acknowledged after this."""
     try:
-        log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
+        log.error(
+            "fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False
+        )
         logs.say(f"error: {' '.join(str(error).split())}\n")
     finally:
         # Even if logging fails: a process that goes on could acknowledge something.

@@ -1,8 +1,11 @@
-"""Composes one node from its parts, starts them in order, passes changes to them, and stops them in order.
+"""Composes one node from its parts, starts them in order, passes changes to them, and stops them in
+order.
 
-Start order, on recovered broker groups: the engine, the controller, the ports (peers, clients, HTTP), then the links to the peers. A stop
-is the reverse: leadership goes to other nodes, new calls are refused, running calls finish within the drain time, everything is flushed. A
-fatal failure ends the process from the thread that noticed it, before anything more can be acknowledged (invariant I9).
+Start order, on recovered broker groups: the engine, the controller, the ports (peers, clients,
+HTTP), then the links to the peers. A stop is the reverse: leadership goes to other nodes, new calls
+are refused, running calls finish within the drain time, everything is flushed. A fatal failure ends
+the process from the thread that noticed it, before anything more can be acknowledged (invariant
+I9).
 """
 
 from __future__ import annotations
@@ -84,7 +87,13 @@ from ledgermq.node.replica.hosting.assignment_watcher import AssignmentWatcher
 from ledgermq.node.replica.hosting.engine import Engine, as_fatal
 from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
 from ledgermq.node.replica.hosting.opening import controller_directory
-from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, spec_settings
+from ledgermq.node.replica.hosting.replica_assignments import (
+    AgreedGroups,
+    Assignment,
+    AssignmentFile,
+    assignments_of,
+    spec_settings,
+)
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.maintenance.tiering import Tiering
@@ -112,7 +121,8 @@ ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
 LEADERS_EVERY_S = 1.0
 CLOCK_EVERY_S = 1.0
-# How long calls forwarded by peers may take to finish, after this node's own clients have been drained.
+# How long calls forwarded by peers may take to finish, after this node's own clients have been
+# drained.
 ENGINE_DRAIN_S = 0.5
 
 log = logs.get_logger()
@@ -131,8 +141,9 @@ class Node:
         assigned: Mapping[str, Assignment] | None = None,
         agreed: AgreedGroups | None = None,
     ) -> None:
-        """`workers`: the workers of this node, if it has several. `assigned`: the assignments of the groups in `hosted`, from the `agreed`
-        groups that this node remembers; by default from the configuration."""
+        """`workers`: the workers of this node, if it has several. `assigned`: the assignments of
+        the groups in `hosted`, from the `agreed` groups that this node remembers; by default from
+        the configuration."""
         self.config = config
         self._disk = disk
         self._secret = secret
@@ -142,7 +153,9 @@ class Node:
         self._hosted = dict(hosted)
         self._groups = {name: item.group for name, item in hosted.items()}
         self._identities = {name: item.identity for name, item in hosted.items()}
-        self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
+        self._founders = {
+            name: item.others for name, item in hosted.items() if item.others is not None
+        }
         self.clock = NodeClock(config.node, config.clock.max_offset_ms)
         self._side = PeerSide(self.clock)
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,30 +169,56 @@ class Node:
         self._forms_cluster = bool(hosted) and not any(map(self._formation_check.vouched, hosted))
         """Whether no replica here took part in its group before this process began."""
         self._build_controller()
-        self._build_maintenance(assignments_of(config, AgreedGroups())[0] if assigned is None else assigned, agreed or AgreedGroups())
+        self._build_maintenance(
+            assignments_of(config, AgreedGroups())[0] if assigned is None else assigned,
+            agreed or AgreedGroups(),
+        )
         self._build_frontend()
         side = self._side
-        side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
+        side.engine, side.forwarder, side.overview, side.link_up = (
+            self.engine,
+            self.forwarder,
+            self.overview,
+            self._admit,
+        )
 
     def _build_replica(self) -> None:
-        """Build what runs replicas: the addresses and identities of peers, the streams to them, and the engine."""
+        """Build what runs replicas: the addresses and identities of peers, the streams to them, and
+        the engine."""
         config, hosted = self.config, self._hosted
-        self.roster = Roster(config.node, addresses_of(config), self._disk, controller_directory(config))
+        self.roster = Roster(
+            config.node, addresses_of(config), self._disk, controller_directory(config)
+        )
         if lost := self.roster.load():
-            log.warning("the remembered addresses are lost; the configured ones apply until the quorum reports its own", reason=lost)
-        known = PeerIdentities(self._disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
+            log.warning(
+                "the remembered addresses are lost; the configured ones apply until the quorum"
+                " reports its own",
+                reason=lost,
+            )
+        known = PeerIdentities(
+            self._disk, {name: item.state_directory for name, item in hosted.items()}, end_process
+        )
         known.load()
         known.members.update({name: item.members for name, item in hosted.items()})
         self._peer_identities = known
         self._formation_check = FormationCheck(config.node, self._founders, self.roster, known)
-        self._boots = {name: identity_files.note_boot(self._disk, item.state_directory, self._boot_id) for name, item in hosted.items()}
+        self._boots = {
+            name: identity_files.note_boot(self._disk, item.state_directory, self._boot_id)
+            for name, item in hosted.items()
+        }
         self._greeter = Greeter(
             *(config.cluster_id, config.node, self._boot_id, __version__, self._secret),
             *(self.roster, self._identities, known, self._boots),
             wall_ns=self.clock.wall_ns,
         )
         self.clock.expect(self.roster.nodes)
-        self.peers = Peers(self.roster.peers(), self._greeter, self._side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
+        self.peers = Peers(
+            self.roster.peers(),
+            self._greeter,
+            self._side,
+            config.limits.peer_queue_bytes,
+            peer_wire(config.peer_tls),
+        )
         self.engine = Engine(
             self._groups,
             send_packets=self.peers.send_packets,
@@ -192,24 +231,42 @@ class Node:
         ANSWERS.on_room(self.engine.turn_all)
 
     def _build_controller(self) -> None:
-        """Build the metadata quorum and what depends on it: the placement of replicas, the forwarder, the reconciler and HA control."""
+        """Build the metadata quorum and what depends on it: the placement of replicas, the
+        forwarder, the reconciler and HA control."""
         config = self.config
         self.controller = Controller(controller_config(config, self._secret, self.roster))
         configured = {group.name: group.replicas for group in config.cluster.groups}
-        self._placement = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
-        self.forwarder = Forwarder(config.node, self._placement, self.engine, self.peers.links, time.monotonic_ns)
+        self._placement = Placement(
+            configured, lambda: self.controller.state.broker_groups, self.engine.views
+        )
+        self.forwarder = Forwarder(
+            config.node, self._placement, self.engine, self.peers.links, time.monotonic_ns
+        )
         self.reconciler = Reconciler(config.node, self.engine, self.controller, self._groups)
         self.ha_control = HaControl(self.engine, self.controller, self._groups)
 
     def _build_maintenance(self, assigned: Mapping[str, Assignment], agreed: AgreedGroups) -> None:
-        """Build what works beside the turns: the digest exchange, retention, and the arrival and removal of replicas."""
+        """Build what works beside the turns: the digest exchange, retention, and the arrival and
+        removal of replicas."""
         config, disk = self.config, self._disk
-        self.digest_exchange = DigestExchange(config, disk, self._groups, self.engine, self.forwarder)
+        self.digest_exchange = DigestExchange(
+            config, disk, self._groups, self.engine, self.forwarder
+        )
         now_ms = self.clock.now_ms
-        self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange, now_ms)
+        self.retainer = Retainer(
+            config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange, now_ms
+        )
         store = store_of(config)
-        self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store, now_ms)
-        self._tier = None if self._tiering is None else TierReads(self.engine, self._tiering.reader, time.monotonic)
+        self._tiering = (
+            None
+            if store is None
+            else Tiering(config, disk, self._groups, self.engine, store, now_ms)
+        )
+        self._tier = (
+            None
+            if self._tiering is None
+            else TierReads(self.engine, self._tiering.reader, time.monotonic)
+        )
         self._tier_fetches = None if self._tier is None else TierFetches(self.engine, self._tier)
         self._assignment_watcher = AssignmentWatcher(
             config,
@@ -224,12 +281,15 @@ class Node:
         self._side.assignment_watcher = self._assignment_watcher
 
     def _build_frontend(self) -> None:
-        """Build the services for clients and operators: both client services, the administration, and HTTP."""
+        """Build the services for clients and operators: both client services, the administration,
+        and HTTP."""
         config = self.config
         self._worker_proxy = None if self._workers is None else WorkerProxy(self._workers)
         unix = None if self._workers is None else self._workers.calls(config.node)
         self._listening = listening(config, shared=self._workers is not None, unix=unix)
-        self._call_server = call_server(None if self._worker_proxy is None else self._worker_proxy.divert)
+        self._call_server = call_server(
+            None if self._worker_proxy is None else self._worker_proxy.divert
+        )
         sealer = Sealer((self._secret, *config.former_secrets()), config.cluster_id)
         self.authority = Authority(
             lambda: self.controller.state.users,
@@ -263,9 +323,20 @@ class Node:
         )
         access = AccessControl(self.authority, quotas)
         self.service = MessagingService(
-            self.engine, self.forwarder, self.controller, service, access=access, local=self._local, tier=self._tier
+            self.engine,
+            self.forwarder,
+            self.controller,
+            service,
+            access=access,
+            local=self._local,
+            tier=self._tier,
         )
-        self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
+        self._leaders = Leaders(
+            config.node,
+            self.engine,
+            self.forwarder.leader,
+            lambda node: self.roster.address(node, "client"),
+        )
         self.log_service = LogService(
             Parts(
                 node=config.node,
@@ -276,7 +347,10 @@ class Node:
                 leaders=self._leaders,
                 callers=callers,
                 meters=self.service.meters,
-                hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in self._identities.items()},
+                hosted={
+                    name: HostedLog(identity.log_id, identity.data_file_bytes)
+                    for name, identity in self._identities.items()
+                },
                 keys=receipt_keys,
                 limits=config.limits,
                 local=self._local,
@@ -285,45 +359,97 @@ class Node:
                 tier=self._tier,
             )
         )
-        self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
+        self.replicas = Replicas(
+            config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers
+        )
         self._users = UserAdmin(self.controller, sealer)
         self._build_admin(receipt_keys)
-        self.health = Health(self.engine, self._unknown_groups, self._obstacles, self._peer_failures, self._peer_identities.unheard)
-        figures = TopicFigures(config.cluster_id, config.node, self.engine, self.clock.now_ms, config.metrics.series_max)
-        collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
-        speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
+        self.health = Health(
+            self.engine,
+            self._unknown_groups,
+            self._obstacles,
+            self._peer_failures,
+            self._peer_identities.unheard,
+        )
+        figures = TopicFigures(
+            config.cluster_id,
+            config.node,
+            self.engine,
+            self.clock.now_ms,
+            config.metrics.series_max,
+        )
+        collector = StateCollector(
+            config.node, self.engine, self._queued_bytes, figures, self.service.meters.families
+        )
+        speaks_for = (
+            None
+            if self._workers is None or not is_first(config.node)
+            else WorkerPages(self._workers)
+        )
         at = config.address
         names = (config.listen_host, at.host, at.advertised[0])
         self.http = HttpServer(
-            config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http, names=names
+            config.cluster_id,
+            config.node,
+            self.health,
+            collector,
+            speaks_for,
+            opened=config.opens_http,
+            names=names,
         )
         own = {} if self._workers is None else {"worker": config.node}
-        self._metrics_exporter = exporter_of(config.metrics, config.node, collector, self.health, own)
+        self._metrics_exporter = exporter_of(
+            config.metrics, config.node, collector, self.health, own
+        )
         self._health_service = HealthService(MESSAGING, LOG)
 
     def _age_ns(self, group: str) -> int | None:
-        """The staleness in ns of the replica here; None if it is unknown, or if the replica is just leaving."""
+        """The staleness in ns of the replica here; None if it is unknown, or if the replica is just
+        leaving."""
         found = self._groups.get(group)
         return None if found is None else found.age_ns(time.monotonic_ns())
 
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
-        config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
+        config, engine, forwarder, controller, links = (
+            self.config,
+            self.engine,
+            self.forwarder,
+            self.controller,
+            self.peers.links,
+        )
         self.overview = Overview(config, engine, links, self.roster, self._placement)
-        self.overview.clock, self.overview.unheard = self.clock.standing, self._peer_identities.unheard
-        self.overview.storage, self.overview.digest_exchange, self.overview.tiering = self.retainer, self.digest_exchange, self._tiering
+        self.overview.clock, self.overview.unheard = (
+            self.clock.standing,
+            self._peer_identities.unheard,
+        )
+        self.overview.storage, self.overview.digest_exchange, self.overview.tiering = (
+            self.retainer,
+            self.digest_exchange,
+            self._tiering,
+        )
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.reconciler.raise_level = self.upgrades.raise_local
-        self._members = Members(config.node, engine, forwarder, controller, self.roster, links, self._peer_identities)
-        key = load_or_make(config.data.absolute(), config.node, config.cluster_id, time.time_ns() // 1_000_000)
-        self._checkpoints = Checkpoints(config.node, config.cluster_id, engine, forwarder, controller, links, key)
+        self._members = Members(
+            config.node, engine, forwarder, controller, self.roster, links, self._peer_identities
+        )
+        key = load_or_make(
+            config.data.absolute(), config.node, config.cluster_id, time.time_ns() // 1_000_000
+        )
+        self._checkpoints = Checkpoints(
+            config.node, config.cluster_id, engine, forwarder, controller, links, key
+        )
         through = ReadThrough(engine, self._tier)
         self.admin = AdminService(
             engine,
             controller,
             self.overview,
             Peeks(engine, forwarder, through),
-            Queries(forwarder, controller, GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms)),
+            Queries(
+                forwarder,
+                controller,
+                GroupQueries(config.node, engine, through, now_ms=self.clock.now_ms),
+            ),
             self.retainer,
             self.leadership,
             self._members,
@@ -331,8 +457,17 @@ class Node:
             ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
             receipt_keys,
             Replication(config.node, engine, forwarder, controller, self.overview),
-            BrokerGroups(config, controller, self._members, self.leadership, forwarder, self.roster, links),
-            NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
+            BrokerGroups(
+                config, controller, self._members, self.leadership, forwarder, self.roster, links
+            ),
+            NodeDetails(
+                config,
+                forwarder,
+                links,
+                self._call_server.connections,
+                self.service.streams,
+                self.log_service.streams,
+            ),
             self.upgrades,
             self._checkpoints,
             self._tier,
@@ -360,16 +495,37 @@ class Node:
         if self._tiering is not None:
             self._tiering.start()
         host, address = self.config.listen_host, self.config.address
-        await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(joined(host, address.peer_port)))
+        await self._listen(
+            "peer_port",
+            address.peer_port,
+            lambda: self.peers.listen(joined(host, address.peer_port)),
+        )
         await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
-            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_hosts, address.http_port))
+            await self._listen(
+                "http_port",
+                address.http_port,
+                lambda: self.http.listen(self.config.http_hosts, address.http_port),
+            )
         elif self._workers is not None:
             await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()
-        own = (self._announce(), self._bootstrap_user(), self._publish_health(), self._notify_returns(), self._know_leaders())
+        own = (
+            self._announce(),
+            self._bootstrap_user(),
+            self._publish_health(),
+            self._notify_returns(),
+            self._know_leaders(),
+        )
         exporting = () if self._metrics_exporter is None else (self._metrics_exporter.run(),)
-        works = (*own, self._keep_clock(), self._checkpoints.register(), self.service.checker.run(), self.log_service.run(), *exporting)
+        works = (
+            *own,
+            self._keep_clock(),
+            self._checkpoints.register(),
+            self.service.checker.run(),
+            self.log_service.run(),
+            *exporting,
+        )
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -418,7 +574,12 @@ class Node:
         self._assignment_watcher.on_agreed(AgreedGroups(state.broker_groups, state.specs))
         for group in self.engine.views:
             self._prefer(group)
-        changed = self.roster.on_addresses(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
+        changed = self.roster.on_addresses(
+            state.revision,
+            state.nodes,
+            state.removed_nodes,
+            current=self.controller.health.caught_up,
+        )
         if changed:
             self.peers.set_peers(self.roster.peers())
             self.clock.expect(self.roster.nodes)
@@ -431,14 +592,18 @@ class Node:
         """A broker group was opened while this node runs: add it to every part, the engine last."""
         self._peer_identities.arrived(group, hosted.state_directory, hosted.members)
         try:
-            self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
+            self._boots[group] = await asyncio.to_thread(
+                identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id
+            )
         except (OSError, StorageError) as error:
             end_process(as_fatal(error))
         if hosted.others is not None:
             self._founders[group] = hosted.others
         self._identities[group] = hosted.identity
         self._hosted[group], self._groups[group] = hosted, hosted.group
-        self.log_service.take_in(group, HostedLog(hosted.identity.log_id, hosted.identity.data_file_bytes))
+        self.log_service.take_in(
+            group, HostedLog(hosted.identity.log_id, hosted.identity.data_file_bytes)
+        )
         hosted.group.connect(functools.partial(self.engine.wake, group), self._sender(group))
         self.engine.take_in(group, hosted.group)
         self.reconciler.take_in(group)
@@ -466,7 +631,8 @@ class Node:
         self._peer_identities.left(group)
         try:
             await asyncio.to_thread(hosted.close)
-        except Exception as error:  # a store that cannot be closed cleanly ends the process, as in the engine (invariant I9)
+        # a store that cannot be closed cleanly ends the process, as in the engine (invariant I9)
+        except Exception as error:
             end_process(as_fatal(error))
         self.forwarder.changed()
 
@@ -475,21 +641,27 @@ class Node:
         self._admit()
 
     def _prefer(self, group: str) -> None:
-        """Tell a group led here its preferred leader; this node's configuration takes precedence over the cluster's, and wrong clocks over
-        both."""
+        """Tell a group led here its preferred leader; this node's configuration takes precedence
+        over the cluster's, and wrong clocks over both."""
         spec, view = self.controller.state.specs.get(group), self.engine.views.get(group)
         configured = {own.name: own.preferred_leader for own in self.config.cluster.groups}
         preferred = configured.get(group) or (None if spec is None else spec.leader_wanted)
         if view is None or view.leader != self.config.node:
             return
-        wanted = view.term, self.clock.leader_instead(preferred, () if view.members is None else view.members.voters)
+        wanted = (
+            view.term,
+            self.clock.leader_instead(
+                preferred, () if view.members is None else view.members.voters
+            ),
+        )
         if self._preferred.get(group) != wanted:
             self._preferred[group] = wanted
             self.retainer.hurry()
             self.engine.notify(group, Prefer(wanted[1]))
 
     async def _keep_clock(self) -> None:
-        """Exchange clocks with the peers. If a clock is off now, or right again, another leader may be preferred."""
+        """Exchange clocks with the peers. If a clock is off now, or right again, another leader may
+        be preferred."""
         while True:
             self.clock.ask(self.peers.links.values())
             self.clock.look()
@@ -498,10 +670,13 @@ class Node:
             await asyncio.sleep(CLOCK_EVERY_S)
 
     async def _know_leaders(self) -> None:
-        """Track the leaders of broker groups without a replica here, because clients are redirected to them."""
+        """Track the leaders of broker groups without a replica here, because clients are redirected
+        to them."""
         while True:
             groups, follows = self.controller.state.broker_groups, self.forwarder.follows
-            await asyncio.gather(*(self._members.leader_answers(group) for group in groups if not follows(group)))
+            await asyncio.gather(
+                *(self._members.leader_answers(group) for group in groups if not follows(group))
+            )
             await asyncio.sleep(LEADERS_EVERY_S)
 
     async def _save_roster(self) -> None:
@@ -511,19 +686,29 @@ class Node:
         except OSError as error:
             if not is_no_space(error):
                 what = f"the addresses of the nodes could not be written ({error})"
-                end_process(FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"))
+                end_process(
+                    FatalError(
+                        ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"
+                    )
+                )
             log.warning("the addresses of the nodes could not be written: the disk is full")
 
     def _view_changed(self, group: str, view: GroupView) -> None:
-        """Pass a new view to the parts. Most views only report messages; calls and the reconciler wait for leaders, topics and groups."""
+        """Pass a new view to the parts. Most views only report messages; calls and the reconciler
+        wait for leaders, topics and groups."""
         former, self._views[group] = self._views.get(group), view
         if former is None:
             self.ha_control.opened(group)
         self._peer_identities.levels[group] = view.level
-        if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
+        if former is None or (former.in_effect, former.incarnations) != (
+            view.in_effect,
+            view.incarnations,
+        ):
             self._peer_identities.name(group, view.in_effect, view.incarnations)
             # A voter of the controller quorum is never a listener, whatever is passed here.
-            self.controller.listen(any(self.config.node in known.in_effect for known in self._views.values()))
+            self.controller.listen(
+                any(self.config.node in known.in_effect for known in self._views.values())
+            )
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
             self.reconciler.changed()
@@ -549,7 +734,9 @@ class Node:
         self._leaders.changed()
         self.log_service.led_elsewhere(group)
 
-    async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+    async def _execute(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Sequence[bytes]:
         if method.startswith(ADMIN_PREFIX):
             return await self.admin.execute(group, method, request)
         if method.startswith(REPLICAS_PREFIX):
@@ -569,7 +756,9 @@ class Node:
 
     async def _listen_clients(self) -> None:
         server, methods = self._call_server, self.service.methods()
-        server.add_service(MESSAGING, methods if self._spans is None else self._spans.traced(methods))
+        server.add_service(
+            MESSAGING, methods if self._spans is None else self._spans.traced(methods)
+        )
         server.add_service(LOG, self.log_service.methods())
         server.add_service(REPLICAS, self.replicas.methods())
         server.add_service(ADMIN, admin_methods(self.admin, self.authority))
@@ -578,7 +767,8 @@ class Node:
         log.info("client port open", server=type(server).__name__, native=kernels.described())
 
     async def _announce(self) -> None:
-        """Announce this node to the controller quorum; this may wait until a majority of the nodes has started."""
+        """Announce this node to the controller quorum; this may wait until a majority of the nodes
+        has started."""
         nodes = addresses_of(self.config)
         groups = {group.name: group.replicas for group in self.config.cluster.groups}
         specs = {group.name: spec_settings(group) for group in self.config.cluster.groups}
@@ -588,7 +778,8 @@ class Node:
                     await self.controller.set_node(self.config.node, own)
                     self.roster.has_moved()
                     await self._save_roster()
-                # The configuration of a joining node may be incomplete or outdated for the rest of the cluster.
+                # The configuration of a joining node may be incomplete or outdated for the rest of
+                # the cluster.
                 if not self.config.join:
                     await self._begin_at_newest_level()
                     await self.controller.announce(nodes, groups, specs)
@@ -598,11 +789,14 @@ class Node:
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _begin_at_newest_level(self) -> None:
-        """Give a cluster that is being formed the newest feature level: there is no former release to go back to. A node whose program
-        reads less cannot take part in it. Raises LedgerError."""
+        """Give a cluster that is being formed the newest feature level: there is no former release
+        to go back to. A node whose program reads less cannot take part in it. Raises
+        LedgerError."""
         if self._forms_cluster:
             await self.controller.barrier()
-            while not self.controller.state.broker_groups and self.controller.state.level < LEVEL_MAX:
+            while (
+                not self.controller.state.broker_groups and self.controller.state.level < LEVEL_MAX
+            ):
                 await self.controller.raise_level(self.controller.state.level + 1)
                 await self.controller.barrier()
 
@@ -618,10 +812,14 @@ class Node:
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _notify_returns(self) -> None:
-        """Repeatedly tell each group of peers that returned with another directory: its leader adds them again."""
+        """Repeatedly tell each group of peers that returned with another directory: its leader adds
+        them again."""
         said: set[str] = set()
         while True:
-            reasons = {*self._peer_identities.barred.values(), *self._peer_identities.objections.values()}
+            reasons = {
+                *self._peer_identities.barred.values(),
+                *self._peer_identities.objections.values(),
+            }
             for reason in sorted(reasons - said):
                 log.error("packets are refused", reason=reason)
             said = reasons
@@ -647,7 +845,8 @@ class Node:
         return [group for group in self._hosted if group not in known]
 
     def _admit(self) -> None:
-        """A peer has accepted this node: if it was the last one missing, the replica takes part from now on."""
+        """A peer has accepted this node: if it was the last one missing, the replica takes part
+        from now on."""
         if all(self._formation_check.vouched(group) for group in self._hosted):
             return
         former = self._admitting
@@ -667,16 +866,25 @@ class Node:
         waits = self._formation_check.obstacles(group)
         waits += self._peer_failures()
         barred = sorted(self._peer_identities.barred.items())
-        return waits + [f"not heard: {why}" for (name, _), why in barred if name == group] + self._peer_identities.unheard(group)
+        return (
+            waits
+            + [f"not heard: {why}" for (name, _), why in barred if name == group]
+            + self._peer_identities.unheard(group)
+        )
 
     def _peer_failures(self) -> list[str]:
         """Why there is no connection to a peer, where that does not end by itself."""
-        return [f"peer {name}: {link.refusal}" for name, link in sorted(self.peers.links.items()) if link.refusal is not None]
+        return [
+            f"peer {name}: {link.refusal}"
+            for name, link in sorted(self.peers.links.items())
+            if link.refusal is not None
+        ]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}
 
 
 def _outline(view: GroupView) -> tuple[object, ...]:
-    """The parts of a view that change seldom; topics and groups are replaced when they change, never altered in place."""
+    """The parts of a view that change seldom; topics and groups are replaced when they change,
+    never altered in place."""
     return view.leader, view.term, view.serving, id(view.topics), id(view.groups)

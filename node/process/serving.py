@@ -1,7 +1,9 @@
-"""Runs one node as a process: the checks before the start, recovery, and the end. A refused start gives one sentence; a stop is clean.
+"""Runs one node as a process: the checks before the start, recovery, and the end. A refused start
+gives one sentence; a stop is clean.
 
-Order: platform and secret, the data directory (locked by this process from then on), recovery of every broker group, then the node itself
-(`server.py`). The abort files are removed last, after everything is flushed.
+Order: platform and secret, the data directory (locked by this process from then on), recovery of
+every broker group, then the node itself (`server.py`). The abort files are removed last, after
+everything is flushed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ log = logs.get_logger()
 
 
 def run(config: NodeConfig) -> int:
-    """Run one node, or one worker of a node, until it is told to stop. Returns the exit status. Raises FatalError if it cannot start."""
+    """Run one node, or one worker of a node, until it is told to stop. Returns the exit status.
+    Raises FatalError if it cannot start."""
     workers = worker_registry_of(config)
     logs.configure(config.log_level, config.node)
     check_platform()
@@ -49,9 +52,12 @@ def run(config: NodeConfig) -> int:
     raise_descriptor_limit()
     secret = config.secret()
     first_user = config.bootstrap_user()
-    logs.hide(secret, *config.former_secrets(), *([] if first_user is None else [first_user[1].encode()]))
+    logs.hide(
+        secret, *config.former_secrets(), *([] if first_user is None else [first_user[1].encode()])
+    )
     config.check_exposure()
-    # What is wrong with the access to the object store must end the start before anything is opened.
+    # What is wrong with the access to the object store must end the start before anything is
+    # opened.
     store_of(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -66,7 +72,9 @@ def run(config: NodeConfig) -> int:
 
 def _as_fatal(error: StorageError) -> FatalError:
     what, _, remedy = str(error).partition(": ")
-    return FatalError(error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more")
+    return FatalError(
+        error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more"
+    )
 
 
 async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | None) -> int:
@@ -78,10 +86,21 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
     directory = DataDirectory(config)
     directory.take(disk)
     began = time.monotonic()
-    log.info("starting", version=__version__, native=kernels.STATE, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
+    log.info(
+        "starting",
+        version=__version__,
+        native=kernels.STATE,
+        data=str(directory.path),
+        cluster=config.cluster_id,
+        pid=os.getpid(),
+    )
     agreed, lost = AssignmentFile(disk, controller_directory(config)).load()
     if lost:
-        log.warning("the remembered broker groups are lost; the configured ones apply until the quorum reports its own", reason=lost)
+        log.warning(
+            "the remembered broker groups are lost; the configured ones apply until the quorum"
+            " reports its own",
+            reason=lost,
+        )
     assigned, refused = assignments_of(config, agreed)
     for reason in refused.values():
         log.error("broker group not opened", reason=reason)
@@ -90,7 +109,9 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
     node = Node(config, secret, disk, hosted, workers, assigned, agreed)
     try:
         await node.start()
-        log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)
+        log.info(
+            "serving", client_port=config.address.client_port, peer_port=config.address.peer_port
+        )
         await stop.wait()
         log.info("stopping")
     finally:

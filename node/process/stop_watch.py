@@ -1,7 +1,8 @@
 """Reports what a slow stop waits for: where every thread and every task of the loop is.
 
-It runs on a timer's thread, so it reports even if the loop, or the end of the interpreter, is blocked. It ends nothing and changes nothing:
-the process that started the node decides how long a stop may take.
+It runs on a timer's thread, so it reports even if the loop, or the end of the interpreter, is
+blocked. It ends nothing and changes nothing: the process that started the node decides how long a
+stop may take.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ log = get_logger()
 
 
 def watch_stop(loop: asyncio.AbstractEventLoop, slow_s: float) -> threading.Timer:
-    """Start the timer. Its thread is a daemon and need not be cancelled, because the process is about to end."""
+    """Start the timer. Its thread is a daemon and need not be cancelled, because the process is
+    about to end."""
     timer = threading.Timer(slow_s, lambda: _report(loop, slow_s))
     timer.name, timer.daemon = "stop-watch", True
     timer.start()
@@ -27,7 +29,11 @@ def watch_stop(loop: asyncio.AbstractEventLoop, slow_s: float) -> threading.Time
 def _report(loop: asyncio.AbstractEventLoop, slow_s: float) -> None:
     frames = sys._current_frames()
     own = threading.get_ident()
-    threads = [f"{thread.name}: {_place(frames.get(thread.ident or 0))}" for thread in threading.enumerate() if thread.ident != own]
+    threads = [
+        f"{thread.name}: {_place(frames.get(thread.ident or 0))}"
+        for thread in threading.enumerate()
+        if thread.ident != own
+    ]
     tasks = []
     for task in asyncio.all_tasks(loop):
         stack = task.get_stack(limit=1)
@@ -39,6 +45,8 @@ def _place(frame: FrameType | None) -> str:
     """The two innermost calls."""
     places: list[str] = []
     while frame is not None and len(places) < 2:
-        places.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}")
+        places.append(
+            f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}"
+        )
         frame = frame.f_back
     return " < ".join(places) or "not started"

@@ -1,4 +1,5 @@
-"""Opens the object store that the configuration names. Imports its client, which is an extra of the package, only if there is one."""
+"""Opens the object store that the configuration names. Imports its client, which is an extra of the
+package, only if there is one."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from ledgermq.storage.tiered.ports import ObjectStore
 
 
 def store_of(config: NodeConfig) -> ObjectStore | None:
-    """The store for tiered storage; None if the configuration names none. Sends no request. Raises FatalError for unsafe credentials,
-    Unusable for the address."""
+    """The store for tiered storage; None if the configuration names none. Sends no request. Raises
+    FatalError for unsafe credentials, Unusable for the address."""
     tiered = config.tiered
     if not tiered.url:
         return None
@@ -17,4 +18,6 @@ def store_of(config: NodeConfig) -> ObjectStore | None:
 
     file = "" if tiered.credentials_file is None else str(tiered.credentials_file.absolute())
     ca_file = "" if tiered.ca_file is None else str(tiered.ca_file.absolute())
-    return S3ObjectStore(S3Place(tiered.url, tiered.endpoint, tiered.region, file, tiered.timeout_ms / 1000, ca_file))
+    return S3ObjectStore(
+        S3Place(tiered.url, tiered.endpoint, tiered.region, file, tiered.timeout_ms / 1000, ca_file)
+    )

@@ -1,4 +1,5 @@
-"""What the replica package needs from the packages above it. The node's parts satisfy these protocols; tests use small fakes."""
+"""What the replica package needs from the packages above it. The node's parts satisfy these
+protocols; tests use small fakes."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from ledgermq.proto import peer_pb2
 
 
 class PeerCaller(Protocol):
-    """The forwarder: calls to other nodes, and to the leader of a broker group. Deadlines are in the loop's time."""
+    """The forwarder: calls to other nodes, and to the leader of a broker group. Deadlines are in
+    the loop's time."""
 
-    def ask(self, node: str, method: str, request: bytes, deadline: float) -> Awaitable[Sequence[bytes]]: ...
+    def ask(
+        self, node: str, method: str, request: bytes, deadline: float
+    ) -> Awaitable[Sequence[bytes]]: ...
     def submit(
         self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
     ) -> Awaitable[Sequence[bytes]]: ...

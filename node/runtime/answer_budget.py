@@ -1,19 +1,23 @@
-"""How many bytes of answers this process holds for its clients: the budget of the node, and of one connection.
+"""How many bytes of answers this process holds for its clients: the budget of the node, and of one
+connection.
 
-What is counted, from when to when: the messages of an answer, twice (as they were read, and the copy on its way to the client), from the
-moment when they are read until the task that serves the call ends. With the compiled server that task ends when the socket has taken the
-answer, with grpc.aio when its library reports it sent. Where the size is not known before the messages are read, the largest answer is
-counted until they are. So, however many calls come and however slowly their clients read:
+What is counted, from when to when: the messages of an answer, twice (as they were read, and the
+copy on its way to the client), from the moment when they are read until the task that serves the
+call ends. With the compiled server that task ends when the socket has taken the answer, with
+grpc.aio when its library reports it sent. Where the size is not known before the messages are read,
+the largest answer is counted until they are. So, however many calls come and however slowly their
+clients read:
 
     held bytes  <  limit + one answer,  and of one connection  <  limit of a connection + one answer
 
 and one answer more while bodies are decompressed into it (`grow`).
 
-Beyond a limit no messages are read: Receives, pulls and reads wait, and nothing is leased for them. Answers without messages, such as
-those of sends, are not counted here; the front of the compiled server counts them.
+Beyond a limit no messages are read: Receives, pulls and reads wait, and nothing is leased for them.
+Answers without messages, such as those of sends, are not counted here; the front of the compiled
+server counts them.
 
-The broker groups ask `admits` and tell `take` in their turns (`node/broker/ports.py:ReadBudget`); calls outside of turns `reserve`.
-Everything belongs to the loop's thread.
+The broker groups ask `admits` and tell `take` in their turns (`node/broker/ports.py:ReadBudget`);
+calls outside of turns `reserve`. Everything belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -29,19 +33,21 @@ from ledgermq.node.runtime import metrics
 from ledgermq.proto.status import Code, LedgerError, fail
 
 CONNECTION: ContextVar[str] = ContextVar("connection", default="")
-"""The connection of the call that the current task serves. Empty: only the limit of the node applies, because the connection carries the
-calls of many clients."""
+"""The connection of the call that the current task serves. Empty: only the limit of the node
+applies, because the connection carries the calls of many clients."""
 SIBLING = "unix:"
-"""gRPC's name for a peer that came over a Unix socket without a name: another worker of this node, with the calls of many clients. A peer
-that came through the front of grpc.aio has a name."""
+"""gRPC's name for a peer that came over a Unix socket without a name: another worker of this node,
+with the calls of many clients. A peer that came through the front of grpc.aio has a name."""
 COPIES = 2
 """How often the messages of an answer are in memory while it is on its way."""
 BULKY_BYTES = 48 << 20
-"""What a read is counted with until its size is known: three times the largest answer, because it is built in steps."""
+"""What a read is counted with until its size is known: three times the largest answer, because it
+is built in steps."""
 WAITERS_MAX = 4096
 """How many calls may wait in `reserve`. Further ones are refused."""
 SMALL_BYTES = 64 << 10
-"""An answer of another node up to this size is always passed on: it may be an outcome that the caller must learn."""
+"""An answer of another node up to this size is always passed on: it may be an outcome that the
+caller must learn."""
 
 
 def connection_of(peer: str) -> str:
@@ -93,12 +99,14 @@ class AnswerBudget:
     # Calls in broker groups
 
     def enter(self, token: int) -> Entered:
-        """A call with this token goes to a broker group. The task that waits for it calls `leave` in any case."""
+        """A call with this token goes to a broker group. The task that waits for it calls `leave`
+        in any case."""
         entered = self._entered[token] = Entered(token, CONNECTION.get())
         return entered
 
     def leave(self, entered: Entered) -> None:
-        """The current task has the outcome, or waits no longer for it. What was read for it is held until the task ends."""
+        """The current task has the outcome, or waits no longer for it. What was read for it is held
+        until the task ends."""
         del self._entered[entered.token]
         if entered.size:
             _until_the_task_ends(Share(self, entered.connection, entered.size))
@@ -111,7 +119,8 @@ class AnswerBudget:
         return entered is None or entered.connection not in self._full
 
     def take(self, token: int, size: int) -> None:
-        """Messages of this size were read for a call. If its caller is gone, they are dropped at once, and not counted."""
+        """Messages of this size were read for a call. If its caller is gone, they are dropped at
+        once, and not counted."""
         entered = self._entered.get(token)
         if entered is not None:
             entered.size += size * COPIES
@@ -120,7 +129,8 @@ class AnswerBudget:
     # Other calls
 
     async def reserve(self, size: int) -> Share:
-        """Wait until this many bytes fit. Raises TOO_MANY_REQUESTS if too many calls wait already."""
+        """Wait until this many bytes fit. Raises TOO_MANY_REQUESTS if too many calls wait
+        already."""
         connection = CONNECTION.get()
         if self._fits(connection, size):
             self._change(connection, size)
@@ -145,8 +155,8 @@ class AnswerBudget:
             raise
 
     async def room(self, until: float) -> None:
-        """Wait until there is room for anything, before a call whose answer comes from another node. `until`: in the loop's time. Raises
-        TOO_MANY_REQUESTS if there is none by then."""
+        """Wait until there is room for anything, before a call whose answer comes from another
+        node. `until`: in the loop's time. Raises TOO_MANY_REQUESTS if there is none by then."""
         if self._fits(CONNECTION.get(), 1):
             return
         try:
@@ -162,9 +172,10 @@ class AnswerBudget:
         return share
 
     async def grow(self, size: int, until: float) -> None:
-        """Hold more bytes until the current task ends, for an answer that becomes longer than what was read for it. Such calls hold bytes
-        already and must not wait for each other's, so one of them at a time may exceed the limits. `until`: in the loop's time. Raises
-        TOO_MANY_REQUESTS if it is not this one's turn by then."""
+        """Hold more bytes until the current task ends, for an answer that becomes longer than what
+        was read for it. Such calls hold bytes already and must not wait for each other's, so one of
+        them at a time may exceed the limits. `until`: in the loop's time. Raises TOO_MANY_REQUESTS
+        if it is not this one's turn by then."""
         connection = CONNECTION.get()
         if not self._fits(connection, size):
             metrics.ANSWER_WAITS.inc()
@@ -178,8 +189,9 @@ class AnswerBudget:
         _until_the_task_ends(Share(self, connection, size))
 
     def charge(self, size: int) -> bool:
-        """Hold an answer that came from another node until the current task ends; False if it must be dropped. How many come at a time is
-        not known when their calls are forwarded, so there is a reserve for them beyond the limit."""
+        """Hold an answer that came from another node until the current task ends; False if it must
+        be dropped. How many come at a time is not known when their calls are forwarded, so there is
+        a reserve for them beyond the limit."""
         if size > SMALL_BYTES:
             if self.held_bytes + size * COPIES > self.limit_bytes + BULKY_BYTES:
                 metrics.CALLS_REFUSED.labels("answers").inc()
@@ -192,7 +204,10 @@ class AnswerBudget:
     def refusal(self) -> LedgerError:
         """Why a call is refused."""
         metrics.CALLS_REFUSED.labels("answers").inc()
-        what = f"the answers that clients of this node have not taken hold {self.held_bytes >> 20} MiB of it, and other calls wait"
+        what = (
+            f"the answers that clients of this node have not taken hold {self.held_bytes >> 20} MiB"
+            " of it, and other calls wait"
+        )
         return fail(Code.TOO_MANY_REQUESTS, f"{what} (limits.buffered_bytes); try again later")
 
     # Counting
@@ -258,7 +273,12 @@ class Share:
     def __enter__(self) -> Share:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.settle(0)
 
 

@@ -1,8 +1,10 @@
-"""TLS certificates of the two ports: read from files at the start, and read again while the node runs.
+"""TLS certificates of the two ports: read from files at the start, and read again while the node
+runs.
 
-To renew a certificate, the operator replaces the files; new connections use them, without a restart. If the files do not match each other
-(for instance because only one of them has been replaced), the old ones stay in force and the log says so. Open connections are not
-affected. The servers of the client port and `peer_wire.py` take what they need from here.
+To renew a certificate, the operator replaces the files; new connections use them, without a
+restart. If the files do not match each other (for instance because only one of them has been
+replaced), the old ones stay in force and the log says so. Open connections are not affected. The
+servers of the client port and `peer_wire.py` take what they need from here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from ledgermq.node.runtime.errors import ConfigError, FatalError
 from ledgermq.node.runtime.logs import get_logger
@@ -29,7 +35,8 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pems:
-    """The contents of the files, taken when they matched each other. PEM bytes; `authority` is None without a CA file."""
+    """The contents of the files, taken when they matched each other. PEM bytes; `authority` is None
+    without a CA file."""
 
     certificate: bytes
     key: bytes
@@ -40,10 +47,12 @@ class Pems:
 
 
 class CertificateFiles:
-    """The certificate, key and CA files of one port. `current` may be called from any thread; gRPC calls it from its own."""
+    """The certificate, key and CA files of one port. `current` may be called from any thread; gRPC
+    calls it from its own."""
 
     def __init__(self, certificate: Path, key: Path, authority: Path | None) -> None:
-        """Raises ConfigError for files that cannot be used, and FatalError for a key file that other users can read."""
+        """Raises ConfigError for files that cannot be used, and FatalError for a key file that
+        other users can read."""
         self._paths = tuple(path for path in (certificate, key, authority) if path is not None)
         self._certificate, self._key, self._authority = certificate, key, authority
         self._lock = threading.Lock()
@@ -53,7 +62,8 @@ class CertificateFiles:
         self._objected = ""
 
     def current(self) -> Pems:
-        """The newest files that match each other; looks for changes at most once in `LOOK_EVERY_S` seconds."""
+        """The newest files that match each other; looks for changes at most once in `LOOK_EVERY_S`
+        seconds."""
         with self._lock:
             now = time.monotonic()
             if now >= self._look_at:
@@ -71,7 +81,9 @@ class CertificateFiles:
         except FatalError as error:
             if str(error) != self._objected:
                 self._objected = str(error)
-                log.error("certificate not replaced, the one before stays in force", reason=str(error))
+                log.error(
+                    "certificate not replaced, the one before stays in force", reason=str(error)
+                )
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         try:
@@ -95,15 +107,24 @@ class CertificateFiles:
             if authority is not None:
                 x509.load_pem_x509_certificates(authority)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            what = f"{self._certificate}, its key or its authority is not PEM or cannot be read ({error})"
+            what = (
+                f"{self._certificate}, its key or its authority is not PEM or cannot be read"
+                f" ({error})"
+            )
             raise ConfigError(what, "use PEM files, and a key without a password") from error
         if not fits:
-            raise ConfigError(f"the key {self._key} does not belong to the certificate {self._certificate}", "use a matching pair")
+            raise ConfigError(
+                f"the key {self._key} does not belong to the certificate {self._certificate}",
+                "use a matching pair",
+            )
         return Pems(certificate, key, authority)
 
 
 def _unreadable(error: OSError) -> ConfigError:
-    return ConfigError(f"the file {error.filename} cannot be read ({error.strerror})", "check the paths under tls and peer_tls")
+    return ConfigError(
+        f"the file {error.filename} cannot be read ({error.strerror})",
+        "check the paths under tls and peer_tls",
+    )
 
 
 def _plain(public: Any) -> bytes:
@@ -115,5 +136,7 @@ def of_clients(tls: Tls) -> CertificateFiles | None:
     """The certificate files of the clients' port; None without TLS."""
     if tls.mode == "off":
         return None
-    assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"
+    assert tls.certificate_file is not None and tls.key_file is not None, (
+        "checked by the configuration"
+    )
     return CertificateFiles(tls.certificate_file, tls.key_file, tls.client_ca_file)

@@ -1,4 +1,5 @@
-"""The commented example of a configuration file, as `ledgermq config example` prints it. A test reads it back."""
+"""The commented example of a configuration file, as `ledgermq config example` prints it. A test
+reads it back."""
 
 from __future__ import annotations
 

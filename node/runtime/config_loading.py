@@ -1,4 +1,5 @@
-"""Loads a node's configuration from YAML file, environment and `--set` (the later wins), and explains what is wrong with it.
+"""Loads a node's configuration from YAML file, environment and `--set` (the later wins), and
+explains what is wrong with it.
 
 This module opens no file but the configuration file, and no other module reads the environment.
 """
@@ -22,30 +23,64 @@ from ledgermq.node.runtime.logs import MASK
 from ledgermq.proto.host_port import is_ipv6
 
 ENV_PREFIX = "LEDGERMQ_"
-# Variables of the client commands, of the audit, of compose.yaml, of the examples and of the build; they are not settings of a node.
+# Variables of the client commands, of the audit, of compose.yaml, of the examples and of the build;
+# they are not settings of a node.
 FOREIGN_ENV = frozenset(
     {
-        *("ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "CONTEXT", "CONFIG", "PARENT", "WORKER", "PURE", "FRONT"),
-        *("TLS_CA", "TLS_CERTIFICATE", "TLS_CERTIFICATE_KEY", "VOLUMES", "REPLICAS", "BIND", "JAVA_HOME", "BASE_IMAGE"),
+        *(
+            "ENDPOINTS",
+            "ACCESS_KEY",
+            "SECRET_KEY",
+            "CONTEXT",
+            "CONFIG",
+            "PARENT",
+            "WORKER",
+            "PURE",
+            "FRONT",
+        ),
+        *(
+            "TLS_CA",
+            "TLS_CERTIFICATE",
+            "TLS_CERTIFICATE_KEY",
+            "VOLUMES",
+            "REPLICAS",
+            "BIND",
+            "JAVA_HOME",
+            "BASE_IMAGE",
+        ),
     }
 )
-# Kubernetes sets these in every container for each Service of the namespace; a Service may be named `ledgermq`, or `ledgermq-…`.
-_SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+# Kubernetes sets these in every container for each Service of the namespace; a Service may be named
+# `ledgermq`, or `ledgermq-…`.
+_SERVICE_LINK = re.compile(
+    r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 _CREDENTIALS = re.compile(r"//.*@")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 
-def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> NodeConfig:
-    """The configuration from file, environment and `--set`. Raises ConfigError, which lists every fault found."""
+def load(
+    path: Path | None, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> NodeConfig:
+    """The configuration from file, environment and `--set`. Raises ConfigError, which lists every
+    fault found."""
     tree = _read_file(path) if path is not None else {}
     variables = os.environ if environment is None else environment
     for name, value in sorted(variables.items()):
         if is_setting(name, value):
-            _assign(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), _scalar(value), f"the variable {name}")
+            _assign(
+                tree,
+                name.removeprefix(ENV_PREFIX).lower().split("__"),
+                _scalar(value),
+                f"the variable {name}",
+            )
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {setting!r} is not KEY=VALUE", "write for instance --set delivery.liveness_ms=5s")
+            raise ConfigError(
+                f"--set {setting!r} is not KEY=VALUE",
+                "write for instance --set delivery.liveness_ms=5s",
+            )
         _assign(tree, key.split("."), _scalar(value), f"--set {key}")
     return validate(tree)
 
@@ -65,11 +100,15 @@ def validate(tree: Mapping[str, Any]) -> NodeConfig:
     try:
         return NodeConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(tree, item) for item in error.errors()), "see: ledgermq config example") from None
+        raise ConfigError(
+            "; ".join(_explain(tree, item) for item in error.errors()),
+            "see: ledgermq config example",
+        ) from None
 
 
 def masked(config: NodeConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values for display; asterisks replace the secret, and the credentials in addresses of collectors."""
+    """The configuration as plain JSON values for display; asterisks replace the secret, and the
+    credentials in addresses of collectors."""
     shown: dict[str, Any] = config.model_dump(mode="json")
     if config.cluster.secret is not None:
         shown["cluster"]["secret"] = MASK
@@ -83,20 +122,30 @@ def _read_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"the configuration file {path} cannot be read ({reason})", "give the path of a YAML file") from error
+        raise ConfigError(
+            f"the configuration file {path} cannot be read ({reason})",
+            "give the path of a YAML file",
+        ) from error
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML ({' '.join(str(error).split())})", "see: ledgermq config example") from error
+        raise ConfigError(
+            f"{path} is not valid YAML ({' '.join(str(error).split())})",
+            "see: ledgermq config example",
+        ) from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} holds a {type(tree).__name__}, not keys and values", "see: ledgermq config example")
+        raise ConfigError(
+            f"{path} holds a {type(tree).__name__}, not keys and values",
+            "see: ledgermq config example",
+        )
     return tree
 
 
 def _scalar(text: str) -> Any:
-    """A value given as text: YAML for lists, maps, numbers and booleans, otherwise the text itself."""
+    """A value given as text: YAML for lists, maps, numbers and booleans, otherwise the text
+    itself."""
     if is_ipv6(text.removeprefix("[").removesuffix("]")):
         # YAML reads `::` as a map and `[fd00::1]` as a list.
         return text
@@ -111,7 +160,9 @@ def _assign(tree: dict[str, Any], path: Sequence[str], value: Any, origin: str) 
     for part in path[:-1]:
         below = place.setdefault(part, {})
         if not isinstance(below, dict):
-            raise ConfigError(f"{origin}: {part!r} has no keys below it", "see: ledgermq config example")
+            raise ConfigError(
+                f"{origin}: {part!r} has no keys below it", "see: ledgermq config example"
+            )
         place = below
     place[path[-1]] = value
 
@@ -130,7 +181,11 @@ def _explain(tree: Mapping[str, Any], item: Any) -> str:
         return f"the key {key!r} is missing"
     if kind == "value_error":
         text = str(context["error"])
-        return f"{key}: {text}" if isinstance(item["input"], dict | BaseModel) else f"{key} = {item['input']!r}: {text}"
+        return (
+            f"{key}: {text}"
+            if isinstance(item["input"], dict | BaseModel)
+            else f"{key} = {item['input']!r}: {text}"
+        )
     value = MASK if location and location[-1] == "secret" else repr(item["input"])
     return f"{key} = {value}: {_accepted(kind, context, item['msg'])}"
 
@@ -138,7 +193,9 @@ def _explain(tree: Mapping[str, Any], item: Any) -> str:
 def _accepted(kind: str, context: Mapping[str, Any], message: str) -> str:
     phrases = {
         "literal_error": "expected one of {expected}",
-        "string_pattern_mismatch": "expected letters, digits, '_' and '-', at most 63, beginning with a letter or digit",
+        "string_pattern_mismatch": (
+            "expected letters, digits, '_' and '-', at most 63, beginning with a letter or digit"
+        ),
         "greater_than_equal": "expected at least {ge}",
         "less_than_equal": "expected at most {le}",
         "greater_than": "expected more than {gt}",
@@ -164,12 +221,17 @@ def _known_keys(location: Iterable[Any]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        model = _below(model.model_fields[part].annotation if _is_section(model) and part in model.model_fields else model)
+        model = _below(
+            model.model_fields[part].annotation
+            if _is_section(model) and part in model.model_fields
+            else model
+        )
     return sorted(model.model_fields) if _is_section(model) else []
 
 
 def _below(annotation: Any) -> Any:
-    """The section that a field's annotation contains, searched through lists, maps and unions; the annotation itself if there is none."""
+    """The section that a field's annotation contains, searched through lists, maps and unions; the
+    annotation itself if there is none."""
     if _is_section(annotation):
         return annotation
     if get_origin(annotation) is not None:

@@ -1,4 +1,5 @@
-"""The value types of a node's configuration (durations, sizes, ports, names) and the base class of its sections."""
+"""The value types of a node's configuration (durations, sizes, ports, names) and the base class of
+its sections."""
 
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ NAME = f"^{NODE_NAME}$"
 
 
 def parse_duration_ms(value: object) -> object:
-    """Milliseconds from `500ms`, `10s`, `2m`, `1h`, or a plain number. Raises ValueError; leaves other types to pydantic."""
+    """Milliseconds from `500ms`, `10s`, `2m`, `1h`, or a plain number. Raises ValueError; leaves
+    other types to pydantic."""
     if isinstance(value, str):
         if value.strip().isdigit():
             return int(value)
         if (milliseconds := units.duration_ms(value)) is None:
-            raise ValueError(f"expected a duration such as {units.DURATION_FORM}, or a number of milliseconds")
+            raise ValueError(
+                f"expected a duration such as {units.DURATION_FORM}, or a number of milliseconds"
+            )
         return milliseconds
     return value
 
 
 def parse_size_bytes(value: object) -> object:
-    """Bytes from `64KiB`, `64MiB`, `1GiB`, or a plain number. Raises ValueError; leaves other types to pydantic."""
+    """Bytes from `64KiB`, `64MiB`, `1GiB`, or a plain number. Raises ValueError; leaves other types
+    to pydantic."""
     if isinstance(value, str):
         if value.strip().isdigit():
             return int(value)

@@ -1,7 +1,9 @@
-"""Propagates a gRPC caller's deadline to the waits nested in its call, so that the answer gives the reason before the caller gives up.
+"""Propagates a gRPC caller's deadline to the waits nested in its call, so that the answer gives the
+reason before the caller gives up.
 
-Without it, a node that waits for a quorum or a leader for its own full time-out answers when the caller has already gone. `bounded`
-decorates a servicer class; `within` limits one wait to the time that the caller has left.
+Without it, a node that waits for a quorum or a leader for its own full time-out answers when the
+caller has already gone. `bounded` decorates a servicer class; `within` limits one wait to the time
+that the caller has left.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ S = TypeVar("S", bound=type[Any])
 
 @dataclass(slots=True)
 class _Deadline:
-    """The deadline of one call, in seconds of the event loop's clock. Once the call is answered, tasks that it started and that live on are
-    no longer bounded."""
+    """The deadline of one call, in seconds of the event loop's clock. Once the call is answered,
+    tasks that it started and that live on are no longer bounded."""
 
     until: float = math.inf
 
@@ -41,8 +43,8 @@ def within(seconds: float) -> float:
 
 
 def bounded(service: S) -> S:
-    """Makes the methods of a servicer class observe their callers' deadlines. They are recognised by their capital names, as gRPC has
-    them."""
+    """Makes the methods of a servicer class observe their callers' deadlines. They are recognised
+    by their capital names, as gRPC has them."""
     for name, method in list(vars(service).items()):
         if name[0].isupper() and asyncio.iscoroutinefunction(method):
             setattr(service, name, _bounded(method))
@@ -55,7 +57,11 @@ def _bounded(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
         remaining = None if context is None else context.time_remaining()
         if remaining is None:
             return await method(self, request, context)
-        deadline = _Deadline(asyncio.get_running_loop().time() + remaining - min(MARGIN_S_MAX, remaining * MARGIN_PART))
+        deadline = _Deadline(
+            asyncio.get_running_loop().time()
+            + remaining
+            - min(MARGIN_S_MAX, remaining * MARGIN_PART)
+        )
         token = _CALL.set(deadline)
         try:
             return await method(self, request, context)

@@ -1,10 +1,12 @@
-"""The errors with which a node stops by itself. Each has an exit code and a sentence that tells the operator what to do."""
+"""The errors with which a node stops by itself. Each has an exit code and a sentence that tells the
+operator what to do."""
 
 from __future__ import annotations
 
 
 class FatalError(Exception):
-    """The node cannot start or go on. `exit_code` is one of 70–79; `what` and `remedy` form one sentence for the operator."""
+    """The node cannot start or go on. `exit_code` is one of 70–79; `what` and `remedy` form one
+    sentence for the operator."""
 
     def __init__(self, exit_code: int, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")

@@ -1,9 +1,10 @@
 """Structured logs: one JSON object per line on stderr, nothing else.
 
-Every line has `ts` (UTC), `level`, `event` and named fields; with tracing on, a line written while a call is served has the `trace_id` and
-`span_id` of the call. An exception becomes the field `exception`, never extra lines. Under `ledgermq up` the supervisor writes the stream
-to `node.log`, which may be on the disk that is full: a line that cannot be written is lost, without any other effect. The last lines stay
-in memory for `ledgermq member show`.
+Every line has `ts` (UTC), `level`, `event` and named fields; with tracing on, a line written while
+a call is served has the `trace_id` and `span_id` of the call. An exception becomes the field
+`exception`, never extra lines. Under `ledgermq up` the supervisor writes the stream to `node.log`,
+which may be on the disk that is full: a line that cannot be written is lost, without any other
+effect. The last lines stay in memory for `ledgermq member show`.
 """
 
 from __future__ import annotations
@@ -23,15 +24,22 @@ from structlog.typing import EventDict, FilteringBoundLogger
 
 from ledgermq.node.runtime import metrics
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 STDERR = 2
 GRPC, CALL_IS_OVER = "grpc._cython.cygrpc", 'Failed "execute_batch"'
-"""The logger of the gRPC server, and the beginning of its error for a call that ended before the answer was written completely because the
-client had gone. Errors in the use of the library begin differently and are logged."""
+"""The logger of the gRPC server, and the beginning of its error for a call that ended before the
+answer was written completely because the client had gone. Errors in the use of the library begin
+differently and are logged."""
 SNAPSHOTS = "pysyncobj.serializer"
-"""The logger of the PySyncObj module that transfers snapshots of the controller quorum to other nodes."""
+"""The logger of the PySyncObj module that transfers snapshots of the controller quorum to other
+nodes."""
 KEPT_LINES = 200
 KEPT_CHARACTERS = 2_000
 """Longer lines are cut in memory, so that all kept lines take at most 1.6 MB."""
@@ -39,7 +47,8 @@ MASK = "********"
 
 
 def say(text: str) -> None:
-    """Writes to stderr without a buffer. A buffer would keep the text of a failed write and fail again at the end of the process."""
+    """Writes to stderr without a buffer. A buffer would keep the text of a failed write and fail
+    again at the end of the process."""
     with contextlib.suppress(OSError):
         os.write(STDERR, text.encode(errors="backslashreplace"))
 
@@ -64,7 +73,8 @@ class _ThroughStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, (BadHttpMessage, RequestPayloadError)):
-            # The sender is at fault and gets an answer; logging the error would fill the log with the sender's garbage.
+            # The sender is at fault and gets an answer; logging the error would fill the log with
+            # the sender's garbage.
             return
         if record.name == GRPC and str(error).startswith(CALL_IS_OVER):
             metrics.CALLS_LEFT.inc()
@@ -83,7 +93,8 @@ _kept: deque[str] = deque(maxlen=KEPT_LINES)
 
 
 def hide(*secrets: bytes) -> None:
-    """Mask these secrets in each line from now on. No code writes them; a library, or the text of an error, might."""
+    """Mask these secrets in each line from now on. No code writes them; a library, or the text of
+    an error, might."""
     global _hidden
     texts = [secret.decode() for secret in secrets if secret and _is_text(secret)]
     _hidden = tuple(dict.fromkeys(json.dumps(text, ensure_ascii=False)[1:-1] for text in texts))
@@ -104,13 +115,15 @@ def last_lines(limit: int) -> list[str]:
 
 
 def add_ids(current: Callable[[], Mapping[str, str]] | None) -> None:
-    """Add the fields that `current` returns to each line from now on: what names the call that the line belongs to. None: no longer."""
+    """Add the fields that `current` returns to each line from now on: what names the call that the
+    line belongs to. None: no longer."""
     global _ids
     _ids = current
 
 
 def configure(level: str, node: str) -> None:
-    """Sets up logging for this process: the least level, and the node's name as a field of every line."""
+    """Sets up logging for this process: the least level, and the node's name as a field of every
+    line."""
 
     def named(_: Any, __: str, fields: EventDict) -> EventDict:
         fields["node"] = node

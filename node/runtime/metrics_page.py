@@ -1,4 +1,5 @@
-"""Writes `docs/metrics.md` from the declarations: `python -m ledgermq.node.runtime.metrics_page > docs/metrics.md`.
+"""Writes `docs/metrics.md` from the declarations: `python -m ledgermq.node.runtime.metrics_page >
+docs/metrics.md`.
 
 A test compares the page with the declarations.
 """
@@ -26,16 +27,26 @@ A node serves its metrics to Prometheus at `/metrics` of its HTTP port, and send
 _SECTIONS: tuple[tuple[str, str, Callable[[Declared], bool]], ...] = (
     (
         "Consumer groups",
-        "Exposed by each leader of a broker group that has queues of the topic; the counters also by former leaders. Add up over\n"
-        "`broker_group` and nodes. At most `metrics.series_max` series of topics and consumer groups are exposed.",
+        (
+            "Exposed by each leader of a broker group that has queues of the topic; the counters"
+            " also by former leaders. Add up over\n`broker_group` and nodes. At most"
+            " `metrics.series_max` series of topics and consumer groups are exposed."
+        ),
         lambda one: "consumer_group" in one.labels,
     ),
     (
         "Topics",
-        "Exposed by each leader of a broker group that has queues of the topic, and by its former leaders.",
+        (
+            "Exposed by each leader of a broker group that has queues of the topic, and by its"
+            " former leaders."
+        ),
         lambda one: "topic" in one.labels,
     ),
-    ("Broker groups", "Exposed by every node that has a replica of the broker group.", lambda one: "broker_group" in one.labels),
+    (
+        "Broker groups",
+        "Exposed by every node that has a replica of the broker group.",
+        lambda one: "broker_group" in one.labels,
+    ),
     ("Nodes", "Exposed by every node.", lambda one: True),
 )
 
@@ -45,11 +56,26 @@ def page() -> str:
     assert mirrored.STATISTICS, "importing the module declares its families"
     parts, left = [_HEAD], sorted(DECLARED, key=lambda one: one.name)
     for title, text, belongs in _SECTIONS:
-        rows = [f"| `{one.name}` | {one.kind} | {_labels(one)} | {one.help} |" for one in left if belongs(one)]
+        rows = [
+            f"| `{one.name}` | {one.kind} | {_labels(one)} | {one.help} |"
+            for one in left
+            if belongs(one)
+        ]
         left = [one for one in left if not belongs(one)]
         if rows:
             parts.append(
-                "\n".join([f"## {title}", "", text, "", "| metric | type | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
+                "\n".join(
+                    [
+                        f"## {title}",
+                        "",
+                        text,
+                        "",
+                        "| metric | type | labels | meaning |",
+                        "|---|---|---|---|",
+                        *rows,
+                    ]
+                )
+                + "\n"
             )
     return "\n".join(parts)
 

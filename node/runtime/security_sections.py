@@ -1,7 +1,9 @@
-"""The configuration sections for access, TLS and quotas: who may reach a node, how, and how much they may do. Values only.
+"""The configuration sections for access, TLS and quotas: who may reach a node, how, and how much
+they may do. Values only.
 
-On an address that other machines can reach, nothing is open to all by default: the operator has to write a fixed sentence, word for word,
-that states the consequence. Files are only named here; the modules that use them read them, and reload them when they change.
+On an address that other machines can reach, nothing is open to all by default: the operator has to
+write a fixed sentence, word for word, that states the consequence. Files are only named here; the
+modules that use them read them, and reload them when they change.
 """
 
 from __future__ import annotations
@@ -39,23 +41,30 @@ class Access(Section):
 
     authentication: Literal["none", "required"] = "none"
     allow_unauthenticated: Literal["anyone who reaches the port may read and write"] | None = None
-    allow_open_http: Literal["anyone who reaches the port may read health and metrics"] | None = None
+    allow_open_http: Literal["anyone who reaches the port may read health and metrics"] | None = (
+        None
+    )
     ignore_namespaces: bool = False
-    """Topics and groups are known by their plain names, whatever namespace a client names. The setting must be the same on all nodes."""
+    """Topics and groups are known by their plain names, whatever namespace a client names. The
+    setting must be the same on all nodes."""
     bootstrap_user: Annotated[str, Field(min_length=1)] | None = None
-    """A cluster without any user gets this administrator. The setting may stay in place afterwards."""
+    """A cluster without any user gets this administrator. The setting may stay in place
+    afterwards."""
     bootstrap_secret_file: Path | None = None
     """The secret of `bootstrap_user`."""
 
     @model_validator(mode="after")
     def _check(self) -> Access:
         if (self.bootstrap_user is None) != (self.bootstrap_secret_file is None):
-            raise ValueError("bootstrap_user and bootstrap_secret_file belong together: set both or neither")
+            raise ValueError(
+                "bootstrap_user and bootstrap_secret_file belong together: set both or neither"
+            )
         return self
 
 
 class Tls(Section):
-    """TLS on the client port. `both`: the node recognises TLS or plaintext by the first bytes of a connection."""
+    """TLS on the client port. `both`: the node recognises TLS or plaintext by the first bytes of a
+    connection."""
 
     mode: Annotated[Literal["off", "both", "required"], BeforeValidator(_off)] = "off"
     certificate_file: Path | None = None
@@ -63,14 +72,17 @@ class Tls(Section):
     client_ca_file: Path | None = None
     """If set, a client that uses TLS must show a certificate signed by this authority."""
     users: dict[str, str] = Field(default_factory=dict)
-    """Maps the common name of a client's certificate to a user, for calls that carry no signature."""
+    """Maps the common name of a client's certificate to a user, for calls that carry no
+    signature."""
 
     @model_validator(mode="after")
     def _check(self) -> Tls:
         if self.mode != "off" and (self.certificate_file is None or self.key_file is None):
             raise ValueError(f"tls.mode {self.mode} needs certificate_file and key_file")
         if self.users and self.client_ca_file is None:
-            raise ValueError("tls.users needs client_ca_file: without it, clients show no certificate")
+            raise ValueError(
+                "tls.users needs client_ca_file: without it, clients show no certificate"
+            )
         return self
 
     @property
@@ -80,7 +92,8 @@ class Tls(Section):
 
 
 class PeerTls(Section):
-    """TLS on the peer port. `required`: mutual TLS, with certificates of one authority that name their nodes, in addition to the secret."""
+    """TLS on the peer port. `required`: mutual TLS, with certificates of one authority that name
+    their nodes, in addition to the secret."""
 
     mode: Annotated[Literal["off", "required"], BeforeValidator(_off)] = "off"
     certificate_file: Path | None = None
@@ -110,8 +123,8 @@ class Quota(Section):
 
 
 class Quotas(Section):
-    """Default quotas of each client, user, topic and group, and overrides by name or pattern (the longest match wins). The connection
-    settings apply to the whole node."""
+    """Default quotas of each client, user, topic and group, and overrides by name or pattern (the
+    longest match wins). The connection settings apply to the whole node."""
 
     client: Quota = Quota()
     user: Quota = Quota()
@@ -123,7 +136,8 @@ class Quotas(Section):
     connections: Annotated[int, Field(ge=0)] = 0
     connections_per_address: Annotated[int, Field(ge=0)] = 0
     new_connections_per_s: Annotated[float, Field(ge=0, le=1e6)] = 0
-    """Further new connections wait for their turn, so that clients that all reconnect at once do not disturb the connected ones."""
+    """Further new connections wait for their turn, so that clients that all reconnect at once do
+    not disturb the connected ones."""
 
     @property
     def limit_connections(self) -> bool:
@@ -133,4 +147,7 @@ class Quotas(Section):
     def limit_calls(self) -> bool:
         """Whether any quota on calls is set, so that calls have to be counted."""
         named = (*self.users.values(), *self.topics.values(), *self.groups.values())
-        return not all(quota.limits_nothing for quota in (self.client, self.user, self.topic, self.group, *named))
+        return not all(
+            quota.limits_nothing
+            for quota in (self.client, self.user, self.topic, self.group, *named)
+        )

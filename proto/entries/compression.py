@@ -1,8 +1,8 @@
-"""Compressed message bodies: SYSFLAG bits, the two formats of native messages (docs/format.md §4.5), and the third one of imported messages
-(§4.8). Nothing else is compressed.
+"""Compressed message bodies: SYSFLAG bits, the two formats of native messages (docs/format.md
+§4.5), and the third one of imported messages (§4.8). Nothing else is compressed.
 
-A received body is never trusted: the size of its decompressed form is bounded, whatever it claims, and anything that is not exactly one
-complete frame of its format is an error.
+A received body is never trusted: the size of its decompressed form is bounded, whatever it claims,
+and anything that is not exactly one complete frame of its format is an error.
 """
 
 from __future__ import annotations
@@ -38,23 +38,30 @@ class Compression(Enum):
 
 
 class Expansion(NamedTuple):
-    """How large a body may become: in bytes, and as a multiple of its stored length (None: any multiple)."""
+    """How large a body may become: in bytes, and as a multiple of its stored length (None: any
+    multiple)."""
 
     limit_bytes: int = DECOMPRESSED_MAX
     ratio: int | None = None
 
     def of(self, stored: int) -> int:
         """The limit of a body of this stored length."""
-        return self.limit_bytes if self.ratio is None else min(self.limit_bytes, self.ratio * stored)
+        return (
+            self.limit_bytes if self.ratio is None else min(self.limit_bytes, self.ratio * stored)
+        )
 
 
 EXPANSION = Expansion()
 _NAMES = {LZ4_FLAG: "lz4", ZSTD_FLAG: "zstd", ZLIB_FLAG: "zlib"}
 _RATIO_MAX = {LZ4_FLAG: 255, ZLIB_FLAG: 1032}
-"""What one byte of such a frame can at most become, by its format: a match of LZ4 grows by 255 with each further byte, one of deflate has
-at most 258 bytes in two bits. A ZSTD frame repeats a byte without such a bound."""
+"""What one byte of such a frame can at most become, by its format: a match of LZ4 grows by 255 with
+each further byte, one of deflate has at most 258 bytes in two bits. A ZSTD frame repeats a byte
+without such a bound."""
 
-FIRST_BYTES = {Compression.LZ4.value: b"\x04\x22\x4d\x18", Compression.ZSTD.value: b"\x28\xb5\x2f\xfd"}
+FIRST_BYTES = {
+    Compression.LZ4.value: b"\x04\x22\x4d\x18",
+    Compression.ZSTD.value: b"\x28\xb5\x2f\xfd",
+}
 """SYSFLAG → the first bytes of such a body."""
 
 
@@ -63,10 +70,15 @@ class BadBody(ValueError):
 
 
 def compressor(kind: Compression) -> Callable[[Buffer], bytes]:
-    """A function that compresses a body into a frame of this kind. For one thread, because its calls share memory."""
+    """A function that compresses a body into a frame of this kind. For one thread, because its
+    calls share memory."""
     if kind is Compression.LZ4:
         return _pack_lz4
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress if kind is Compression.ZSTD else bytes
+    return (
+        zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress
+        if kind is Compression.ZSTD
+        else bytes
+    )
 
 
 def _pack_lz4(body: Buffer) -> bytes:
@@ -85,8 +97,9 @@ def compression_of(sysflag: int) -> str | None:
 
 
 def length_max(body: Buffer, sysflag: int, expansion: Expansion = EXPANSION) -> int:
-    """The length that the body can at most have after `decompress`, without decompressing it: what its frame states, or else what its
-    format allows. The stored length if the frame is refused for what it states: such a body is handed on as it is."""
+    """The length that the body can at most have after `decompress`, without decompressing it: what
+    its frame states, or else what its format allows. The stored length if the frame is refused for
+    what it states: such a body is handed on as it is."""
     stored = len(body)
     limit, kind = expansion.of(stored), sysflag & COMPRESSORS
     if not sysflag & COMPRESSED:
@@ -105,8 +118,8 @@ def length_max(body: Buffer, sysflag: int, expansion: Expansion = EXPANSION) -> 
 
 
 def decompress(body: Buffer, sysflag: int, expansion: Expansion = EXPANSION) -> bytes:
-    """The original body; `body` itself if SYSFLAG says it is not compressed. Raises BadBody; never produces or reserves more bytes than
-    the limit, whatever the frame states."""
+    """The original body; `body` itself if SYSFLAG says it is not compressed. Raises BadBody; never
+    produces or reserves more bytes than the limit, whatever the frame states."""
     if not sysflag & COMPRESSED:
         return bytes(body)
     kind = sysflag & COMPRESSORS
@@ -130,7 +143,11 @@ def _unpack_lz4(body: bytes, limit: int) -> bytes:
     if len(out) > limit:
         raise BadBody(f"the body has more than {limit} bytes when decompressed")
     if not unpacker.eof or unpacker.unused_data:
-        raise BadBody("the body is not a complete LZ4 frame" if not unpacker.eof else "bytes follow the LZ4 frame of the body")
+        raise BadBody(
+            "the body is not a complete LZ4 frame"
+            if not unpacker.eof
+            else "bytes follow the LZ4 frame of the body"
+        )
     return out
 
 
@@ -139,8 +156,11 @@ def _unpack_zstd(body: bytes, limit: int) -> bytes:
         size = zstandard.frame_content_size(body)
         if size > limit:
             raise BadBody(f"the body has {size} bytes when decompressed; the limit is {limit}")
-        # In one call: the output never exceeds the allocation, which is the size in the frame, or else the limit.
-        return zstandard.ZstdDecompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
+        # In one call: the output never exceeds the allocation, which is the size in the frame, or
+        # else the limit.
+        return zstandard.ZstdDecompressor().decompress(
+            body, max_output_size=limit, allow_extra_data=False
+        )
     except zstandard.ZstdError as error:
         raise BadBody(f"the body is not a ZSTD frame of at most {limit} bytes: {error}") from None
 
@@ -154,8 +174,16 @@ def _unpack_zlib(body: bytes, limit: int) -> bytes:
     if len(out) > limit:
         raise BadBody(f"the body has more than {limit} bytes when decompressed")
     if not unpacker.eof or unpacker.unused_data:
-        raise BadBody("the body is not a complete zlib stream" if not unpacker.eof else "bytes follow the zlib stream of the body")
+        raise BadBody(
+            "the body is not a complete zlib stream"
+            if not unpacker.eof
+            else "bytes follow the zlib stream of the body"
+        )
     return out
 
 
-_UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {LZ4_FLAG: _unpack_lz4, ZSTD_FLAG: _unpack_zstd, ZLIB_FLAG: _unpack_zlib}
+_UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {
+    LZ4_FLAG: _unpack_lz4,
+    ZSTD_FLAG: _unpack_zstd,
+    ZLIB_FLAG: _unpack_zlib,
+}

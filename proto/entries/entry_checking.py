@@ -1,7 +1,8 @@
-"""Verification of entries received from a peer or read from a disk: every byte is checked before it is used (docs/format.md §2–§4).
+"""Verification of entries received from a peer or read from a disk: every byte is checked before it
+is used (docs/format.md §2–§4).
 
-Ranges are checked with vector operations; short ranges, and those with an error, entry by entry, so that the first bad entry is named. The
-auditor has its own rules and must never import this module.
+Ranges are checked with vector operations; short ranges, and those with an error, entry by entry, so
+that the first bad entry is named. The auditor has its own rules and must never import this module.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SIZE = struct.Struct(">i")
 
 
 class BadEntry(Carried):
-    """The bytes are not the claimed range. `index` and `offset` are those of the first bad entry; everything before it is valid."""
+    """The bytes are not the claimed range. `index` and `offset` are those of the first bad entry;
+    everything before it is valid."""
 
     def __init__(self, index: int, offset: int, reason: str) -> None:
         super().__init__(f"entry {index} (byte {offset} of the range): {reason}")
@@ -47,7 +49,8 @@ class BadEntry(Carried):
 
 
 def _has_few(data: memoryview) -> bool:
-    """Whether there are at most `FEW_ENTRIES` entries according to their size fields, or a size that cannot be."""
+    """Whether there are at most `FEW_ENTRIES` entries according to their size fields, or a size
+    that cannot be."""
     at, end, unpack = 0, len(data), _SIZE.unpack_from
     for _ in range(FEW_ENTRIES):
         if at + ENTRY_MIN_BYTES > end:
@@ -60,8 +63,8 @@ def _has_few(data: memoryview) -> bool:
 
 
 def _alike(data: memoryview) -> tuple[int, int]:
-    """The number of entries from the first on with its size, according to their size fields, and that size; (0, 0) without a whole
-    entry."""
+    """The number of entries from the first on with its size, according to their size fields, and
+    that size; (0, 0) without a whole entry."""
     if len(data) < ENTRY_MIN_BYTES:
         return 0, 0
     size = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4], "big", signed=True)
@@ -72,7 +75,8 @@ def _alike(data: memoryview) -> tuple[int, int]:
 
 
 def _walk(data: memoryview) -> tuple[I64, bool]:
-    """Offsets of the entries according to their size fields, followed by the end; and whether they fill the data exactly."""
+    """Offsets of the entries according to their size fields, followed by the end; and whether they
+    fill the data exactly."""
     alike, size = _alike(data)
     begin: I64 = np.arange(alike + 1, dtype=np.int64) * size
     rest, whole = _walk_from(data, alike * size)
@@ -96,19 +100,45 @@ def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
 def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
     """Check every byte of received entries, and return them with their columns. Raises BadEntry.
 
-    The entries must be whole, of one term, contiguous from (`first_index`, `pos`) on, and continue the chain `prev_chain`. The data is
-    not copied, so it must not change any more.
+    The entries must be whole, of one term, contiguous from (`first_index`, `pos`) on, and continue
+    the chain `prev_chain`. The data is not copied, so it must not change any more.
     """
     view = memoryview(data)
-    verified = kernels.entries.verify(view, first_index, term, pos, prev_chain, FEW_ENTRIES) if kernels.NATIVE else None
+    verified = (
+        kernels.entries.verify(view, first_index, term, pos, prev_chain, FEW_ENTRIES)
+        if kernels.NATIVE
+        else None
+    )
     if verified is not None:
         if len(verified) == 3:
             chain, few, splits = verified
-            return Range(first_index, first_index + len(splits) - 1, term, pos, view, None, None, prev_chain, chain, few, splits)
+            return Range(
+                first_index,
+                first_index + len(splits) - 1,
+                term,
+                pos,
+                view,
+                None,
+                None,
+                prev_chain,
+                chain,
+                few,
+                splits,
+            )
         chain, stored = verified
         edges = np.frombuffer(stored, np.int64)
         last_index = first_index + len(edges) - 2
-        return Range(first_index, last_index, term, pos, view, edges[:-1], np.diff(edges).astype(np.int32), prev_chain, chain)
+        return Range(
+            first_index,
+            last_index,
+            term,
+            pos,
+            view,
+            edges[:-1],
+            np.diff(edges).astype(np.int32),
+            prev_chain,
+            chain,
+        )
     if _has_few(view):
         return _verify_each(view, first_index, term, pos, prev_chain)
     edges, whole = _walk(view)
@@ -118,7 +148,8 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         return _verify_each(view, first_index, term, pos, prev_chain)
     heads = prefixes(view, starts)
     body_crcs = body_crcs_of(view, starts, sizes)
-    # Each link is checked from the stored word before it: if all hold, that equals computing the whole chain.
+    # Each link is checked from the stored word before it: if all hold, that equals computing the
+    # whole chain.
     said = heads["chain_crc"].tolist()
     chains = crc_column(list(map(crc32c, chained(heads, body_crcs), [prev_chain, *said[:-1]])))
     magics = heads["record_magic"]
@@ -141,19 +172,32 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
     if not good:
         _verify_each(view, first_index, term, pos, prev_chain)
         raise AssertionError("a range was refused in vectors but every entry of it is good")
-    return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1])
+    return Range(
+        first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1]
+    )
 
 
 def _verify_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
-    """The same rules for one entry at a time, in the order in which a reader needs them: for short ranges, and to name the first bad
-    entry."""
+    """The same rules for one entry at a time, in the order in which a reader needs them: for short
+    ranges, and to name the first bad entry."""
     at, index, chain, length = 0, first_index, prev_chain, len(data)
     edges = [0]
     splits: list[tuple[int, int, int, int]] = []
     while at < length:
         if length - at < ENTRY_MIN_BYTES:
             raise BadEntry(index, at, f"only {length - at} bytes are left for it")
-        magic, size, index_is, term_is, pos_is, channel, chain_crc, body_crc, body_size, record_pos = _ENTRY_HEAD.unpack_from(data, at)
+        (
+            magic,
+            size,
+            index_is,
+            term_is,
+            pos_is,
+            channel,
+            chain_crc,
+            body_crc,
+            body_size,
+            record_pos,
+        ) = _ENTRY_HEAD.unpack_from(data, at)
         if magic != ENTRY_MAGIC:
             raise BadEntry(index, at, f"magic is {magic}, not {ENTRY_MAGIC}")
         end = at + size
@@ -173,7 +217,10 @@ def _verify_each(data: memoryview, first_index: int, term: int, pos: int, prev_c
         computed = crc32c(body)
         if body_crc != computed:
             raise BadEntry(index, at, f"body CRC is {body_crc:#010x}, computed {computed:#010x}")
-        chain = crc32c(data[at + BODY_CRC_AT : at + BODY_CRC_AT + 4], crc32c(data[at : at + CHAINED_BYTES], chain))
+        chain = crc32c(
+            data[at + BODY_CRC_AT : at + BODY_CRC_AT + 4],
+            crc32c(data[at : at + CHAINED_BYTES], chain),
+        )
         if chain_crc != chain:
             raise BadEntry(index, at, f"chain CRC is {chain_crc:#010x}, computed {chain:#010x}")
         try:
@@ -187,4 +234,6 @@ def _verify_each(data: memoryview, first_index: int, term: int, pos: int, prev_c
         edges.append(at)
     if at == 0:
         raise BadEntry(index, 0, "there is no entry")
-    return Range(first_index, index - 1, term, pos, data, None, None, prev_chain, chain, edges, splits)
+    return Range(
+        first_index, index - 1, term, pos, data, None, None, prev_chain, chain, edges, splits
+    )

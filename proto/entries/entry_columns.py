@@ -1,7 +1,9 @@
-"""Stored entries as columns for their readers: bodies, places, times, ids, tags and properties (docs/format.md §2, §4).
+"""Stored entries as columns for their readers: bodies, places, times, ids, tags and properties
+(docs/format.md §2, §4).
 
-The entries come from a node, as ranges of a log or gathered from one, and may be of any kind of message. Lengths are checked before
-anything else reads the bytes, and a column is built on access. Nothing here writes.
+The entries come from a node, as ranges of a log or gathered from one, and may be of any kind of
+message. Lengths are checked before anything else reads the bytes, and a column is built on access.
+Nothing here writes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from numpy.typing import NDArray
 
 from ledgermq.proto import kernels
 from ledgermq.proto.carried import Carried
-from ledgermq.proto.entries.compression import COMPRESSED, EXPANSION, BadBody, Expansion, compression_of, decompress, length_max
+from ledgermq.proto.entries.compression import (
+    COMPRESSED,
+    EXPANSION,
+    BadBody,
+    Expansion,
+    compression_of,
+    decompress,
+    length_max,
+)
 from ledgermq.proto.entries.layout import (
     BODY_AT,
     ENTRY_MAGIC,
@@ -32,7 +42,16 @@ from ledgermq.proto.entries.layout import (
     tails,
     windows,
 )
-from ledgermq.proto.entries.properties import KEYS, MESSAGE_ID, TAG, UNDECODED, Fields, decode, parse, value_of
+from ledgermq.proto.entries.properties import (
+    KEYS,
+    MESSAGE_ID,
+    TAG,
+    UNDECODED,
+    Fields,
+    decode,
+    parse,
+    value_of,
+)
 from ledgermq.proto.types import I32, I64
 
 _SIZE = np.dtype("<u4")
@@ -41,7 +60,8 @@ _USUAL_ID = np.dtype("V34")
 
 
 class BadEntries(Carried):
-    """The bytes are not whole entries, or not the stored ones. `position` is that of the first bad entry, −1 for all."""
+    """The bytes are not whole entries, or not the stored ones. `position` is that of the first bad
+    entry, −1 for all."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason if position < 0 else f"entry {position}: {reason}")
@@ -50,9 +70,12 @@ class BadEntries(Carried):
 
 
 class EntryColumns:
-    """Stored entries, one row each. Created by `read_entries`, which has checked them. Bodies are decompressed within `expansion`."""
+    """Stored entries, one row each. Created by `read_entries`, which has checked them. Bodies are
+    decompressed within `expansion`."""
 
-    def __init__(self, data: memoryview, starts: I64, sizes: I32, expansion: Expansion = EXPANSION) -> None:
+    def __init__(
+        self, data: memoryview, starts: I64, sizes: I32, expansion: Expansion = EXPANSION
+    ) -> None:
         self.data = data
         self.starts = starts
         self.sizes = sizes
@@ -135,7 +158,9 @@ class EntryColumns:
         return distinct_topics(self.data, self._tails.topic_at, self._tails.topic_length)
 
     def _pieces(self, begins: I64, lengths: I64) -> list[memoryview]:
-        return list(map(self.data.__getitem__, map(slice, begins.tolist(), (begins + lengths).tolist())))
+        return list(
+            map(self.data.__getitem__, map(slice, begins.tolist(), (begins + lengths).tolist()))
+        )
 
     @cached_property
     def _compressed(self) -> list[int]:
@@ -147,28 +172,35 @@ class EntryColumns:
 
     @cached_property
     def _decompressed(self) -> dict[int, bytes]:
-        """Row → the original body of a compressed message, where it can be decompressed. Kept, because bodies and marks need it."""
+        """Row → the original body of a compressed message, where it can be decompressed. Kept,
+        because bodies and marks need it."""
         found: dict[int, bytes] = {}
         for row in self._compressed:
             try:
-                found[row] = decompress(self._stored_body(row), int(self.sysflags[row]), self.expansion)
+                found[row] = decompress(
+                    self._stored_body(row), int(self.sysflags[row]), self.expansion
+                )
             except BadBody:
                 continue
         return found
 
     @cached_property
     def undecoded(self) -> dict[int, str]:
-        """Row → the compression of a body that is handed out as it is stored: it is not what its header says, or becomes too large."""
+        """Row → the compression of a body that is handed out as it is stored: it is not what its
+        header says, or becomes too large."""
         left = [row for row in self._compressed if row not in self._decompressed]
         return {row: compression_of(int(self.sysflags[row])) or "" for row in left}
 
     def fitting(self, body_bytes: int) -> int:
-        """How many messages, counted from the first, have bodies that take at most `body_bytes` together; at least one."""
+        """How many messages, counted from the first, have bodies that take at most `body_bytes`
+        together; at least one."""
         lengths = self.body_lengths
         if self._compressed:
             lengths = lengths.copy()
             for row in self._compressed:
-                lengths[row] = length_max(self._stored_body(row), int(self.sysflags[row]), self.expansion)
+                lengths[row] = length_max(
+                    self._stored_body(row), int(self.sysflags[row]), self.expansion
+                )
         return max(1, int(np.searchsorted(np.cumsum(lengths), body_bytes, side="right")))
 
     def bodies(self) -> list[bytes]:
@@ -184,13 +216,16 @@ class EntryColumns:
         return out
 
     def joined_bodies(self) -> tuple[bytes, I64]:
-        """The concatenated bodies, and the start of each plus the end of the last: a binary column of Arrow."""
+        """The concatenated bodies, and the start of each plus the end of the last: a binary column
+        of Arrow."""
         if self._compressed:
             bodies = self.bodies()
             return b"".join(bodies), _edges(np.fromiter(map(len, bodies), np.int64, len(bodies)))
         lengths = self.body_lengths
         if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
-            joined = windows(self.data, np.dtype(f"V{int(lengths[0])}"))[self.body_offsets].tobytes()
+            joined = windows(self.data, np.dtype(f"V{int(lengths[0])}"))[
+                self.body_offsets
+            ].tobytes()
         else:
             joined = b"".join(self._pieces(self.body_offsets, lengths))
         return joined, _edges(lengths)
@@ -210,7 +245,10 @@ class EntryColumns:
             ids: bytes = windows(self.data, _USUAL_ID)[at].tobytes()
             if 2 not in ids:
                 text = ids.decode("latin-1")
-                return [text[i : i + _USUAL_ID.itemsize] for i in range(0, len(text), _USUAL_ID.itemsize)]
+                return [
+                    text[i : i + _USUAL_ID.itemsize]
+                    for i in range(0, len(text), _USUAL_ID.itemsize)
+                ]
         return self.values(MESSAGE_ID)
 
     def tags(self) -> list[str | None]:
@@ -219,7 +257,9 @@ class EntryColumns:
     def keys(self) -> list[tuple[str, ...]]:
         """The keys of each message."""
         joined = self.values(KEYS)
-        return [() if text is None else tuple(self.fields(row).keys) for row, text in enumerate(joined)]
+        return [
+            () if text is None else tuple(self.fields(row).keys) for row, text in enumerate(joined)
+        ]
 
     def values(self, name: str) -> list[str | None]:
         """The value of each message under a stored property name."""
@@ -230,7 +270,8 @@ class EntryColumns:
         return parse(self.property_strings[row])
 
     def fields(self, row: int) -> Fields:
-        """One message's properties in the client's form, with the mark of a body that is handed out as it is stored."""
+        """One message's properties in the client's form, with the mark of a body that is handed out
+        as it is stored."""
         fields = decode(self.property_strings[row])
         left = self.undecoded.get(row) if self._compressed else None
         return fields if left is None else replace(fields, user={**fields.user, UNDECODED: left})
@@ -243,18 +284,25 @@ def _edges(lengths: I64) -> I64:
 
 
 def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> EntryColumns:
-    """Read entries as a node sends them: the length of each (u32 little-endian), and all entries concatenated. Not copied.
+    """Read entries as a node sends them: the length of each (u32 little-endian), and all entries
+    concatenated. Not copied.
 
-    Raises BadEntries for bytes that are not whole entries and, with `verify`, for a record with a wrong body CRC (docs/format.md §3).
+    Raises BadEntries for bytes that are not whole entries and, with `verify`, for a record with a
+    wrong body CRC (docs/format.md §3).
     """
     read = kernels.entries.read_entries(entries, sizes, verify) if kernels.NATIVE else None
     if read is not None:
         return _columns_of(memoryview(entries).cast("B"), read)
     if len(sizes) % _SIZE.itemsize:
-        raise BadEntries(-1, f"sizes have {len(sizes)} bytes; they hold one unsigned 32-bit number for each entry")
+        raise BadEntries(
+            -1,
+            f"sizes have {len(sizes)} bytes; they hold one unsigned 32-bit number for each entry",
+        )
     lengths: I64 = np.frombuffer(sizes, _SIZE).astype(np.int64)
     if int(lengths.sum()) != len(entries):
-        raise BadEntries(-1, f"the sizes add up to {int(lengths.sum())} bytes; the entries have {len(entries)}")
+        raise BadEntries(
+            -1, f"the sizes add up to {int(lengths.sum())} bytes; the entries have {len(entries)}"
+        )
     _refuse(lengths < ENTRY_MIN_BYTES, "it is shorter than an entry can be")
     data = memoryview(entries).cast("B")
     starts = np.cumsum(lengths) - lengths
@@ -268,7 +316,10 @@ def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> Entr
     _refuse(~columns._tails.ok, "its lengths do not add up")
     if verify:
         crcs = for_each(crc32c, data, starts + HEADER_BYTES, starts + lengths)
-        _refuse(heads["body_crc"].astype(np.int64) != np.array(crcs, np.int64), "its body CRC is not that of its bytes")
+        _refuse(
+            heads["body_crc"].astype(np.int64) != np.array(crcs, np.int64),
+            "its body CRC is not that of its bytes",
+        )
     return columns
 
 
@@ -279,7 +330,9 @@ def _columns_of(data: memoryview, read: tuple[bytes, ...]) -> EntryColumns:
     columns = EntryColumns(data, starts, sizes)
     columns.queues, columns.queue_offsets, columns.sysflags = queues, queue_offsets, sysflags
     columns.body_lengths, topic_at, topic_length, properties_at, properties_length = lengths
-    columns._tails = Tails(topic_at, topic_length, properties_at, properties_length, np.ones(len(sizes), np.bool_))
+    columns._tails = Tails(
+        topic_at, topic_length, properties_at, properties_length, np.ones(len(sizes), np.bool_)
+    )
     return columns
 
 

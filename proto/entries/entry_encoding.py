@@ -1,8 +1,10 @@
-"""Encoding of messages as entries: whole batches of records with empty headers (docs/format.md §2, §4).
+"""Encoding of messages as entries: whole batches of records with empty headers (docs/format.md §2,
+§4).
 
-Bytes are joined once. Few entries are encoded one by one; of many, fields with a fixed place are written with vector operations.
-`entry_sealing.py` adds the server's fields when an entry gets its place in the log. No file, no clock, no decision about what belongs in
-the log. The auditor must never import this module, because it is the independent second implementation.
+Bytes are joined once. Few entries are encoded one by one; of many, fields with a fixed place are
+written with vector operations. `entry_sealing.py` adds the server's fields when an entry gets its
+place in the log. No file, no clock, no decision about what belongs in the log. The auditor must
+never import this module, because it is the independent second implementation.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ from ledgermq.proto.types import I32, I64, Draft, UnsealedBatch
 
 _I2 = np.dtype(">i2")
 _PREFIX = struct.Struct(">32xi12xiiI24xiq28xqi")
-"""The first 136 bytes of an unsealed entry: channel; total size, record magic, CRC-32 of the body; sysflag, born time; origin, body
-length. Everything else is zero."""
+"""The first 136 bytes of an unsealed entry: channel; total size, record magic, CRC-32 of the body;
+sysflag, born time; origin, body length. Everything else is zero."""
 assert _PREFIX.size == BODY_AT
 _HALF_WORD = struct.Struct(">H")
 
@@ -55,7 +57,14 @@ def host_bytes(address: str, port: int) -> bytes:
 def entry_bytes(stored_topic: str, body_bytes: int, properties_bytes: int) -> int:
     """The length of a message's entry."""
     topic = len(stored_topic.encode())
-    return HEADER_BYTES + RECORD_FIXED_BYTES + (topic > V1_TOPIC_MAX) + topic + body_bytes + properties_bytes
+    return (
+        HEADER_BYTES
+        + RECORD_FIXED_BYTES
+        + (topic > V1_TOPIC_MAX)
+        + topic
+        + body_bytes
+        + properties_bytes
+    )
 
 
 class _Template:
@@ -88,12 +97,15 @@ def _template_of(stored_topic: str) -> _Template:
 
 
 def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
-    """Messages of any topics, in order, as one unsealed batch. A membership record's channel is the only byte of a header that is set."""
+    """Messages of any topics, in order, as one unsealed batch. A membership record's channel is the
+    only byte of a header that is set."""
     n = len(drafts)
     if n <= FEW_ENTRIES:
         return _encode_each(drafts)
     numbers: dict[str, int] = {}
-    topic_of = np.fromiter([numbers.setdefault(d.stored_topic, len(numbers)) for d in drafts], np.int32, n)
+    topic_of = np.fromiter(
+        [numbers.setdefault(d.stored_topic, len(numbers)) for d in drafts], np.int32, n
+    )
     templates = [_template_of(d.stored_topic) for d in drafts]
     batch = _assemble(
         heads=[template.head for template in templates],
@@ -127,11 +139,23 @@ def _encode_each(drafts: Sequence[Draft]) -> UnsealedBatch:
         topic, body, properties = d.stored_topic, d.body, d.properties
         template = _templates.get(topic) or _template_of(topic)
         if len(properties) > PROPERTIES_MAX:
-            raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
+            raise fail(
+                Code.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"message properties take more than {PROPERTIES_MAX} bytes",
+            )
         size = BODY_AT + len(body) + len(template.middle) + len(properties)
         crc = crc32(body) & 0x7FFFFFFF
         parts += (
-            _PREFIX.pack(d.channel, size - HEADER_BYTES, template.magic, crc, d.sysflag, d.born_ms, d.origin, len(body)),
+            _PREFIX.pack(
+                d.channel,
+                size - HEADER_BYTES,
+                template.magic,
+                crc,
+                d.sysflag,
+                d.born_ms,
+                d.origin,
+                len(body),
+            ),
             body,
             template.topic,
             _HALF_WORD.pack(len(properties)),
@@ -156,8 +180,8 @@ def encode_messages(
 ) -> UnsealedBatch:
     """Encode messages of one topic from columns.
 
-    The caller gives either `properties` (encoded), or any of `message_ids`, `tags` and `keys` (one per message; an empty value is not
-    stored).
+    The caller gives either `properties` (encoded), or any of `message_ids`, `tags` and `keys` (one
+    per message; an empty value is not stored).
     """
     n = len(bodies)
     if properties is None:
@@ -176,7 +200,8 @@ def encode_messages(
 
 
 def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
-    """`name 0x01 value 0x02` for each value, with one encoding call for all; None if some value needs more than that."""
+    """`name 0x01 value 0x02` for each value, with one encoding call for all; None if some value
+    needs more than that."""
     between = f"\x02\0{name}\x01"
     data = f"{name}\x01{between.join(values)}\x02".encode()
     n = len(values)
@@ -185,7 +210,9 @@ def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
     return None if b"\x01\x02" in data or b" " in data else data.split(b"\0")
 
 
-def _column_properties(n: int, ids: Sequence[str] | None, tags: Sequence[str] | None, keys: Sequence[str] | None) -> Sequence[bytes]:
+def _column_properties(
+    n: int, ids: Sequence[str] | None, tags: Sequence[str] | None, keys: Sequence[str] | None
+) -> Sequence[bytes]:
     if n == 0:
         return []
     columns: list[Sequence[bytes] | None] = []
@@ -194,20 +221,29 @@ def _column_properties(n: int, ids: Sequence[str] | None, tags: Sequence[str] | 
     if tags is not None:
         distinct = list(dict.fromkeys(tags))
         encoded = _column("TAGS", distinct)
-        columns.append(encoded and list(map(dict(zip(distinct, encoded, strict=True)).__getitem__, tags)))
+        columns.append(
+            encoded and list(map(dict(zip(distinct, encoded, strict=True)).__getitem__, tags))
+        )
     if keys is not None:
         columns.append(_column("KEYS", keys))
     joined: Sequence[bytes] | None = None
     for column in columns:
         if column is None:
-            return _row_properties(ids or repeat(None, n), tags or repeat(None, n), keys or repeat(None, n))
+            return _row_properties(
+                ids or repeat(None, n), tags or repeat(None, n), keys or repeat(None, n)
+            )
         joined = column if joined is None else list(map(add, joined, column))
     return [b""] * n if joined is None else joined
 
 
-def _row_properties(ids: Iterable[str | None], tags: Iterable[str | None], keys: Iterable[str | None]) -> list[bytes]:
+def _row_properties(
+    ids: Iterable[str | None], tags: Iterable[str | None], keys: Iterable[str | None]
+) -> list[bytes]:
     rows = zip(ids, tags, keys, strict=True)
-    return [encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ())) for i, t, k in rows]
+    return [
+        encode_properties(Fields(message_id=i or None, tag=t, keys=(k,) if k else ()))
+        for i, t, k in rows
+    ]
 
 
 def _assemble(
@@ -231,8 +267,13 @@ def _assemble(
     body_lengths = np.fromiter(map(len, bodies), np.int64, n)
     property_lengths = np.fromiter(map(len, properties), np.int64, n)
     if n and int(property_lengths.max()) > PROPERTIES_MAX:
-        raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
-    middle_lengths = np.array([len(_template_of(topic).middle) for topic in topics], np.int64)[topic_of]
+        raise fail(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"message properties take more than {PROPERTIES_MAX} bytes",
+        )
+    middle_lengths = np.array([len(_template_of(topic).middle) for topic in topics], np.int64)[
+        topic_of
+    ]
     sizes = BODY_AT + body_lengths + middle_lengths + property_lengths
     ends = np.cumsum(sizes)
     starts = ends - sizes

@@ -1,7 +1,9 @@
-"""Sealing of entries: index, term, position and the server's fields, then both CRCs (docs/format.md §2, §3).
+"""Sealing of entries: index, term, position and the server's fields, then both CRCs (docs/format.md
+§2, §3).
 
-Few entries are sealed one by one, many with vector operations, whose functions for the bytes covered by the two CRCs the verification uses
-as well. The auditor has its own and must never import this module.
+Few entries are sealed one by one, many with vector operations, whose functions for the bytes
+covered by the two CRCs the verification uses as well. The auditor has its own and must never import
+this module.
 """
 
 from __future__ import annotations
@@ -54,19 +56,30 @@ def seal(
     store_host: bytes | NDArray[np.void],
     prev_chain: int,
 ) -> int:
-    """Give every entry its place: fill the header and the server's fields in `batch.data`, then both CRCs. Returns the last chain CRC.
+    """Give every entry its place: fill the header and the server's fields in `batch.data`, then
+    both CRCs. Returns the last chain CRC.
 
-    `pos` is either the position of the first entry, which the others follow without gaps, or the position of each. Store time and store
-    host are one value for all, or one each. Sealing again (after a lost proposal) is allowed: every field is overwritten.
+    `pos` is either the position of the first entry, which the others follow without gaps, or the
+    position of each. Store time and store host are one value for all, or one each. Sealing again
+    (after a lost proposal) is allowed: every field is overwritten.
     """
     n = len(batch)
-    if n <= FEW_ENTRIES and isinstance(pos, int) and isinstance(store_ms, int) and isinstance(store_host, bytes):
-        return _seal_each(batch, first_index, term, pos, queue_offsets.tolist(), store_ms, store_host, prev_chain)
+    if (
+        n <= FEW_ENTRIES
+        and isinstance(pos, int)
+        and isinstance(store_ms, int)
+        and isinstance(store_host, bytes)
+    ):
+        return _seal_each(
+            batch, first_index, term, pos, queue_offsets.tolist(), store_ms, store_host, prev_chain
+        )
     data, starts = batch.data, batch.starts
     positions = pos + starts if isinstance(pos, int) else pos
     if kernels.NATIVE and isinstance(store_ms, int) and isinstance(store_host, bytes):
         rows = starts, batch.sizes, batch.queues, queue_offsets, positions
-        sealed = kernels.entries.seal(data, *rows, store_ms, store_host, first_index, term, prev_chain)
+        sealed = kernels.entries.seal(
+            data, *rows, store_ms, store_host, first_index, term, prev_chain
+        )
         assert sealed is not None, "the entries of the batch do not lie in its data"
         return sealed
     heads = prefixes(data, starts)
@@ -100,7 +113,14 @@ _QUEUE_AT, _OFFSETS_AT = 60, 68
 
 
 def _seal_each(
-    batch: UnsealedBatch, index: int, term: int, pos: int, queue_offsets: list[int], store_ms: int, store_host: bytes, prev_chain: int
+    batch: UnsealedBatch,
+    index: int,
+    term: int,
+    pos: int,
+    queue_offsets: list[int],
+    store_ms: int,
+    store_host: bytes,
+    prev_chain: int,
 ) -> int:
     """The same, entry by entry."""
     data, edges, chain = batch.data, batch.edges, prev_chain
@@ -112,7 +132,8 @@ def _seal_each(
         _OFFSETS.pack_into(data, at + _OFFSETS_AT, queue_offset, pos + at + HEADER_BYTES)
         _STORED.pack_into(data, at + STORE_MS_AT, store_ms, store_host)
         body_crc = crc32c(view[at + HEADER_BYTES : end])
-        # The chain covers the head and then the body CRC, which therefore stands where the chain CRC belongs for a moment.
+        # The chain covers the head and then the body CRC, which therefore stands where the chain
+        # CRC belongs for a moment.
         _CRC.pack_into(data, at + CRC_WORDS_AT, body_crc)
         chain = crc32c(view[at : at + CHAINED_BYTES + 4], chain)
         _CRCS_AND_SIZE.pack_into(data, at + CRC_WORDS_AT, chain, body_crc, size - HEADER_BYTES)
@@ -122,7 +143,8 @@ def _seal_each(
 
 
 def crc_column(crcs: list[int]) -> NDArray[np.uint32]:
-    """CRCs as a column; faster than an array built from a list, whose type NumPy must determine first."""
+    """CRCs as a column; faster than an array built from a list, whose type NumPy must determine
+    first."""
     return np.fromiter(crcs, np.uint32, len(crcs))
 
 
@@ -146,14 +168,35 @@ def chain_crc_at(data: Buffer, start: int) -> int:
     return chain
 
 
-def make_range(batch: UnsealedBatch, low: int, high: int, *, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
-    """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry `low`."""
+def make_range(
+    batch: UnsealedBatch,
+    low: int,
+    high: int,
+    *,
+    first_index: int,
+    term: int,
+    pos: int,
+    prev_chain: int,
+) -> Range:
+    """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry
+    `low`."""
     if len(batch) <= FEW_ENTRIES:
         begin = batch.edges[low]
         edges = [edge - begin for edge in batch.edges[low : high + 1]]
         data = memoryview(batch.data)[begin : begin + edges[-1]].toreadonly()
         last_chain = chain_crc_at(data, edges[-2])
-        return Range(first_index, first_index + high - low - 1, term, pos, data, None, None, prev_chain, last_chain, edges)
+        return Range(
+            first_index,
+            first_index + high - low - 1,
+            term,
+            pos,
+            data,
+            None,
+            None,
+            prev_chain,
+            last_chain,
+            edges,
+        )
     begin = int(batch.starts[low])
     end = int(batch.starts[high - 1]) + int(batch.sizes[high - 1])
     return Range(

@@ -1,9 +1,11 @@
-"""The keys of many entries at once, as in RocketMQ's key index (docs/format.md §14): which names, in which order, with which hash.
+"""The keys of many entries at once, as in RocketMQ's key index (docs/format.md §14): which names,
+in which order, with which hash.
 
-A message has one key for its `UNIQ_KEY`, then one for every nonempty space-separated word of `KEYS`. Control topics have none. Of native
-messages, whose ids are consecutive, only the first one of a frame and of every 1,024 sequence numbers has a key for its id, namely that of
-its stretch; the others are counted from there (storage/keys/lookup.py). Everything is a pure function of the bytes, independent of how they
-are split into ranges: the files of two replicas are equal.
+A message has one key for its `UNIQ_KEY`, then one for every nonempty space-separated word of
+`KEYS`. Control topics have none. Of native messages, whose ids are consecutive, only the first one
+of a frame and of every 1,024 sequence numbers has a key for its id, namely that of its stretch; the
+others are counted from there (storage/keys/lookup.py). Everything is a pure function of the bytes,
+independent of how they are split into ranges: the files of two replicas are equal.
 """
 
 from __future__ import annotations
@@ -47,14 +49,16 @@ _MIN_VALUE = -(1 << 31)
 _KEYLESS = sorted(CONTROL_TOPICS)
 
 _WIDTHS = (8, 16, 34, 64, 128)
-"""Keys are hashed with vector operations in these classes of length (34 is that of the usual message id); longer ones one by one. All are
-shorter than the bytes that always precede a key in its entry, so a window that ends with the key begins inside the data."""
+"""Keys are hashed with vector operations in these classes of length (34 is that of the usual
+message id); longer ones one by one. All are shorter than the bytes that always precede a key in its
+entry, so a window that ends with the key begins inside the data."""
 _POWERS = np.array([pow(31, n, 1 << 32) for n in range(_WIDTHS[-1] + 1)], np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """One row per key, in log order. `entry_of` is the row of its message in the range; `hashes` are as the index stores them."""
+    """One row per key, in log order. `entry_of` is the row of its message in the range; `hashes`
+    are as the index stores them."""
 
     entry_of: I64
     hashes: I32
@@ -66,22 +70,33 @@ class KeyColumns:
 
 
 def key_hash(stored_topic: str, key: str) -> int:
-    """The hash under which a key is stored: the absolute value of Java's hash, and 0 for the one whose absolute value overflows."""
+    """The hash under which a key is stored: the absolute value of Java's hash, and 0 for the one
+    whose absolute value overflows."""
     signed = hash_once(f"{stored_topic}#{key}")
     return 0 if signed == _MIN_VALUE else abs(signed)
 
 
 def pieces(key: str) -> list[str]:
-    """The parts of a key that are in the index: the key itself, or for a key with spaces its words."""
+    """The parts of a key that are in the index: the key itself, or for a key with spaces its
+    words."""
     return [piece for piece in key.split(" ") if piece]
 
 
 def key_columns(entries: Entries) -> KeyColumns:
     """The keys of entries whose bytes this process wrote or verified."""
-    found = kernels.entries.key_columns(entries.data, entries.starts, entries.sizes, _KEYLESS) if kernels.NATIVE else None
+    found = (
+        kernels.entries.key_columns(entries.data, entries.starts, entries.sizes, _KEYLESS)
+        if kernels.NATIVE
+        else None
+    )
     if found is not None:
         i64, array = np.int64, np.frombuffer
-        return KeyColumns(array(found[0], i64), array(found[1], np.int32), array(found[2], i64), array(found[3], i64))
+        return KeyColumns(
+            array(found[0], i64),
+            array(found[1], np.int32),
+            array(found[2], i64),
+            array(found[3], i64),
+        )
     heads = prefixes(entries.data, entries.starts)
     rows = _keyed(entries, heads)
     if len(rows) <= _FEW:
@@ -100,7 +115,8 @@ def key_columns(entries: Entries) -> KeyColumns:
 
 
 def _keyed(entries: Entries, heads: NDArray[Any]) -> I64:
-    """The entries that may have keys: all except native messages in the middle of a stretch that have only their id."""
+    """The entries that may have keys: all except native messages in the middle of a stretch that
+    have only their id."""
     flags = heads["flag"].astype(np.int32)
     if not flags.any():
         return np.arange(len(flags))
@@ -111,12 +127,15 @@ def _keyed(entries: Entries, heads: NDArray[Any]) -> I64:
     keyed = np.ones(len(flags), np.bool_)
     keyed[inner[~ends_in_zeros]] = False
     zeros = np.flatnonzero(ends_in_zeros)
-    keyed[inner[zeros]] = np.isin(np.frombuffer(entries.data, np.uint8)[ends[zeros] - 3], _FIRST_OF_STRETCH)
+    keyed[inner[zeros]] = np.isin(
+        np.frombuffer(entries.data, np.uint8)[ends[zeros] - 3], _FIRST_OF_STRETCH
+    )
     return np.flatnonzero(keyed)
 
 
 def _id_key(name: bytes, flag: int) -> str | None:
-    """The text under which an id is in the index; None if it is not, because another id of its frame is."""
+    """The text under which an id is in the index; None if it is not, because another id of its
+    frame is."""
     text = name.decode()
     if not flag or read_native_id(text) is None:
         return text
@@ -128,7 +147,9 @@ def _few(entries: Entries, rows: I64) -> tuple[I64, U32]:
     """Message by message, because vector operations are slower for few messages."""
     places: list[int] = []
     hashes: list[int] = []
-    for place, start, size in zip(rows.tolist(), entries.starts[rows].tolist(), entries.sizes[rows].tolist(), strict=True):
+    for place, start, size in zip(
+        rows.tolist(), entries.starts[rows].tolist(), entries.sizes[rows].tolist(), strict=True
+    ):
         record = entries.data[start + HEADER_BYTES : start + size]
         _, topic_at, topic_end, properties_at = split_record(record)
         topic = str(record[topic_at:topic_end], "utf-8")
@@ -136,8 +157,17 @@ def _few(entries: Entries, rows: I64) -> tuple[I64, U32]:
             continue
         flag = int.from_bytes(record[FLAG_AT : FLAG_AT + 4], "big")
         fields = bytes(record[properties_at:]).split(b"\x02")
-        ids = [_id_key(field[len(_ID_FIELD) :], flag) for field in fields if field.startswith(_ID_FIELD)]
-        keys = [piece for field in fields if field.startswith(_KEYS_FIELD) for piece in field[len(_KEYS_FIELD) :].split(b" ")]
+        ids = [
+            _id_key(field[len(_ID_FIELD) :], flag)
+            for field in fields
+            if field.startswith(_ID_FIELD)
+        ]
+        keys = [
+            piece
+            for field in fields
+            if field.startswith(_KEYS_FIELD)
+            for piece in field[len(_KEYS_FIELD) :].split(b" ")
+        ]
         for name in [*ids, *[key.decode() for key in keys]]:
             if name:
                 places.append(place)
@@ -150,23 +180,33 @@ def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
     found = tails(data, entry_starts, sizes, heads)
     topics, topic_of = distinct_topics(data, found.topic_at, found.topic_length)
     raw = np.frombuffer(data, np.uint8)
-    entry_of, begins, ends = _fields(raw, found.properties_at, found.properties_at + found.properties_length)
+    entry_of, begins, ends = _fields(
+        raw, found.properties_at, found.properties_at + found.properties_length
+    )
     if any(topic in CONTROL_TOPICS for topic in topics):
         keyless = np.array([topic in CONTROL_TOPICS for topic in topics])
         wanted = ~keyless[topic_of[entry_of]]
         entry_of, begins, ends = entry_of[wanted], begins[wanted], ends[wanted]
     ids = _named(data, raw, begins, ends, _U8, _ID_WORD)
     keys = _named(data, raw, begins, ends, _U4, _KEYS_WORD)
-    key_of, key_begins, key_ends = _split(raw, entry_of[keys], begins[keys] + len(_KEYS_FIELD), ends[keys])
+    key_of, key_begins, key_ends = _split(
+        raw, entry_of[keys], begins[keys] + len(_KEYS_FIELD), ends[keys]
+    )
     flags = heads["flag"].astype(np.int32)[entry_of[ids]]
     native, ids = ids[flags != 0], ids[flags == 0]
     stretches = []
     for owner, begin, end, flag in zip(
-        entry_of[native].tolist(), begins[native].tolist(), ends[native].tolist(), flags[flags != 0].tolist(), strict=True
+        entry_of[native].tolist(),
+        begins[native].tolist(),
+        ends[native].tolist(),
+        flags[flags != 0].tolist(),
+        strict=True,
     ):
         name = _id_key(bytes(data[begin + len(_ID_FIELD) : end]), flag)
         if name:
-            stretches.append((owner, hash_once(f"{topics[int(topic_of[owner])]}#{name}") & 0xFFFFFFFF))
+            stretches.append(
+                (owner, hash_once(f"{topics[int(topic_of[owner])]}#{name}") & 0xFFFFFFFF)
+            )
     entry_of = np.concatenate((entry_of[ids], key_of))
     begins = np.concatenate((begins[ids] + len(_ID_FIELD), key_begins))
     ends = np.concatenate((ends[ids], key_ends))
@@ -176,13 +216,17 @@ def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
     hashes = _hashes(data, topics, topic_of[entry_of], begins, ends)
     if stretches:
         table = np.array(stretches, np.int64)
-        entry_of, hashes = np.concatenate((table[:, 0], entry_of)), np.concatenate((table[:, 1].astype(np.uint32), hashes))
+        entry_of, hashes = (
+            np.concatenate((table[:, 0], entry_of)),
+            np.concatenate((table[:, 1].astype(np.uint32), hashes)),
+        )
     order = np.argsort(entry_of, kind="stable")
     return entry_of[order], hashes[order]
 
 
 def _fields(raw: NDArray[np.uint8], begins: I64, ends: I64) -> tuple[I64, I64, I64]:
-    """Entry, begin and end (without the final 0x02) of every property. A last property without an end counts."""
+    """Entry, begin and end (without the final 0x02) of every property. A last property without an
+    end counts."""
     marks = np.flatnonzero(raw == _END)
     owners = np.searchsorted(begins, marks, side="right") - 1
     inside = (owners >= 0) & (marks < ends[owners])
@@ -200,11 +244,15 @@ def _fields(raw: NDArray[np.uint8], begins: I64, ends: I64) -> tuple[I64, I64, I
     return owners, starts, marks
 
 
-def _named(data: memoryview, raw: NDArray[np.uint8], begins: I64, ends: I64, word: np.dtype[Any], name: Any) -> I64:
+def _named(
+    data: memoryview, raw: NDArray[np.uint8], begins: I64, ends: I64, word: np.dtype[Any], name: Any
+) -> I64:
     """Which properties have this name: it fills one word, and the separator follows."""
     long: I64 = np.flatnonzero(ends - begins > word.itemsize)
     at = begins[long]
-    named: NDArray[np.bool_] = np.logical_and(windows(data, word)[at] == name, raw[at + word.itemsize] == _NAME_END)
+    named: NDArray[np.bool_] = np.logical_and(
+        windows(data, word)[at] == name, raw[at + word.itemsize] == _NAME_END
+    )
     return long[named]
 
 
@@ -219,12 +267,19 @@ def _split(raw: NDArray[np.uint8], owners: I64, begins: I64, ends: I64) -> tuple
     # Values do not overlap, so begins and ends stay pairs when each is sorted by itself.
     all_begins = np.concatenate((begins, spaces + 1))
     order = np.argsort(all_begins, kind="stable")
-    return np.concatenate((owners, owners[value_of]))[order], all_begins[order], np.sort(np.concatenate((ends, spaces)))
+    return (
+        np.concatenate((owners, owners[value_of]))[order],
+        all_begins[order],
+        np.sort(np.concatenate((ends, spaces))),
+    )
 
 
-def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I64, ends: I64) -> U32:
-    """Java's hash of `topic#key`. The hash of a concatenation is the hash of the first part, times 31 for each character of the second,
-    plus the hash of the second: so the topic is hashed once."""
+def _hashes(
+    data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I64, ends: I64
+) -> U32:
+    """Java's hash of `topic#key`. The hash of a concatenation is the hash of the first part, times
+    31 for each character of the second, plus the hash of the second: so the topic is hashed
+    once."""
     lengths = ends - begins
     out = np.zeros(len(begins), np.uint32)
     plain = np.zeros(len(begins), np.bool_)
@@ -234,7 +289,11 @@ def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I6
         shorter = width
         if not len(rows):
             continue
-        letters = windows(data, np.dtype(f"V{width}"))[ends[rows] - width].view(np.uint8).reshape(-1, width)
+        letters = (
+            windows(data, np.dtype(f"V{width}"))[ends[rows] - width]
+            .view(np.uint8)
+            .reshape(-1, width)
+        )
         missing = width - lengths[rows]
         if missing.any():
             letters *= np.arange(width) >= missing[:, None]

@@ -1,8 +1,9 @@
 """The position of every field of an entry, and reading columns from many entries at once.
 
-Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather used with them, Java's string hash, and the columns that
-a dispatcher needs. All functions are pure. `entry_encoding.py` and `entry_sealing.py` write entries, and `entry_checking.py` verifies them;
-the auditor has its own copy of all this and never imports it.
+Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather used with them,
+Java's string hash, and the columns that a dispatcher needs. All functions are pure.
+`entry_encoding.py` and `entry_sealing.py` write entries, and `entry_checking.py` verifies them; the
+auditor has its own copy of all this and never imports it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ RECORD_V1 = 0xDAA320A7 - (1 << 32)
 RECORD_V2 = 0xDAA320AB - (1 << 32)
 V1_TOPIC_MAX = 127
 FLAG_AT = 16
-"""Offset in the record of FLAG: for a native message 1 + its position in its frame (format §4.5), otherwise 0."""
+"""Offset in the record of FLAG: for a native message 1 + its position in its frame (format §4.5),
+otherwise 0."""
 SYSFLAG_AT = 36
 ORIGIN_AT = 76
 """Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
@@ -79,7 +81,9 @@ RECORD_HEAD = np.dtype(
 )
 # The first 136 bytes of an entry: everything with a fixed offset.
 PREFIX = np.dtype(HEADER.descr + RECORD_HEAD.descr)
-INDEX_UNIT = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
+INDEX_UNIT = np.dtype(
+    [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
 QUEUE_UNIT = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert HEADER.itemsize == HEADER_BYTES and PREFIX.itemsize == BODY_AT
 assert INDEX_UNIT.itemsize == 32 and QUEUE_UNIT.itemsize == 20
@@ -88,9 +92,10 @@ ENTRY_HEAD = struct.Struct(">iiqqq")
 """Magic, size, index, term and position: the part of a header that the channel follows."""
 
 FEW_ENTRIES = 64
-"""Up to this many entries are handled one by one and described by lists, because array operations have a fixed cost. A commit of one entry
-takes 45 µs of processor time this way on the leader and 35 on a follower, with arrays 205 and 120. Of 64 entries it takes 407 and 333 µs,
-with arrays 520 and 417; both ways cost the same at about 100 (`bench/alone/commit_stages.py`)."""
+"""Up to this many entries are handled one by one and described by lists, because array operations
+have a fixed cost. A commit of one entry takes 45 µs of processor time this way on the leader and 35
+on a follower, with arrays 205 and 120. Of 64 entries it takes 407 and 333 µs, with arrays 520 and
+417; both ways cost the same at about 100 (`bench/alone/commit_stages.py`)."""
 
 Buffer = bytes | bytearray | memoryview
 U32 = NDArray[np.uint32]
@@ -98,8 +103,8 @@ _PREFIX_BYTES = np.dtype(f"V{BODY_AT}")
 
 
 def hash_once(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer. For texts that are rarely repeated, such as
-    ids."""
+    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer. For texts
+    that are rarely repeated, such as ids."""
     h = 0
     if text.isascii():
         for unit in text.encode():
@@ -116,7 +121,8 @@ java_hash = lru_cache(maxsize=4096)(hash_once)
 
 
 def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A view of `data` with one overlapping item of `dtype` at every byte; index it with offsets to gather or scatter unaligned fields."""
+    """A view of `data` with one overlapping item of `dtype` at every byte; index it with offsets to
+    gather or scatter unaligned fields."""
     return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
 
 
@@ -124,14 +130,17 @@ _COPIED_BYTES_MAX = 4096
 
 
 def for_each(function: Callable[[Buffer], int], data: Buffer, begins: I64, ends: I64) -> list[int]:
-    """The results of a function on each piece of `data`. Pieces of equal length become objects in a single call, because many small copies
-    are cheaper than as many views."""
+    """The results of a function on each piece of `data`. Pieces of equal length become objects in a
+    single call, because many small copies are cheaper than as many views."""
     lengths = ends - begins
     same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
     if 0 < same <= _COPIED_BYTES_MAX:
         return list(map(function, windows(data, np.dtype(f"V{same}"))[begins].tolist()))
     pieces = data if isinstance(data, bytes) else memoryview(data)
-    return [function(pieces[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return [
+        function(pieces[begin:end])
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def prefixes(data: Buffer, starts: I64) -> NDArray[Any]:
@@ -149,7 +158,8 @@ _I1, _I2, _U1 = np.dtype("i1"), np.dtype(">i2"), np.dtype("u1")
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """The positions of topic and properties of entries in the data; `ok` is False if the lengths do not add up to the record."""
+    """The positions of topic and properties of entries in the data; `ok` is False if the lengths do
+    not add up to the record."""
 
     topic_at: I64
     topic_length: I64
@@ -159,7 +169,8 @@ class Tails:
 
 
 def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
-    """Follow the three length fields of each record. Never reads outside an entry, whatever the lengths are."""
+    """Follow the three length fields of each record. Never reads outside an entry, whatever the
+    lengths are."""
     ends = starts + sizes
     body_length = heads["body_length"].astype(np.int64)
     v2 = heads["record_magic"] == RECORD_V2
@@ -184,8 +195,8 @@ _LENGTH_4, _LENGTH_2, _LENGTH_1 = struct.Struct(">i"), struct.Struct(">h"), stru
 
 
 def split_record(record: Buffer) -> tuple[int, int, int, int]:
-    """End of the body, begin and end of the topic, begin of the properties. Raises ValueError if magic or lengths are not those of a
-    record."""
+    """End of the body, begin and end of the topic, begin of the properties. Raises ValueError if
+    magic or lengths are not those of a record."""
     total_size, magic = _TOTAL_AND_MAGIC.unpack_from(record)
     if magic not in (RECORD_V1, RECORD_V2):
         raise ValueError(f"record magic is {magic & 0xFFFFFFFF:#010x}")
@@ -208,17 +219,19 @@ def split_record(record: Buffer) -> tuple[int, int, int, int]:
 
 
 Row = tuple[str, int, int, int, int, int, int, int]
-"""One message for the dispatcher: stored topic, queue, queue offset, tags code, physical offset, size, origin, flag, as in `Columns`."""
+"""One message for the dispatcher: stored topic, queue, queue offset, tags code, physical offset,
+size, origin, flag, as in `Columns`."""
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Columns:
-    """The columns of a range that the dispatcher needs. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are
-    TOTALSIZEs; `origins` are 0 for entries that were not made from another (format §4.3), `flags` are 0 for all but native messages. The
-    tags code of a message on the timer topic is its fire time.
+    """The columns of a range that the dispatcher needs. `topic_of` indexes into `topics`, the
+    distinct stored topics; `sizes` are TOTALSIZEs; `origins` are 0 for entries that were not made
+    from another (format §4.3), `flags` are 0 for all but native messages. The tags code of a
+    message on the timer topic is its fire time.
 
-    Few entries are described by `rows` instead, from which the arrays are made when one of them is first read; `rows` is None for columns
-    made from arrays. Any thread may read them.
+    Few entries are described by `rows` instead, from which the arrays are made when one of them is
+    first read; `rows` is None for columns made from arrays. Any thread may read them.
     """
 
     topics: tuple[str, ...]
@@ -272,13 +285,28 @@ class Columns:
             if name not in _COLUMNS:
                 raise AttributeError(f"Columns has no attribute {name!r}")
             numbers = {topic: number for number, topic in enumerate(self.topics)}
-            table = np.array([(numbers[topic], *numeric) for topic, *numeric in self.rows], np.int64).reshape(-1, len(_COLUMNS)).T.copy()
+            table = (
+                np.array([(numbers[topic], *numeric) for topic, *numeric in self.rows], np.int64)
+                .reshape(-1, len(_COLUMNS))
+                .T.copy()
+            )
             for column, values in zip(_COLUMNS, table, strict=True):
-                setattr(self, column, values.astype(np.int32) if column in _SHORT_COLUMNS else values)
+                setattr(
+                    self, column, values.astype(np.int32) if column in _SHORT_COLUMNS else values
+                )
             return getattr(self, name)
 
 
-_COLUMNS = ("topic_of", "queues", "queue_offsets", "tags_codes", "physical_offsets", "sizes", "origins", "flags")
+_COLUMNS = (
+    "topic_of",
+    "queues",
+    "queue_offsets",
+    "tags_codes",
+    "physical_offsets",
+    "sizes",
+    "origins",
+    "flags",
+)
 _SHORT_COLUMNS = frozenset({"topic_of", "queues", "sizes", "flags"})
 
 
@@ -297,7 +325,9 @@ def record_columns(entries: Range) -> Columns:
     codes = tags_codes(data, found)
     if TIMER_TOPIC in topics:
         timers = np.flatnonzero(topic_of == topics.index(TIMER_TOPIC))
-        codes[timers] = _fire_times(data, found.properties_at[timers] + found.properties_length[timers])
+        codes[timers] = _fire_times(
+            data, found.properties_at[timers] + found.properties_length[timers]
+        )
     return Columns(
         topics=topics,
         topic_of=topic_of,
@@ -311,7 +341,9 @@ def record_columns(entries: Range) -> Columns:
     )
 
 
-def _columns_of(read: tuple[tuple[str, ...], bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]) -> Columns:
+def _columns_of(
+    read: tuple[tuple[str, ...], bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes],
+) -> Columns:
     """What the kernel read, as arrays."""
     topics, topic_of, queues, queue_offsets, codes, physical_offsets, sizes, origins, flags = read
     i32, i64, array = np.int32, np.int64, np.frombuffer
@@ -340,7 +372,9 @@ def _rows(entries: Range) -> list[Row]:
     for place, end in enumerate(edges[1:]):
         queue, flag, queue_offset, physical, origin = _NUMBERS.unpack_from(data, at)
         record = data[at + HEADER_BYTES : end]
-        _, topic_at, topic_end, properties_at = split_record(record) if splits is None else splits[place]
+        _, topic_at, topic_end, properties_at = (
+            split_record(record) if splits is None else splits[place]
+        )
         topic = str(record[topic_at:topic_end], "utf-8")
         properties = bytes(record[properties_at:])
         code = 0
@@ -348,17 +382,23 @@ def _rows(entries: Range) -> list[Row]:
             code = fire_time(properties)
         elif _TAG_FIELD in properties:
             code = tags_code(properties)
-        rows.append((topic, queue, queue_offset, code, physical, end - at - HEADER_BYTES, origin, flag))
+        rows.append(
+            (topic, queue, queue_offset, code, physical, end - at - HEADER_BYTES, origin, flag)
+        )
         at = end
     return rows
 
 
 _ROUNDS = 8
-"""This many distinct values are compared with vector operations; the rest is looked up one by one."""
+"""This many distinct values are compared with vector operations; the rest is looked up one by
+one."""
 
 
-def distinct_topics(data: memoryview, topic_at: I64, topic_length: I64) -> tuple[tuple[str, ...], I32]:
-    """Distinct topics: take the first entry without a topic, compare all others with it, and repeat."""
+def distinct_topics(
+    data: memoryview, topic_at: I64, topic_length: I64
+) -> tuple[tuple[str, ...], I32]:
+    """Distinct topics: take the first entry without a topic, compare all others with it, and
+    repeat."""
     topics: dict[bytes, int] = {}
     topic_of = np.full(len(topic_at), -1, np.int32)
     rest = np.arange(len(topic_of))
@@ -369,7 +409,9 @@ def distinct_topics(data: memoryview, topic_at: I64, topic_length: I64) -> tuple
         topic = bytes(data[at : at + length])
         same = topic_length[rest] == length
         if length:
-            same[same] = windows(data, np.dtype(f"V{length}"))[topic_at[rest[same]]] == np.void(topic)
+            same[same] = windows(data, np.dtype(f"V{length}"))[topic_at[rest[same]]] == np.void(
+                topic
+            )
         topic_of[rest[same]] = topics.setdefault(topic, len(topics))
         rest = rest[~same]
     for i in rest.tolist():
@@ -389,20 +431,29 @@ _ENDS = np.dtype("V6")
 _WORDS = np.dtype(f"V{_TAG_WINDOW}")
 _TAG_FIELD_AFTER_ID = np.void(b"\x02" + _TAG_FIELD)
 _TAG_PLACES = np.arange(_TAG_WINDOW)
-# Java's hash of the first n of 16 characters is the sum over all 16, with zeros for the rest, divided by 31 for each missing one: 31 is odd
-# and therefore has an inverse modulo 2**32.
-_TAG_POWERS = np.array([pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in range(_TAG_WINDOW)], np.uint32)
-_TAG_INVERSES = np.array([pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32)
+# Java's hash of the first n of 16 characters is the sum over all 16, with zeros for the rest,
+# divided by 31 for each missing one: 31 is odd and therefore has an inverse modulo 2**32.
+_TAG_POWERS = np.array(
+    [pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in range(_TAG_WINDOW)], np.uint32
+)
+_TAG_INVERSES = np.array(
+    [pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32
+)
 
 
 def tags_codes(data: memoryview, found: Tails) -> I64:
-    """Hash of each TAGS value. Fast for the form of nearly all records: a 34-character id, then a tag of at most 15 bytes."""
+    """Hash of each TAGS value. Fast for the form of nearly all records: a 34-character id, then a
+    tag of at most 15 bytes."""
     n = len(found.properties_at)
     codes = np.zeros(n, np.int64)
     room = len(data) - _USUAL_TAG_AT - len(_TAG_FIELD) - _TAG_WINDOW
-    usual = (found.properties_length > _USUAL_TAG_AT + len(_TAG_FIELD)) & (found.properties_at <= room)
+    usual = (found.properties_length > _USUAL_TAG_AT + len(_TAG_FIELD)) & (
+        found.properties_at <= room
+    )
     # 0x02 always ends a property, so these six bytes can only be the start of the tag's property.
-    usual[usual] = windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
+    usual[usual] = (
+        windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
+    )
     where = np.flatnonzero(usual)
     if len(where):
         words = windows(data, _WORDS)[found.properties_at[where] + _USUAL_TAG_AT + len(_TAG_FIELD)]
@@ -411,8 +462,11 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
         length = end.argmax(axis=1)
         raw *= length[:, None] > _TAG_PLACES
         hashes = np.einsum("ij,j->i", raw, _TAG_POWERS, dtype=np.uint32) * _TAG_INVERSES[length]
-        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is not a tag of this form either.
-        plain = (length > 0) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
+        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is
+        # not a tag of this form either.
+        plain = (length > 0) & (
+            length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD)
+        )
         if raw.max() >= 0x80:
             plain &= raw.max(axis=1) < 0x80
         if plain.all():
@@ -421,7 +475,9 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
             codes[where[plain]] = hashes.view(np.int32)[plain]
             usual[where[~plain]] = False
     rest = np.flatnonzero(~usual & (found.properties_length > 0))
-    others = rest[~_only_ids(data, found.properties_at[rest], found.properties_length[rest])].tolist()
+    others = rest[
+        ~_only_ids(data, found.properties_at[rest], found.properties_length[rest])
+    ].tolist()
     if others and _TAG_FIELD not in bytes(data):
         # Messages without a tag need not be checked one by one.
         return codes
@@ -435,8 +491,11 @@ def _only_ids(data: memoryview, at: I64, length: I64) -> NDArray[np.bool_]:
     """Which of these property strings are only the usual id: every native message without a tag."""
     only: NDArray[np.bool_] = length == _USUAL_TAG_AT
     raw = windows(data, _ONLY_ID)[at[only]].view(np.uint8).reshape(-1, _USUAL_TAG_AT)
-    # At most one property, because none ends before the last byte; and its name shows that it is not a tag.
-    only[only] = (raw[:, : len(_ID_FIELD)] == _ID_BYTES).all(axis=1) & (raw[:, len(_ID_FIELD) : -1] != 2).all(axis=1)
+    # At most one property, because none ends before the last byte; and its name shows that it is
+    # not a tag.
+    only[only] = (raw[:, : len(_ID_FIELD)] == _ID_BYTES).all(axis=1) & (
+        raw[:, len(_ID_FIELD) : -1] != 2
+    ).all(axis=1)
     return only
 
 
@@ -457,8 +516,13 @@ def fire_time(properties: bytes) -> int:
 
 
 def _fire_times(data: memoryview, ends: I64) -> I64:
-    """For records whose property strings end there. Each normally has its 13 digits; others are read one by one."""
-    tails = windows(data, _FIRE_TAIL)[ends - _FIRE_TAIL.itemsize].view(np.uint8).reshape(-1, _FIRE_TAIL.itemsize)
+    """For records whose property strings end there. Each normally has its 13 digits; others are
+    read one by one."""
+    tails = (
+        windows(data, _FIRE_TAIL)[ends - _FIRE_TAIL.itemsize]
+        .view(np.uint8)
+        .reshape(-1, _FIRE_TAIL.itemsize)
+    )
     digits = tails[:, :-1].astype(np.int64) - ord("0")
     plain = (digits >= 0).all(axis=1) & (digits <= 9).all(axis=1) & (tails[:, -1] == 2)
     longest = _FIRE_DIGITS + 1 + len(_FIRE_FIELD)

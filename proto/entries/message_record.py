@@ -36,10 +36,30 @@ def _host_text(packed: bytes) -> str:
 
 
 def decode_record(record: Buffer) -> Record:
-    """The fields of a record. Raises ValueError for invalid bytes; CRCs were checked when the entry was received."""
+    """The fields of a record. Raises ValueError for invalid bytes; CRCs were checked when the entry
+    was received."""
     if len(record) < RECORD_FIXED_BYTES:
-        raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
+        raise ValueError(
+            f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}"
+        )
     body_end, topic_at, topic_end, properties_at = split_record(record)
-    _, _, _, queue, _, queue_offset, physical, sysflag, born_ms, _, store_ms, host, _, _, _ = _RECORD.unpack_from(record)
-    topic, body, properties = bytes(record[topic_at:topic_end]).decode(), bytes(record[88:body_end]), bytes(record[properties_at:])
-    return Record(topic, queue, queue_offset, physical, born_ms, store_ms, _host_text(host), body, properties, sysflag)
+    _, _, _, queue, _, queue_offset, physical, sysflag, born_ms, _, store_ms, host, _, _, _ = (
+        _RECORD.unpack_from(record)
+    )
+    topic, body, properties = (
+        bytes(record[topic_at:topic_end]).decode(),
+        bytes(record[88:body_end]),
+        bytes(record[properties_at:]),
+    )
+    return Record(
+        topic,
+        queue,
+        queue_offset,
+        physical,
+        born_ms,
+        store_ms,
+        _host_text(host),
+        body,
+        properties,
+        sysflag,
+    )

@@ -1,7 +1,9 @@
-"""The ids of native messages (docs/format.md §4.5), and how the code that applies the log recognises them.
+"""The ids of native messages (docs/format.md §4.5), and how the code that applies the log
+recognises them.
 
-An id contains producer, epoch and sequence number, so the record itself identifies the message of its producer. FLAG marks native records
-and the start of frames; an id alone proves nothing, because any client may choose one of this form. Pure functions of bytes.
+An id contains producer, epoch and sequence number, so the record itself identifies the message of
+its producer. FLAG marks native records and the start of frames; an id alone proves nothing, because
+any client may choose one of this form. Pure functions of bytes.
 """
 
 from __future__ import annotations
@@ -51,9 +53,13 @@ def native_id(log_tag: int, producer_id: int, epoch: int, sequence: int) -> str:
     return f"{MAGIC_ID:02X}{log_tag:08X}{producer_id:08X}{epoch:04X}{sequence:012X}"
 
 
-def native_ids(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.void]:
+def native_ids(
+    log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int
+) -> NDArray[np.void]:
     """The ids of `count` consecutive messages, one item of 34 bytes each."""
-    digits = np.frombuffer(bytearray(native_id(log_tag, producer_id, epoch, first_sequence).encode() * count), np.uint8)
+    digits = np.frombuffer(
+        bytearray(native_id(log_tag, producer_id, epoch, first_sequence).encode() * count), np.uint8
+    )
     rows = digits.reshape(count, NATIVE_ID_BYTES)
     put_sequences(rows, first_sequence)
     return rows.view(_ID).reshape(count)
@@ -65,17 +71,25 @@ def put_sequences(rows: NDArray[np.uint8], first_sequence: int) -> None:
     differing = (first_sequence ^ (first_sequence + count - 1)).bit_length()
     width = (differing + 7) // 8
     if width:
-        numbers = np.arange(first_sequence, first_sequence + count, dtype=">u8").view(np.uint8).reshape(count, 8)
-        rows[:, -2 * width :] = _HEX_OF_BYTE[numbers[:, -width:]].view(np.uint8).reshape(count, 2 * width)
+        numbers = (
+            np.arange(first_sequence, first_sequence + count, dtype=">u8")
+            .view(np.uint8)
+            .reshape(count, 8)
+        )
+        rows[:, -2 * width :] = (
+            _HEX_OF_BYTE[numbers[:, -width:]].view(np.uint8).reshape(count, 2 * width)
+        )
 
 
 def stretch_id(text: str) -> str:
-    """The id under which the key index has the message with this id: that of the first of its 1,024 sequence numbers."""
+    """The id under which the key index has the message with this id: that of the first of its 1,024
+    sequence numbers."""
     return f"{text[:-3]}{int(text[-3:], 16) & ~(STRETCH - 1):03X}"
 
 
 def read_native_id(text: str | bytes) -> NativeId | None:
-    """The content of an id; None if it is not of this form. An id of this form is native only in a record with a FLAG."""
+    """The content of an id; None if it is not of this form. An id of this form is native only in a
+    record with a FLAG."""
     if len(text) != NATIVE_ID_BYTES:
         return None
     try:
@@ -86,15 +100,20 @@ def read_native_id(text: str | bytes) -> NativeId | None:
     if raw[0] != MAGIC_ID or len(raw) != NATIVE_ID_BYTES // 2 or raw.hex().upper() != digits:
         return None
     number = int.from_bytes
-    return NativeId(number(raw[1:5], "big"), number(raw[5:9], "big"), number(raw[9:11], "big"), number(raw[11:], "big"))
+    return NativeId(
+        number(raw[1:5], "big"),
+        number(raw[5:9], "big"),
+        number(raw[9:11], "big"),
+        number(raw[11:], "big"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive entries of one frame.
 
-    `at` is the row of the first one in the range, `position` its position in its frame as sent by the producer: 0 unless the range begins
-    inside the frame.
+    `at` is the row of the first one in the range, `position` its position in its frame as sent by
+    the producer: 0 unless the range begins inside the frame.
     """
 
     at: int
@@ -107,17 +126,22 @@ class Run:
 
 
 def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[Run]:
-    """The frames, or parts of frames, in a range whose bytes this process wrote or verified, in log order. Other messages are in none.
-    `flags` are the FLAGs, if the caller has them already.
+    """The frames, or parts of frames, in a range whose bytes this process wrote or verified, in log
+    order. Other messages are in none. `flags` are the FLAGs, if the caller has them already.
 
-    Decodes one id per run, and a second one to verify it. Raises ValueError if a record claims to be native but its id does not agree,
-    which is impossible for frames that passed `read_frame`.
+    Decodes one id per run, and a second one to verify it. Raises ValueError if a record claims to
+    be native but its id does not agree, which is impossible for frames that passed `read_frame`.
     """
     if flags is None:
-        flags = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT].astype(np.int32)
-    # A run ends where the next entry does not continue the frame: a frame is appended as a whole, and its first entry has FLAG 1.
+        flags = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT].astype(
+            np.int32
+        )
+    # A run ends where the next entry does not continue the frame: a frame is appended as a whole,
+    # and its first entry has FLAG 1.
     if isinstance(flags, list):
-        begins = [at for at in range(1, len(flags)) if flags[at] != flags[at - 1] + 1 or flags[at] == 1]
+        begins = [
+            at for at in range(1, len(flags)) if flags[at] != flags[at - 1] + 1 or flags[at] == 1
+        ]
     elif flags.any():
         begins = (np.flatnonzero((flags[1:] != flags[:-1] + 1) | (flags[1:] == 1)) + 1).tolist()
     else:
@@ -130,24 +154,32 @@ def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[R
             continue
         first, last = _id_at(entries, at), _id_at(entries, end - 1)
         if last != first._replace(sequence=first.sequence + end - at - 1):
-            raise ValueError(f"entries {at} to {end - 1} of the range are no messages of one frame: their ids are {first} and {last}")
+            raise ValueError(
+                f"entries {at} to {end - 1} of the range are no messages of one frame: their ids"
+                f" are {first} and {last}"
+            )
         runs.append(Run(at, end - at, *first, position))
     return runs
 
 
 def content_digest(entries: Sealed, first_row: int, count: int, before: int) -> int:
-    """Continue the digest of a producer's messages, 64 bits, by `count` of its native messages. `before`: the digest of those before; 0 if
-    there are none.
+    """Continue the digest of a producer's messages, 64 bits, by `count` of its native messages.
+    `before`: the digest of those before; 0 if there are none.
 
-    It covers the stored body and the properties behind the id, each with its length: what the producer's program wrote, not when or where
-    it was stored. Both halves are CRCs of all these bytes in a row, CRC32C above and CRC-32 below, so the digest does not depend on where
-    frames and ranges were cut.
+    It covers the stored body and the properties behind the id, each with its length: what the
+    producer's program wrote, not when or where it was stored. Both halves are CRCs of all these
+    bytes in a row, CRC32C above and CRC-32 below, so the digest does not depend on where frames and
+    ranges were cut.
     """
     parts: list[memoryview] = []
     for row in range(first_row, first_row + count):
         entry, body_end, properties_at = _parts_of(entries, row)
         # Both lengths stand directly before what they are of.
-        parts += (entry[BODY_AT - 4 : body_end], entry[properties_at - 2 : properties_at], entry[properties_at + ID_PROPERTY_BYTES :])
+        parts += (
+            entry[BODY_AT - 4 : body_end],
+            entry[properties_at - 2 : properties_at],
+            entry[properties_at + ID_PROPERTY_BYTES :],
+        )
     content = b"".join(parts)
     return int(crc32c(content, before >> 32)) << 32 | crc32(content, before & 0xFFFFFFFF)
 
@@ -165,7 +197,13 @@ def _parts_of(entries: Sealed, row: int) -> tuple[memoryview, int, int]:
 def _id_at(entries: Sealed, row: int) -> NativeId:
     entry, _, properties_at = _parts_of(entries, row)
     field = bytes(entry[properties_at : properties_at + ID_PROPERTY_BYTES])
-    found = read_native_id(field[len(ID_FIELD) : -1]) if field[: len(ID_FIELD)] == ID_FIELD and field[-1:] == b"\x02" else None
+    found = (
+        read_native_id(field[len(ID_FIELD) : -1])
+        if field[: len(ID_FIELD)] == ID_FIELD and field[-1:] == b"\x02"
+        else None
+    )
     if found is None:
-        raise ValueError(f"entry {row} of the range has the FLAG of a native message and no native id")
+        raise ValueError(
+            f"entry {row} of the range has the FLAG of a native message and no native id"
+        )
     return found

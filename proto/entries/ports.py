@@ -1,4 +1,5 @@
-"""The ports of the entries' room: consecutive entries as their readers see them, a `Range` without its history."""
+"""The ports of the entries' room: consecutive entries as their readers see them, a `Range` without
+its history."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The property string of a message record (docs/format.md §4.1): its bytes, and the mapping of the client's fields to it and back.
+"""The property string of a message record (docs/format.md §4.1): its bytes, and the mapping of the
+client's fields to it and back.
 
-Pure functions. Names and values never contain the two separators: `encode` refuses them, whatever the caller checked before, because a
-separator in a value would forge a property. Protobuf messages are only read and filled here, never kept.
+Pure functions. Names and values never contain the two separators: `encode` refuses them, whatever
+the caller checked before, because a separator in a value would forge a property. Protobuf messages
+are only read and filled here, never kept.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ TRANSACTION_ID = "__transactionId__"
 """Only in delivered messages: RocketMQ stores the message id under this name too."""
 TRACE_CONTEXT = "TRACE_CONTEXT"
 TRACEPARENT = "traceparent"
-"""The user property in which OpenTelemetry's instrumentations put the trace context of a message."""
+"""The user property in which OpenTelemetry's instrumentations put the trace context of a
+message."""
 BORN_HOST = "__BORNHOST"
 ENCODING = "__LMQ.ENC"
 PRIORITY = "PRIORITY"
@@ -33,11 +36,14 @@ REAL_TOPIC = "REAL_TOPIC"
 """On a waiting topic: the stored topic of the message."""
 REAL_QUEUE = "REAL_QID"
 DELIVER_MS = "TIMER_DELIVER_MS"
-"""On a delayed message, before and after its delivery: the delivery time requested by its producer, in milliseconds since 1970."""
+"""On a delayed message, before and after its delivery: the delivery time requested by its producer,
+in milliseconds since 1970."""
 FIRE_MS = "TIMER_OUT_MS"
-"""On the timer topic, behind all other properties: the time at which the message leaves its slot (format §4.4)."""
+"""On the timer topic, behind all other properties: the time at which the message leaves its slot
+(format §4.4)."""
 TIMER_FIRST = "__LMQ.TIMER"
-"""On a message that was stored on the timer topic again: the fire time and queue offset of its first place."""
+"""On a message that was stored on the timer topic again: the fire time and queue offset of its
+first place."""
 INCARNATION = "__LMQ.INC"
 """On the timer topic: the incarnation of the message's real topic when it was stored."""
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
@@ -48,15 +54,29 @@ ORIGIN = "__LMQ.ORIGIN"
 TRANSACTION = "TRAN_MSG"
 """`true` on a half message and on the message that it becomes."""
 RECOVERY = "__LMQ.RECOVERY"
-"""On a half message: the delay in milliseconds before the first check, if the producer requested one."""
+"""On a half message: the delay in milliseconds before the first check, if the producer requested
+one."""
 LITE_TOPIC = "__LITE_TOPIC"
 OWN_PREFIX = "__LMQ."
 UNDECODED = "__LMQ.UNDECODED"
-"""Never stored. The user property by which readers learn that a body is handed out compressed, with the name of the compression: it is not
-what its record says, or becomes larger than allowed."""
+"""Never stored. The user property by which readers learn that a body is handed out compressed, with
+the name of the compression: it is not what its record says, or becomes larger than allowed."""
 ESCAPE = "__LMQ.U."
 
-_OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTEXT, BORN_HOST, ENCODING, PRIORITY, DELIVER_MS})
+_OURS = frozenset(
+    {
+        MESSAGE_ID,
+        TAG,
+        KEYS,
+        EXACT_KEYS,
+        MESSAGE_GROUP,
+        TRACE_CONTEXT,
+        BORN_HOST,
+        ENCODING,
+        PRIORITY,
+        DELIVER_MS,
+    }
+)
 _ESCAPED = _OURS | RESERVED_KEYS
 _GZIP = "GZIP"
 MS_DIGITS_MAX = 15
@@ -81,11 +101,13 @@ class Fields:
     deliver_ms: int | None = None
     lite_topic: str | None = None
     dead_letter_of: tuple[str, str] | None = None
-    """On a dead letter: stored topic and id of the original message. Not encoded, because no client sends it."""
+    """On a dead letter: stored topic and id of the original message. Not encoded, because no client
+    sends it."""
 
 
 def stored_key(key: str) -> str:
-    """The stored name of a user property; `TAGS` means the tag, which cannot be the name of a user property."""
+    """The stored name of a user property; `TAGS` means the tag, which cannot be the name of a user
+    property."""
     return key if key == TAG else stored_user_name(key)
 
 
@@ -99,12 +121,23 @@ def _join(pairs: list[str]) -> bytes:
     if not pairs:
         return b""
     count = len(pairs) // 2
-    text = "\x02".join([f"{name}\x01{value}" for name, value in zip(pairs[::2], pairs[1::2], strict=True)]) + "\x02"
+    text = (
+        "\x02".join(
+            [f"{name}\x01{value}" for name, value in zip(pairs[::2], pairs[1::2], strict=True)]
+        )
+        + "\x02"
+    )
     if text.count("\x01") != count or text.count("\x02") != count:
-        raise fail(Code.BAD_REQUEST, "a message property contains the control character U+0001 or U+0002; remove it")
+        raise fail(
+            Code.BAD_REQUEST,
+            "a message property contains the control character U+0001 or U+0002; remove it",
+        )
     data = text.encode()
     if len(data) > PROPERTIES_MAX:
-        raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message properties take {len(data)} bytes; the limit is {PROPERTIES_MAX}")
+        raise fail(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message properties take {len(data)} bytes; the limit is {PROPERTIES_MAX}",
+        )
     return data
 
 
@@ -117,7 +150,8 @@ def key_values(keys: Sequence[str]) -> tuple[str, str | None]:
 
 
 def encode(fields: Fields) -> bytes:
-    """The property string for `fields`. An empty tag or message group counts as not sent (contract §2.5)."""
+    """The property string for `fields`. An empty tag or message group counts as not sent (contract
+    §2.5)."""
     pairs: list[str] = []
     if fields.message_id is not None:
         pairs += (MESSAGE_ID, fields.message_id)
@@ -171,13 +205,15 @@ def encode_message(message: pb.Message) -> bytes:
 
 
 def deliver_ms_of(message: pb.Message) -> int:
-    """The delivery time requested by a client, rounded up so that no message is early; 0 without one."""
+    """The delivery time requested by a client, rounded up so that no message is early; 0 without
+    one."""
     at = message.system_properties.delivery_timestamp
     return max(0, at.seconds * 1000 - -at.nanos // 1_000_000)
 
 
 def priority_of(message: pb.Message) -> int:
-    """The priority of a message, −1 if it has none: the client's field, or for clients without that field a user property of that name."""
+    """The priority of a message, −1 if it has none: the client's field, or for clients without that
+    field a user property of that name."""
     if message.system_properties.HasField("priority"):
         return message.system_properties.priority
     number = _number(message.user_properties.get(PRIORITY, ""))
@@ -192,7 +228,8 @@ def _number(text: str) -> int | None:
 
 
 def parse(data: bytes | memoryview) -> dict[str, str]:
-    """Name → value as stored, in order. A piece without a name separator is skipped, as in RocketMQ; a final 0x02 may be missing."""
+    """Name → value as stored, in order. A piece without a name separator is skipped, as in
+    RocketMQ; a final 0x02 may be missing."""
     out: dict[str, str] = {}
     for piece in bytes(data).decode().split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -202,7 +239,8 @@ def parse(data: bytes | memoryview) -> dict[str, str]:
 
 
 def value_of(data: bytes, name: str) -> str | None:
-    """The value stored under one name, without parsing the others; only for names that no user property can have."""
+    """The value stored under one name, without parsing the others; only for names that no user
+    property can have."""
     field = f"\x02{name}\x01".encode()
     at = 0 if data.startswith(field[1:]) else data.find(field) + 1
     if not at and not data.startswith(field[1:]):
@@ -216,14 +254,20 @@ _ID_FIRST = f"{MESSAGE_ID}\x01".encode()
 
 
 def message_id_of(data: bytes) -> str | None:
-    """The message id in a property string: the first property as written by `encode`, otherwise wherever it is."""
+    """The message id in a property string: the first property as written by `encode`, otherwise
+    wherever it is."""
     if data.startswith(_ID_FIRST):
-        return data[len(_ID_FIRST) : data.index(b"\x02")].decode() if b"\x02" in data else parse(data)[MESSAGE_ID]
+        return (
+            data[len(_ID_FIRST) : data.index(b"\x02")].decode()
+            if b"\x02" in data
+            else parse(data)[MESSAGE_ID]
+        )
     return parse(data).get(MESSAGE_ID)
 
 
 def edited(data: bytes | memoryview, put: Mapping[str, str], drop: Collection[str] = ()) -> bytes:
-    """The property string with these stored names set, behind all others, and some removed; everything else keeps its place."""
+    """The property string with these stored names set, behind all others, and some removed;
+    everything else keeps its place."""
     pairs: list[str] = []
     for name, value in parse(data).items():
         if name not in put and name not in drop:
@@ -237,21 +281,41 @@ def decode(data: bytes | memoryview) -> Fields:
     """The inverse of `encode`."""
     stored = parse(data)
     take = stored.pop
-    message_id, tag, joined, exact = take(MESSAGE_ID, None), take(TAG, None), take(KEYS, None), take(EXACT_KEYS, None)
+    message_id, tag, joined, exact = (
+        take(MESSAGE_ID, None),
+        take(TAG, None),
+        take(KEYS, None),
+        take(EXACT_KEYS, None),
+    )
     keys: Sequence[str] = ()
     if exact is not None:
         keys = tuple(json.loads(exact))
     elif joined is not None:
         keys = tuple(joined.split(" "))
-    group, trace, born, encoding = take(MESSAGE_GROUP, None), take(TRACE_CONTEXT, None), take(BORN_HOST, None), take(ENCODING, None)
+    group, trace, born, encoding = (
+        take(MESSAGE_GROUP, None),
+        take(TRACE_CONTEXT, None),
+        take(BORN_HOST, None),
+        take(ENCODING, None),
+    )
     priority, deliver = _number(stored.get(PRIORITY, "")), stored.get(DELIVER_MS, "")
-    deliver_ms = int(deliver) if deliver.isascii() and deliver.isdigit() and len(deliver) <= MS_DIGITS_MAX else None
-    user = {name.removeprefix(ESCAPE): value for name, value in stored.items() if name.startswith(ESCAPE) or not _is_ours(name)}
+    deliver_ms = (
+        int(deliver)
+        if deliver.isascii() and deliver.isdigit() and len(deliver) <= MS_DIGITS_MAX
+        else None
+    )
+    user = {
+        name.removeprefix(ESCAPE): value
+        for name, value in stored.items()
+        if name.startswith(ESCAPE) or not _is_ours(name)
+    }
     transaction = stored.get(TRANSACTION) == "true"
     origin, lite = stored.get(DLQ_ORIGIN_TOPIC), stored.get(LITE_TOPIC)
     dead_letter_of = None if origin is None else (origin, stored.get(DLQ_ORIGIN_MESSAGE_ID, ""))
     rest = transaction, deliver_ms, lite, dead_letter_of
-    return Fields(message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, *rest)
+    return Fields(
+        message_id, tag, keys, group, trace, born, encoding == _GZIP, user, priority, *rest
+    )
 
 
 def _is_ours(name: str) -> bool:
@@ -259,9 +323,10 @@ def _is_ours(name: str) -> bool:
 
 
 def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
-    """Write the property string's content into a message to deliver: user properties, ids, tag, keys, group, encoding, type. As in RocketMQ
-    the message group, and the id of a message that was sent in a transaction, are among the user properties too, unless its sender set
-    properties of these names."""
+    """Write the property string's content into a message to deliver: user properties, ids, tag,
+    keys, group, encoding, type. As in RocketMQ the message group, and the id of a message that was
+    sent in a transaction, are among the user properties too, unless its sender set properties of
+    these names."""
     fields = decode(data)
     system = message.system_properties
     if fields.message_group is not None:
@@ -297,7 +362,8 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
 
 
 def type_of(fields: Fields) -> pb.MessageType:
-    """The kind of a delivered message, by its content, in the same order in which the kind of a sent message is decided (contract §2.5)."""
+    """The kind of a delivered message, by its content, in the same order in which the kind of a
+    sent message is decided (contract §2.5)."""
     if fields.transaction:
         return pb.TRANSACTION
     if fields.deliver_ms is not None:

@@ -17,11 +17,32 @@ def cut(entries: Range, last_index: int) -> Range:
     if len(entries) <= FEW_ENTRIES:
         edges = entries.edges[: count + 1]
         chain = chain_crc_at(data, edges[-2])
-        return Range(first, last_index, term, pos, data[: edges[-1]], None, None, entries.prev_chain, chain, edges)
+        return Range(
+            first,
+            last_index,
+            term,
+            pos,
+            data[: edges[-1]],
+            None,
+            None,
+            entries.prev_chain,
+            chain,
+            edges,
+        )
     begin = int(entries.starts[count - 1])
     end = begin + int(entries.sizes[count - 1])
     starts, sizes = entries.starts[:count], entries.sizes[:count]
-    return Range(first, last_index, term, pos, data[:end], starts, sizes, entries.prev_chain, chain_crc_at(data, begin))
+    return Range(
+        first,
+        last_index,
+        term,
+        pos,
+        data[:end],
+        starts,
+        sizes,
+        entries.prev_chain,
+        chain_crc_at(data, begin),
+    )
 
 
 def record_of(entries: Range, at: int) -> memoryview:
@@ -43,7 +64,28 @@ def tail_of(entries: Range, first_index: int) -> Range:
         edges = entries.edges
         at, chain = edges[skip], chain_crc_at(data, edges[skip - 1])
         rest = [edge - at for edge in edges[skip:]]
-        return Range(first_index, last, term, entries.pos + at, data[at:], None, None, chain, entries.last_chain, rest)
+        return Range(
+            first_index,
+            last,
+            term,
+            entries.pos + at,
+            data[at:],
+            None,
+            None,
+            chain,
+            entries.last_chain,
+            rest,
+        )
     at, chain = int(entries.starts[skip]), chain_crc_at(data, int(entries.starts[skip - 1]))
     starts, sizes = entries.starts[skip:] - at, entries.sizes[skip:]
-    return Range(first_index, last, term, entries.pos + at, data[at:], starts, sizes, chain, entries.last_chain)
+    return Range(
+        first_index,
+        last,
+        term,
+        entries.pos + at,
+        data[at:],
+        starts,
+        sizes,
+        chain,
+        entries.last_chain,
+    )

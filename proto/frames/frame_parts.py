@@ -1,5 +1,6 @@
-"""The fixed parts of native messages' entries (docs/format.md §4.5), for whole frames at once: the bytes before the bodies, and those
-between a body and the properties chosen by the producer. Both the builder and the reader of frames use these, from the few free fields.
+"""The fixed parts of native messages' entries (docs/format.md §4.5), for whole frames at once: the
+bytes before the bodies, and those between a body and the properties chosen by the producer. Both
+the builder and the reader of frames use these, from the few free fields.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES, PREFIX, RECORD_V1, RECORD_V2, V1_TOPIC_MAX
+from ledgermq.proto.entries.layout import (
+    BODY_AT,
+    HEADER_BYTES,
+    PREFIX,
+    RECORD_V1,
+    RECORD_V2,
+    V1_TOPIC_MAX,
+)
 from ledgermq.proto.entries.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id, put_sequences
 from ledgermq.proto.types import I32, I64
 
@@ -41,7 +49,9 @@ def layout_of(stored_topic: str) -> Layout:
     """The layout of a topic's records."""
     topic = stored_topic.encode()
     wide = len(topic) > V1_TOPIC_MAX
-    return Layout(RECORD_V2 if wide else RECORD_V1, len(topic).to_bytes(2 if wide else 1, "big") + topic)
+    return Layout(
+        RECORD_V2 if wide else RECORD_V1, len(topic).to_bytes(2 if wide else 1, "big") + topic
+    )
 
 
 def heads_of(
@@ -69,9 +79,16 @@ def heads_of(
 
 
 def tails_of(
-    layout: Layout, property_lengths: int | I64, log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int
+    layout: Layout,
+    property_lengths: int | I64,
+    log_tag: int,
+    producer_id: int,
+    epoch: int,
+    first_sequence: int,
+    count: int,
 ) -> NDArray[np.uint8]:
-    """Topic, length of the properties and message id: the bytes behind each body, one row per message."""
+    """Topic, length of the properties and message id: the bytes behind each body, one row per
+    message."""
     message_id = native_id(log_tag, producer_id, epoch, first_sequence).encode()
     first = b"%b\0\0%b%b\x02" % (layout.topic, ID_FIELD, message_id)
     rows = np.frombuffer(bytearray(first * count), np.uint8).reshape(count, len(first))

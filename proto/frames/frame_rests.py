@@ -1,7 +1,9 @@
-"""The part of the property strings that a producer chooses: tags, keys and user properties of many messages, behind the message id.
+"""The part of the property strings that a producer chooses: tags, keys and user properties of many
+messages, behind the message id.
 
-Columns of ordinary values are joined, encoded and split again in a few calls. A frame with other values is built message by message with
-the encoder of `properties`, and checked by the rules of the nodes. Both ways give the same bytes.
+Columns of ordinary values are joined, encoded and split again in a few calls. A frame with other
+values is built message by message with the encoder of `properties`, and checked by the rules of the
+nodes. Both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from itertools import chain
 from operator import add
 
 from ledgermq.proto.entries.properties import KEYS, Fields, encode, stored_user_name
-from ledgermq.proto.frames.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, complaint
+from ledgermq.proto.frames.frame_properties import (
+    PROPERTIES_BYTES_MAX,
+    USER_PROPERTIES_MAX,
+    complaint,
+)
 from ledgermq.proto.names import RESERVED_KEYS, has_control_character
 from ledgermq.proto.status import Code, LedgerError, fail
 
@@ -36,9 +42,14 @@ class RestEncoder:
         self._shapes: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
 
     def encode(
-        self, count: int, tags: Sequence[str | None] | None, keys: Sequence[Keys | None] | None, users: Sequence[Users] | None
+        self,
+        count: int,
+        tags: Sequence[str | None] | None,
+        keys: Sequence[Keys | None] | None,
+        users: Sequence[Users] | None,
     ) -> Sequence[bytes] | None:
-        """The rests of `count` messages; None if all are empty. Raises LedgerError for the first message that a node would refuse."""
+        """The rests of `count` messages; None if all are empty. Raises LedgerError for the first
+        message that a node would refuse."""
         for what, given in (("tags", tags), ("keys", keys), ("properties", users)):
             if given is not None and len(given) != count:
                 raise ValueError(f"there are {len(given)} {what} for {count} messages")
@@ -88,8 +99,11 @@ class RestEncoder:
         return "\0".join(rows).encode().split(b"\0")
 
     def _learn(self, keys: tuple[str, ...]) -> tuple[tuple[str, ...], str] | None:
-        """Keys in the order of the format, and the pattern of their properties; None if no node accepts them."""
-        if len(keys) > USER_PROPERTIES_MAX or any(not key or key in RESERVED_KEYS or has_control_character(key) for key in keys):
+        """Keys in the order of the format, and the pattern of their properties; None if no node
+        accepts them."""
+        if len(keys) > USER_PROPERTIES_MAX or any(
+            not key or key in RESERVED_KEYS or has_control_character(key) for key in keys
+        ):
             return None
         ordered = tuple(sorted(keys))
         names = [stored_user_name(key).replace("%", "%%") for key in ordered]
@@ -110,7 +124,8 @@ def _key_column(keys: Sequence[Keys | None]) -> list[bytes] | None:
         text = "".join(present)  # type: ignore[arg-type]
     except TypeError:
         return None
-    # Printable text has no control character, and ASCII text without spaces has no key that is blank or must be stored twice.
+    # Printable text has no control character, and ASCII text without spaces has no key that is
+    # blank or must be stored twice.
     if not text.isascii() or not text.isprintable() or " " in text:
         return None
     between = f"\x02\0{KEYS}\x01"
@@ -122,21 +137,34 @@ def _key_column(keys: Sequence[Keys | None]) -> list[bytes] | None:
 
 
 def _row_by_row(
-    count: int, tags: Sequence[str | None] | None, keys: Sequence[Keys | None] | None, users: Sequence[Users] | None
+    count: int,
+    tags: Sequence[str | None] | None,
+    keys: Sequence[Keys | None] | None,
+    users: Sequence[Users] | None,
 ) -> list[bytes]:
     rests = []
     for row in range(count):
         key = keys[row] if keys is not None else None
         listed = () if not key else (key,) if isinstance(key, str) else key
         user = users[row] if users is not None else {}
-        rests.append(_one(row, Fields(tag=tags[row] if tags is not None else None, keys=listed, user=user)))
+        rests.append(
+            _one(row, Fields(tag=tags[row] if tags is not None else None, keys=listed, user=user))
+        )
     return rests
 
 
 def _one(row: int, fields: Fields) -> bytes:
     for key, value in fields.user.items():
-        if not key or key in RESERVED_KEYS or has_control_character(key) or has_control_character(value):
-            text = f"the property key {key!r} is reserved, empty, or has a control character in it or its value"
+        if (
+            not key
+            or key in RESERVED_KEYS
+            or has_control_character(key)
+            or has_control_character(value)
+        ):
+            text = (
+                f"the property key {key!r} is reserved, empty, or has a control character in it or"
+                " its value"
+            )
             raise refused(row, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
     try:
         rest = encode(fields)

@@ -1,7 +1,9 @@
-"""The tree over the entries of one log file, grown while the file is read: RFC 6962's tree hash (`log_tree.py`, docs/format.md §11).
+"""The tree over the entries of one log file, grown while the file is read: RFC 6962's tree hash
+(`log_tree.py`, docs/format.md §11).
 
-A leaf is an entry as stored, header and record; blanks are no leaves. Of a tree that grows only its *peaks* are kept: the roots of its
-perfect subtrees, the largest first, one for each bit that is set in the number of leaves. So a file of any size needs some 2 KB.
+A leaf is an entry as stored, header and record; blanks are no leaves. Of a tree that grows only its
+*peaks* are kept: the roots of its perfect subtrees, the largest first, one for each bit that is set
+in the number of leaves. So a file of any size needs some 2 KB.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ _ENTRY_BYTES_MOST = 64 << 20
 
 
 def grow(count: int, peaks: bytes, data: bytes | memoryview) -> tuple[int, int, bytes]:
-    """Add the entries that lie whole in `data`, from its first byte on, to a tree of `count` leaves. Returns how many bytes they are, and
-    the new count and peaks. Raises ValueError if something else than an entry begins where one is expected."""
+    """Add the entries that lie whole in `data`, from its first byte on, to a tree of `count`
+    leaves. Returns how many bytes they are, and the new count and peaks. Raises ValueError if
+    something else than an entry begins where one is expected."""
     if kernels.NATIVE and (found := kernels.entries.grow_tree(count, peaks, data)) is not None:
         return found
     return _grow(count, peaks, data)
@@ -30,7 +33,9 @@ def _grow(count: int, peaks: bytes, data: bytes | memoryview) -> tuple[int, int,
     """The twin of the kernel."""
     hashes = [peaks[at : at + HASH_BYTES] for at in range(0, len(peaks), HASH_BYTES)]
     if len(peaks) != HASH_BYTES * count.bit_count():
-        raise ValueError(f"a tree of {count} leaves has {count.bit_count()} peaks, not {len(peaks)} bytes")
+        raise ValueError(
+            f"a tree of {count} leaves has {count.bit_count()} peaks, not {len(peaks)} bytes"
+        )
     at, end = 0, len(data)
     while at + _HEAD_BYTES <= end:
         size = int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
@@ -70,7 +75,11 @@ class EntriesTree:
     def root(self) -> bytes:
         """The root. Raises ValueError if there is no entry, or if the last one is cut short."""
         if self._rest or not self._peaks:
-            raise ValueError(f"the last entry is cut short, behind {self.count} whole ones" if self._rest else "there is no entry")
+            raise ValueError(
+                f"the last entry is cut short, behind {self.count} whole ones"
+                if self._rest
+                else "there is no entry"
+            )
         *larger, root = self.peaks
         for peak in reversed(larger):
             root = node_hash(peak, root)

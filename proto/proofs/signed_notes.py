@@ -1,7 +1,8 @@
 """Signed notes, checkpoints and cosignatures as text (docs/format.md).
 
-The formats are those of C2SP: signed-note (c2sp.org/signed-note), tlog-checkpoint (c2sp.org/tlog-checkpoint) and the Ed25519 cosignatures
-of witnesses (c2sp.org/tlog-cosignature). A parser accepts only the bytes that the formatter writes, so a note has one form. The Ed25519
+The formats are those of C2SP: signed-note (c2sp.org/signed-note), tlog-checkpoint
+(c2sp.org/tlog-checkpoint) and the Ed25519 cosignatures of witnesses (c2sp.org/tlog-cosignature). A
+parser accepts only the bytes that the formatter writes, so a note has one form. The Ed25519
 functions are passed in: `Signer` signs a message, `Verifier` checks a signature.
 """
 
@@ -56,7 +57,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class VerifierKey:
-    """The public half of a key: the name of its owner, the signature type (ED25519 or COSIGNATURE) and 32 bytes."""
+    """The public half of a key: the name of its owner, the signature type (ED25519 or COSIGNATURE)
+    and 32 bytes."""
 
     name: str
     kind: int
@@ -80,13 +82,16 @@ class VerifierKey:
             raise ValueError("a verifier key is an Ed25519 key of type 1 or 4")
         key = cls(_name(name), material[0], material[1:])
         if key.key_id.hex() != key_id:
-            raise ValueError(f"the id of the verifier key {name} is {key.key_id.hex()}, not {key_id!r}")
+            raise ValueError(
+                f"the id of the verifier key {name} is {key.key_id.hex()}, not {key_id!r}"
+            )
         return key
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A signature that was verified: by which key, and the time of a cosignature in seconds since 1970."""
+    """A signature that was verified: by which key, and the time of a cosignature in seconds since
+    1970."""
 
     key: VerifierKey
     seconds: int | None = None
@@ -94,7 +99,8 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """The log that a checkpoint speaks of: one broker group of one cluster, and the log that it has now."""
+    """The log that a checkpoint speaks of: one broker group of one cluster, and the log that it has
+    now."""
 
     cluster_id: str
     broker_group: str
@@ -126,7 +132,8 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, text: str) -> Checkpoint:
-        """The inverse of `text`. Raises ValueError for anything else; extension lines are refused, because no proof covers them."""
+        """The inverse of `text`. Raises ValueError for anything else; extension lines are refused,
+        because no proof covers them."""
         lines = text.split("\n")
         if len(lines) != 4 or lines[3]:
             raise ValueError("a checkpoint has three lines: origin, size and root")
@@ -138,12 +145,15 @@ class Checkpoint:
 
 def format_note(note: Note) -> str:
     """The note as text."""
-    lines = (f"{_DASH}{each.name} {_base64(each.key_id + each.value)}\n" for each in note.signatures)
+    lines = (
+        f"{_DASH}{each.name} {_base64(each.key_id + each.value)}\n" for each in note.signatures
+    )
     return note.text + "\n" + "".join(lines)
 
 
 def parse_note(text: str) -> Note:
-    """The inverse of `format_note`. Raises ValueError with the reason for anything else. Signatures of any type are kept."""
+    """The inverse of `format_note`. Raises ValueError with the reason for anything else. Signatures
+    of any type are kept."""
     if len(text.encode()) > NOTE_BYTES_MAX:
         raise ValueError(f"a note has at most {NOTE_BYTES_MAX} bytes")
     if _CONTROL.search(text):
@@ -151,7 +161,9 @@ def parse_note(text: str) -> Note:
     body, separator, rest = text.rpartition("\n\n")
     lines = rest.split("\n")
     if not separator or lines.pop():
-        raise ValueError("a note is a text, an empty line and lines of signatures, each ended by a newline")
+        raise ValueError(
+            "a note is a text, an empty line and lines of signatures, each ended by a newline"
+        )
     if not 0 < len(lines) <= SIGNATURES_MAX:
         raise ValueError(f"a note has 1 to {SIGNATURES_MAX} signatures, not {len(lines)}")
     return Note(body + "\n", tuple(_signature(line) for line in lines))
@@ -172,8 +184,8 @@ def cosign(text: str, key: VerifierKey, seconds: int, signer: Signer) -> Signatu
 
 
 def verify(note: Note, keys: Iterable[VerifierKey], verifier: Verifier) -> list[Verified]:
-    """The signatures of known keys, in the order of the note; those of unknown keys are ignored. Raises ValueError if a signature of a
-    known key is false, or if a known key signed twice."""
+    """The signatures of known keys, in the order of the note; those of unknown keys are ignored.
+    Raises ValueError if a signature of a known key is false, or if a known key signed twice."""
     known = {(key.name, key.key_id): key for key in keys}
     found: dict[VerifierKey, Verified] = {}
     for each in note.signatures:
@@ -194,7 +206,11 @@ def _verified(text: str, signature: Signature, key: VerifierKey, verifier: Verif
             raise wrong
         (seconds,) = _TIME.unpack_from(value)
         value, message = value[_TIME.size :], _cosigned(text, seconds)
-    if len(value) != SIGNATURE_BYTES or (seconds or 0) > _TIME_MAX or not verifier(key.public, value, message):
+    if (
+        len(value) != SIGNATURE_BYTES
+        or (seconds or 0) > _TIME_MAX
+        or not verifier(key.public, value, message)
+    ):
         raise wrong
     return Verified(key, seconds)
 
@@ -215,7 +231,9 @@ def _signature(line: str) -> Signature:
 
 def _name(name: str) -> str:
     if not name or "+" in name or any(character.isspace() for character in name):
-        raise ValueError(f"the name of a key is not empty and has neither spaces nor a plus sign: {name!r}")
+        raise ValueError(
+            f"the name of a key is not empty and has neither spaces nor a plus sign: {name!r}"
+        )
     return name
 
 

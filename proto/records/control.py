@@ -1,7 +1,9 @@
-"""Control records: everything a broker group replicates besides clients' messages (docs/format.md §11).
+"""Control records: everything a broker group replicates besides clients' messages (docs/format.md
+§11).
 
-One frozen dataclass per kind, with `encode()` for its JSON body, and `decode(tag, body)` for the inverse. Only the form is defined here;
-the code that applies a record decides its effect. Groups and topics in records are stored names. Tuples stand for JSON arrays.
+One frozen dataclass per kind, with `encode()` for its JSON body, and `decode(tag, body)` for the
+inverse. Only the form is defined here; the code that applies a record decides its effect. Groups
+and topics in records are stored names. Tuples stand for JSON arrays.
 """
 
 from __future__ import annotations
@@ -13,11 +15,24 @@ from typing import Any, ClassVar, get_args
 
 from ledgermq.proto.entries.layout import java_hash
 from ledgermq.proto.levels import FIRST_LEVEL, RECORDS
-from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
+from ledgermq.proto.names import (
+    CONFIG_TOPIC,
+    DELIVERY_TOPIC,
+    RAFT_TOPIC,
+    STORAGE_TOPIC,
+    stored_name,
+)
 from ledgermq.proto.proofs.log_tree import HASH_BYTES
 from ledgermq.proto.records.group_config import group_fields, read_group
 from ledgermq.proto.status import ExitCode
-from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
+from ledgermq.proto.types import (
+    Draft,
+    GroupConfig,
+    Permission,
+    TopicConfig,
+    TopicDurability,
+    TopicKind,
+)
 
 VERSION = 1
 MEMBERSHIP_VERSION = 2
@@ -37,12 +52,15 @@ MEMBERSHIP_CHANNEL = 1
 
 
 class UnknownControlRecord(Exception):
-    """An unknown kind, version or feature level, or an invalid body. The replica stops before anything is applied."""
+    """An unknown kind, version or feature level, or an invalid body. The replica stops before
+    anything is applied."""
 
     exit_code = ExitCode.WRONG_VERSION
 
 
-_to_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_to_json: Callable[[Any], str] = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False
+).encode
 
 
 def _body(fields: dict[str, Any]) -> bytes:
@@ -51,11 +69,13 @@ def _body(fields: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of the group. The first entry of every group is one that contains only names; each change adds one (version 2).
+    """The members of the group. The first entry of every group is one that contains only names;
+    each change adds one (version 2).
 
-    `incarnations`: the directories of members whose directory is not that of the group's formation. `returning`: learners that will vote
-    again. `rule`, `towards`, `since`, `observers`, `minimum`: as in `ledgermq.raft.config.Members`; a record without these has version 1
-    or 2. `reason` is for people. Reading raises ValueError for members that are impossible for a group."""
+    `incarnations`: the directories of members whose directory is not that of the group's formation.
+    `returning`: learners that will vote again. `rule`, `towards`, `since`, `observers`, `minimum`:
+    as in `ledgermq.raft.config.Members`; a record without these has version 1 or 2. `reason` is for
+    people. Reading raises ValueError for members that are impossible for a group."""
 
     TAG: ClassVar[str] = "membership"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -73,7 +93,11 @@ class Membership:
 
     def encode(self) -> bytes:
         version, fields = self.version, self.fields()
-        return _body(fields) if version == VERSION else _to_json({"v": version, **fields, "reason": self.reason}).encode()
+        return (
+            _body(fields)
+            if version == VERSION
+            else _to_json({"v": version, **fields, "reason": self.reason}).encode()
+        )
 
     @property
     def version(self) -> int:
@@ -86,7 +110,10 @@ class Membership:
 
     def fields(self) -> dict[str, Any]:
         """The members, as in the body and in the snapshot."""
-        fields: dict[str, Any] = {"voters": self._told(self.voters), "learners": self._told(self.learners)}
+        fields: dict[str, Any] = {
+            "voters": self._told(self.voters),
+            "learners": self._told(self.learners),
+        }
         if self.is_ruled:
             fields["rule"], fields["since"] = self.rule, self.since
             if self.towards is not None:
@@ -103,7 +130,9 @@ class Membership:
     def _told(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
         told: dict[str, dict[str, Any]] = {}
         for node in sorted(nodes):
-            told[node] = {"incarnation": self.incarnations[node]} if node in self.incarnations else {}
+            told[node] = (
+                {"incarnation": self.incarnations[node]} if node in self.incarnations else {}
+            )
             if node in self.returning:
                 told[node]["returning"] = True
             if node in self.observers:
@@ -114,19 +143,45 @@ class Membership:
     def read(cls, fields: dict[str, Any]) -> Membership:
         voters, learners = fields["voters"], fields["learners"]
         facts: dict[str, dict[str, Any]] = {**voters, **learners}
-        incarnations = {node: str(known["incarnation"]) for node, known in facts.items() if "incarnation" in known}
-        returning = tuple(sorted(node for node, known in learners.items() if known.get("returning") is True))
+        incarnations = {
+            node: str(known["incarnation"])
+            for node, known in facts.items()
+            if "incarnation" in known
+        }
+        returning = tuple(
+            sorted(node for node, known in learners.items() if known.get("returning") is True)
+        )
         if not voters or len(facts) != len(voters) + len(learners) or not all(facts):
             raise ValueError("a group needs a voter, and no member is both voter and learner")
-        observers = tuple(sorted(node for node, known in learners.items() if known.get("observer") is True))
-        said = cls(tuple(sorted(voters)), tuple(sorted(learners)), incarnations, returning, str(fields.get("reason", "")))
-        rule, towards, since = fields.get("rule", MAJORITY), fields.get("towards"), int(fields.get("since", 0))
-        if rule not in RULES or (rule == ALL) != (towards is not None) or towards not in (None, MAJORITY, IN_SYNC):
+        observers = tuple(
+            sorted(node for node, known in learners.items() if known.get("observer") is True)
+        )
+        said = cls(
+            tuple(sorted(voters)),
+            tuple(sorted(learners)),
+            incarnations,
+            returning,
+            str(fields.get("reason", "")),
+        )
+        rule, towards, since = (
+            fields.get("rule", MAJORITY),
+            fields.get("towards"),
+            int(fields.get("since", 0)),
+        )
+        if (
+            rule not in RULES
+            or (rule == ALL) != (towards is not None)
+            or towards not in (None, MAJORITY, IN_SYNC)
+        ):
             raise ValueError(f"a group cannot have the rule {rule!r} towards {towards!r}")
         minimum = int(fields.get("min_in_sync", 0))
         if minimum < 0 or (minimum and rule != IN_SYNC):
-            raise ValueError(f"a group of the rule {rule!r} cannot demand {minimum} replicas in sync")
-        return replace(said, rule=rule, towards=towards, observers=observers, since=since, minimum=minimum)
+            raise ValueError(
+                f"a group of the rule {rule!r} cannot demand {minimum} replicas in sync"
+            )
+        return replace(
+            said, rule=rule, towards=towards, observers=observers, since=since, minimum=minimum
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +204,8 @@ class TermStart:
 
 @dataclass(frozen=True, slots=True)
 class ForcedRecord:
-    """An operator made `node` master of `epoch`, without regard to the in-sync set. `kept` is the last entry that it held; later entries
-    that only other nodes held are lost."""
+    """An operator made `node` master of `epoch`, without regard to the in-sync set. `kept` is the
+    last entry that it held; later entries that only other nodes held are lost."""
 
     TAG: ClassVar[str] = "forced"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -188,7 +243,8 @@ class LevelRecord:
 
 @dataclass(frozen=True, slots=True)
 class TimeEpochRecord:
-    """A time epoch begins with this entry: its store time may be lower than the one before (`time_epochs.py`)."""
+    """A time epoch begins with this entry: its store time may be lower than the one before
+    (`time_epochs.py`)."""
 
     TAG: ClassVar[str] = "time-epoch"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -233,7 +289,11 @@ class TopicRecord:
                 "perm": c.permission.value,
                 "incarnation": c.incarnation,
                 "deleted": self.deleted,
-                **({"durability": c.durability.value} if c.durability is not TopicDurability.GROUP else {}),
+                **(
+                    {"durability": c.durability.value}
+                    if c.durability is not TopicDurability.GROUP
+                    else {}
+                ),
                 **({"dedup_ms": c.dedup_ms} if c.dedup_ms else {}),
             }
         )
@@ -243,7 +303,14 @@ class TopicRecord:
         kind, permission = TopicKind(fields["kind"]), Permission(fields["perm"])
         durability = TopicDurability(fields.get("durability", ""))
         config = TopicConfig(
-            *(fields["ns"], fields["name"], kind, fields["queues"], permission, fields["incarnation"]),
+            *(
+                fields["ns"],
+                fields["name"],
+                kind,
+                fields["queues"],
+                permission,
+                fields["incarnation"],
+            ),
             durability=durability,
             dedup_ms=int(fields.get("dedup_ms", 0)),
         )
@@ -274,9 +341,11 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A producer of native frames was opened or resumed, and is in this epoch from here on. `sequence`: the number of its next message, for
-    a new producer. `dropped`: producers that were inactive for long, and are forgotten with this record. `owner`: the user who opened it,
-    if calls are signed. `digest`: from its first message on, a digest of its messages is kept; without it, the record has version 1."""
+    """A producer of native frames was opened or resumed, and is in this epoch from here on.
+    `sequence`: the number of its next message, for a new producer. `dropped`: producers that were
+    inactive for long, and are forgotten with this record. `owner`: the user who opened it, if calls
+    are signed. `digest`: from its first message on, a digest of its messages is kept; without it,
+    the record has version 1."""
 
     TAG: ClassVar[str] = "producer"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -295,7 +364,13 @@ class ProducerRecord:
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {"v": self.version, "p": self.producer_id, "e": self.epoch}
-        told = {"n": self.name, "s": self.sequence, "x": self.dropped, "u": self.owner, "d": self.digest}
+        told = {
+            "n": self.name,
+            "s": self.sequence,
+            "x": self.dropped,
+            "u": self.owner,
+            "d": self.digest,
+        }
         return _to_json(fields | {key: value for key, value in told.items() if value}).encode()
 
     @classmethod
@@ -308,7 +383,8 @@ class ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Messages of one topic leased to one client. The lease number of all of them is the index of this entry."""
+    """Messages of one topic leased to one client. The lease number of all of them is the index of
+    this entry."""
 
     TAG: ClassVar[str] = "lease"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -325,7 +401,8 @@ class LeaseRecord:
     passed_again: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """(queue, offsets) that a redelivery skipped."""
     waiting: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(queue, offsets) of new messages that a FIFO group skips until an earlier one of their message group is done."""
+    """(queue, offsets) of new messages that a FIFO group skips until an earlier one of their
+    message group is done."""
     attempt_id: str = ""
     """The attempt id of the Receive, in a FIFO group."""
 
@@ -347,11 +424,23 @@ class LeaseRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LeaseRecord:
-        leased = tuple([(queue, tuple(offsets), tuple(attempts)) for queue, offsets, attempts in fields["q"]])
+        leased = tuple(
+            [(queue, tuple(offsets), tuple(attempts)) for queue, offsets, attempts in fields["q"]]
+        )
         passed = tuple([(queue, first, to) for queue, first, to in fields["s"]])
         passed_again = tuple([(queue, tuple(offsets)) for queue, offsets in fields["x"]])
         waiting = tuple([(queue, tuple(offsets)) for queue, offsets in fields.get("w", ())])
-        return cls(fields["g"], fields["t"], fields["c"], fields["d"], leased, passed, passed_again, waiting, fields.get("i", ""))
+        return cls(
+            fields["g"],
+            fields["t"],
+            fields["c"],
+            fields["d"],
+            leased,
+            passed,
+            passed_again,
+            waiting,
+            fields.get("i", ""),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,12 +457,20 @@ class AckRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> AckRecord:
-        return cls(tuple([(g, t, queue, tuple(offsets), tuple(leases)) for g, t, queue, offsets, leases in fields["a"]]))
+        return cls(
+            tuple(
+                [
+                    (g, t, queue, tuple(offsets), tuple(leases))
+                    for g, t, queue, offsets, leases in fields["a"]
+                ]
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """Replaced leases: (group, stored topic, queue, offset, old lease number, duration in ms, client id)."""
+    """Replaced leases: (group, stored topic, queue, offset, old lease number, duration in ms,
+    client id)."""
 
     TAG: ClassVar[str] = "change"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -385,13 +482,17 @@ class ChangeRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ChangeRecord:
-        rows = [(g, t, queue, offset, lease, duration, client) for g, t, queue, offset, lease, duration, client in fields["a"]]
+        rows = [
+            (g, t, queue, offset, lease, duration, client)
+            for g, t, queue, offset, lease, duration, client in fields["a"]
+        ]
         return cls(tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRecord:
-    """Moves a consumer group's cursors in these queues of a topic: (queue, its new cursor). All its leases there end."""
+    """Moves a consumer group's cursors in these queues of a topic: (queue, its new cursor). All its
+    leases there end."""
 
     TAG: ClassVar[str] = "reset"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -405,40 +506,52 @@ class ResetRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ResetRecord:
-        return cls(fields["g"], fields["t"], tuple([(queue, offset) for queue, offset in fields["q"]]))
+        return cls(
+            fields["g"], fields["t"], tuple([(queue, offset) for queue, offset in fields["q"]])
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """Half messages, by their offset in their queue: those that end without becoming visible, and those that are checked again.
+    """Half messages, by their offset in their queue: those that end without becoming visible, and
+    those that are checked again.
 
-    A commit has no record: the message that becomes visible names its half message (format §4.3)."""
+    A commit has no record: the message that becomes visible names its half message (format
+    §4.3)."""
 
     TAG: ClassVar[str] = "transaction"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
 
     ended: tuple[tuple[int, str], ...] = ()
-    """(half offset, how): `rollback`, `checks` (the maximum number of checks was not answered), `age`"""
+    """(half offset, how): `rollback`, `checks` (the maximum number of checks was not answered),
+    `age`"""
     checked: tuple[tuple[int, int], ...] = ()
     """(half offset, the number of the check that is about to be sent)"""
     user: str | None = None
-    """The operator who ended those of `ended`, empty if calls are not signed; None: no operator did."""
+    """The operator who ended those of `ended`, empty if calls are not signed; None: no operator
+    did."""
 
     def encode(self) -> bytes:
-        return _body({"e": self.ended, "c": self.checked, **({} if self.user is None else {"u": self.user})})
+        return _body(
+            {"e": self.ended, "c": self.checked, **({} if self.user is None else {"u": self.user})}
+        )
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TransactionRecord:
         ended = tuple([(offset, how) for offset, how in fields["e"]])
-        return cls(ended, tuple([(offset, checks) for offset, checks in fields["c"]]), fields.get("u"))
+        return cls(
+            ended, tuple([(offset, checks) for offset, checks in fields["c"]]), fields.get("u")
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LiteRecord:
-    """Changes the set of lite topics that a client of a consumer group reads: `added` and `removed` are names within the topic.
+    """Changes the set of lite topics that a client of a consumer group reads: `added` and `removed`
+    are names within the topic.
 
-    `whole`: the set becomes exactly `added`; a client that is gone has an empty one. `positions`: (lite topic, offset) for added topics in
-    which the group starts elsewhere than at its former position."""
+    `whole`: the set becomes exactly `added`; a client that is gone has an empty one. `positions`:
+    (lite topic, offset) for added topics in which the group starts elsewhere than at its former
+    position."""
 
     TAG: ClassVar[str] = "lite"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -454,18 +567,29 @@ class LiteRecord:
     positions: tuple[tuple[str, int], ...] = ()
 
     def encode(self) -> bytes:
-        fields = {"g": self.group, "t": self.topic, "c": self.client, "n": self.version, "w": self.whole}
+        fields = {
+            "g": self.group,
+            "t": self.topic,
+            "c": self.client,
+            "n": self.version,
+            "w": self.whole,
+        }
         return _body({**fields, "a": self.added, "r": self.removed, "p": self.positions})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LiteRecord:
-        names = tuple(fields["a"]), tuple(fields["r"]), tuple([(name, offset) for name, offset in fields["p"]])
+        names = (
+            tuple(fields["a"]),
+            tuple(fields["r"]),
+            tuple([(name, offset) for name, offset in fields["p"]]),
+        )
         return cls(fields["g"], fields["t"], fields["c"], fields["n"], fields["w"], *names)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """Offsets committed by consumer groups: (group, stored topic, queue, the next offset to read), in order."""
+    """Offsets committed by consumer groups: (group, stored topic, queue, the next offset to read),
+    in order."""
 
     TAG: ClassVar[str] = "offset"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -477,7 +601,9 @@ class OffsetRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> OffsetRecord:
-        return cls(tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields["a"]]))
+        return cls(
+            tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields["a"]])
+        )
 
 
 RESENT, PURGED = SETTLEMENTS = ("resent", "purged")
@@ -485,7 +611,8 @@ RESENT, PURGED = SETTLEMENTS = ("resent", "purged")
 
 @dataclass(frozen=True, slots=True)
 class LettersRecord:
-    """Settles dead letters of one dead-letter topic, by their offsets in its queue 0. A resent one is delivered again to its group."""
+    """Settles dead letters of one dead-letter topic, by their offsets in its queue 0. A resent one
+    is delivered again to its group."""
 
     TAG: ClassVar[str] = "letters"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -496,7 +623,8 @@ class LettersRecord:
     """`resent` or `purged`"""
     offsets: tuple[int, ...]
     places: tuple[tuple[str, str, int, int], ...] = ()
-    """Of resent letters, in the same order: (group, stored topic, queue, offset) of the original message."""
+    """Of resent letters, in the same order: (group, stored topic, queue, offset) of the original
+    message."""
     user: str = ""
     """Who asked for it; empty if calls are not signed."""
 
@@ -510,16 +638,21 @@ class LettersRecord:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LettersRecord:
-        places = tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields.get("p", ())])
+        places = tuple(
+            [(group, topic, queue, offset) for group, topic, queue, offset in fields.get("p", ())]
+        )
         how, offsets = fields["h"], tuple(fields["o"])
         if how not in SETTLEMENTS or len(places) != (len(offsets) if how == RESENT else 0):
-            raise ValueError(f"{len(offsets)} dead letters cannot be {how!r} with {len(places)} places")
+            raise ValueError(
+                f"{len(offsets)} dead letters cannot be {how!r} with {len(places)} places"
+            )
         return cls(fields["t"], how, offsets, places, str(fields.get("u", "")))
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRecord:
-    """Cancels a delayed message: its delivery time, and the fire time and queue offset of its first place (format §4.4)."""
+    """Cancels a delayed message: its delivery time, and the fire time and queue offset of its first
+    place (format §4.4)."""
 
     TAG: ClassVar[str] = "recall"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -531,7 +664,14 @@ class RecallRecord:
     """The operator who cancelled it, empty if calls are not signed; None: its producer did."""
 
     def encode(self) -> bytes:
-        return _body({"d": self.deliver_ms, "f": self.fire_ms, "o": self.offset, **({} if self.user is None else {"u": self.user})})
+        return _body(
+            {
+                "d": self.deliver_ms,
+                "f": self.fire_ms,
+                "o": self.offset,
+                **({} if self.user is None else {"u": self.user}),
+            }
+        )
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> RecallRecord:
@@ -540,7 +680,8 @@ class RecallRecord:
 
 @dataclass(frozen=True, slots=True)
 class TimersRecord:
-    """Every message on the timer topic up to this place is done, including those without a copy; `dropped` of them lost their topic."""
+    """Every message on the timer topic up to this place is done, including those without a copy;
+    `dropped` of them lost their topic."""
 
     TAG: ClassVar[str] = "timers"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -571,11 +712,13 @@ class SealRecord:
     end_pos: int
     """The position behind the last entry; from here to its end the file holds filler."""
     sha256: str
-    """Hexadecimal SHA-256 over the SHA-256 digests of the file's chunks of 1 MiB, filler included."""
+    """Hexadecimal SHA-256 over the SHA-256 digests of the file's chunks of 1 MiB, filler
+    included."""
     replicas: tuple[str, ...]
     """The replicas that reported this value."""
     root: str = ""
-    """Hexadecimal root of the tree over the file's entries (`entries_tree.py`); without it, the record has version 1."""
+    """Hexadecimal root of the tree over the file's entries (`entries_tree.py`); without it, the
+    record has version 1."""
 
     @property
     def version(self) -> int:
@@ -590,7 +733,11 @@ class SealRecord:
             "end": self.end_pos,
             "sha256": self.sha256,
             "replicas": list(self.replicas),
-            **({"tree": {"entries": self.last_index - self.first_index + 1, "root": self.root}} if self.root else {}),
+            **(
+                {"tree": {"entries": self.last_index - self.first_index + 1, "root": self.root}}
+                if self.root
+                else {}
+            ),
         }
 
     def encode(self) -> bytes:
@@ -625,7 +772,8 @@ class TrimRecord:
     reason: str
     """time, size, disk or operator"""
     stored: bool = False
-    """The object store has the removed files, so that no consumer group loses its position; without it, the record has version 1."""
+    """The object store has the removed files, so that no consumer group loses its position; without
+    it, the record has version 1."""
 
     @property
     def version(self) -> int:
@@ -656,7 +804,8 @@ class TrimRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An audit marker: the place in the log up to which an audit compares the replicas. It changes nothing."""
+    """An audit marker: the place in the log up to which an audit compares the replicas. It changes
+    nothing."""
 
     TAG: ClassVar[str] = "audit"
     TOPIC: ClassVar[str] = STORAGE_TOPIC
@@ -700,29 +849,60 @@ _PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}
 
 
 def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
-    """Decode a record of kind `tag`. Raises UnknownControlRecord for an unknown kind, version or form."""
+    """Decode a record of kind `tag`. Raises UnknownControlRecord for an unknown kind, version or
+    form."""
     kind = KINDS.get(tag)
     if kind is None:
-        raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
+        raise UnknownControlRecord(
+            f"control record of unknown kind {tag!r}; this log was written by a newer version,"
+            " start that one"
+        )
     try:
         fields = json.loads(bytes(body))
         version = fields["v"]
         if (tag, version) in RECORDS:
             record = kind.read(fields)
-            if isinstance(record, ProducerRecord | SealRecord | TrimRecord) and record.version != version:
-                # A field decides their version: with another one, programs of two versions would read two things.
-                raise ValueError(f"its fields are of version {record.version}, and it names {version}")
+            if (
+                isinstance(record, ProducerRecord | SealRecord | TrimRecord)
+                and record.version != version
+            ):
+                # A field decides their version: with another one, programs of two versions would
+                # read two things.
+                raise ValueError(
+                    f"its fields are of version {record.version}, and it names {version}"
+                )
             return record
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownControlRecord(f"control record {tag!r} cannot be read ({error}); start the version that wrote it") from error
-    raise UnknownControlRecord(f"control record {tag!r} has version {version}; this log was written by a newer version, start that one")
+        raise UnknownControlRecord(
+            f"control record {tag!r} cannot be read ({error}); start the version that wrote it"
+        ) from error
+    raise UnknownControlRecord(
+        f"control record {tag!r} has version {version}; this log was written by a newer version,"
+        " start that one"
+    )
 
 
 def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draft:
-    """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of the broker group at the end of its log;
-    without it, only records of the first level can be encoded."""
-    version = record.version if isinstance(record, Membership | ProducerRecord | SealRecord | TrimRecord) else VERSION
+    """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of
+    the broker group at the end of its log; without it, only records of the first level can be
+    encoded."""
+    version = (
+        record.version
+        if isinstance(record, Membership | ProducerRecord | SealRecord | TrimRecord)
+        else VERSION
+    )
     channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
     needed = RECORDS[record.TAG, version]
-    assert needed <= level, f"a {record.TAG} record of version {version} needs level {needed}, and the group has level {level}"
-    return Draft(record.TOPIC, 0, record.encode(), _PROPERTIES[record.TAG], born_ms, java_hash(record.TAG), channel)
+    assert needed <= level, (
+        f"a {record.TAG} record of version {version} needs level {needed}, and the group has level"
+        f" {level}"
+    )
+    return Draft(
+        record.TOPIC,
+        0,
+        record.encode(),
+        _PROPERTIES[record.TAG],
+        born_ms,
+        java_hash(record.TAG),
+        channel,
+    )

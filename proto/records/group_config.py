@@ -1,7 +1,8 @@
-"""A consumer group's configuration as JSON values: the form in `group` records, snapshots and controller commands (docs/format.md §11).
+"""A consumer group's configuration as JSON values: the form in `group` records, snapshots and
+controller commands (docs/format.md §11).
 
-Pure functions. Settings with their default value are omitted, except the two oldest ones: a body written before a setting existed means the
-same as one that omits it.
+Pure functions. Settings with their default value are omitted, except the two oldest ones: a body
+written before a setting existed means the same as one that omits it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ MULTIPLIER_MAX = 100.0
 
 def group_fields(group: GroupConfig) -> dict[str, Any]:
     """The configuration in the form of records, snapshots and commands."""
-    fields: dict[str, Any] = {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}
+    fields: dict[str, Any] = {
+        "ns": group.namespace,
+        "name": group.name,
+        "max_attempts": group.max_attempts,
+        "fifo": group.fifo,
+    }
     if group.backoff is not None:
         fields["backoff"] = backoff_fields(group.backoff)
     if group.lite_topic:
@@ -34,30 +40,49 @@ def group_fields(group: GroupConfig) -> dict[str, Any]:
 def read_group(fields: Mapping[str, Any]) -> GroupConfig:
     """The inverse of `group_fields`."""
     backoff = read_backoff(fields.get("backoff", {}))
-    settings = fields["max_attempts"], fields["fifo"], backoff, fields.get("lite_topic", ""), fields.get("broadcast", False)
+    settings = (
+        fields["max_attempts"],
+        fields["fifo"],
+        backoff,
+        fields.get("lite_topic", ""),
+        fields.get("broadcast", False),
+    )
     return GroupConfig(fields["ns"], fields["name"], *settings)
 
 
 def backoff_fields(backoff: Backoff) -> dict[str, Any]:
     if backoff.steps_ms:
         return {"steps_ms": list(backoff.steps_ms)}
-    return {"initial_ms": backoff.initial_ms, "max_ms": backoff.max_ms, "multiplier": backoff.multiplier}
+    return {
+        "initial_ms": backoff.initial_ms,
+        "max_ms": backoff.max_ms,
+        "multiplier": backoff.multiplier,
+    }
 
 
 def read_backoff(fields: Mapping[str, Any]) -> Backoff | None:
-    """The inverse of `backoff_fields`; None for no fields. Raises ValueError with a text for the user."""
+    """The inverse of `backoff_fields`; None for no fields. Raises ValueError with a text for the
+    user."""
     if not fields:
         return None
     if "steps_ms" in fields:
         steps = fields["steps_ms"]
-        if not isinstance(steps, list) or not 1 <= len(steps) <= STEPS_MAX or not all(_is_wait(step) for step in steps):
+        if (
+            not isinstance(steps, list)
+            or not 1 <= len(steps) <= STEPS_MAX
+            or not all(_is_wait(step) for step in steps)
+        ):
             raise ValueError(f"a backoff has 1 to {STEPS_MAX} steps, each a wait of 1 ms to 12 h")
         return Backoff(steps_ms=tuple(steps))
     initial, most, multiplier = fields["initial_ms"], fields["max_ms"], fields["multiplier"]
     if not _is_wait(initial) or not _is_wait(most) or initial > most:
-        raise ValueError("an exponential backoff grows from a first wait to a longest one, both of 1 ms to 12 h")
+        raise ValueError(
+            "an exponential backoff grows from a first wait to a longest one, both of 1 ms to 12 h"
+        )
     if type(multiplier) not in (int, float) or not 1 <= multiplier <= MULTIPLIER_MAX:
-        raise ValueError(f"the multiplier of an exponential backoff is a number from 1 to {MULTIPLIER_MAX:.0f}")
+        raise ValueError(
+            f"the multiplier of an exponential backoff is a number from 1 to {MULTIPLIER_MAX:.0f}"
+        )
     return Backoff(initial_ms=initial, max_ms=most, multiplier=float(multiplier))
 
 
@@ -90,7 +115,11 @@ def parse_backoff(text: str) -> Backoff:
         first, _, rest = form.partition("..")
         most, _, multiplier = rest.partition("*")
         try:
-            fields: dict[str, Any] = {"initial_ms": duration_ms(first), "max_ms": duration_ms(most), "multiplier": float(multiplier or 2)}
+            fields: dict[str, Any] = {
+                "initial_ms": duration_ms(first),
+                "max_ms": duration_ms(most),
+                "multiplier": float(multiplier or 2),
+            }
         except ValueError:
             fields = {"steps_ms": []}
     else:

@@ -1,7 +1,9 @@
-"""The repair plan that the auditor makes and the store carries out: plain values, including the proofs.
+"""The repair plan that the auditor makes and the store carries out: plain values, including the
+proofs.
 
-Only the format is defined here. `audit/repairs` makes a plan from findings and proven bytes, `storage/repair/replacing.py` carries it out
-on directories of stopped nodes, and a running node is asked for ranges (`RepairRange` in proto/admin.proto).
+Only the format is defined here. `audit/repairs` makes a plan from findings and proven bytes,
+`storage/repair/replacing.py` carries it out on directories of stopped nodes, and a running node is
+asked for ranges (`RepairRange` in proto/admin.proto).
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes `start` … `end` − 1 of a recreated file: the bytes at the same place of the file `source` or, without one, `data` followed by
-    zeros."""
+    """Bytes `start` … `end` − 1 of a recreated file: the bytes at the same place of the file
+    `source` or, without one, `data` followed by zeros."""
 
     start: int
     end: int
@@ -39,7 +41,8 @@ class FileRepair:
 
 @dataclass(frozen=True, slots=True)
 class MarkRepair:
-    """The end of the log after another history was replaced: no bytes behind it, and the synced mark at it."""
+    """The end of the log after another history was replaced: no bytes behind it, and the synced
+    mark at it."""
 
     term: int
     index: int
@@ -70,16 +73,18 @@ class DirectoryRepair:
     files: tuple[FileRepair, ...] = ()
     end: MarkRepair | None = None
     derived: tuple[str, ...] = ()
-    """Wrong derived files, by their paths under the group's directory, or directories of them (with a slash at the end): they are removed,
-    and rebuilt from the log."""
+    """Wrong derived files, by their paths under the group's directory, or directories of them (with
+    a slash at the end): they are removed, and rebuilt from the log."""
     mark_slots: bool = False
-    """The synced mark is damaged outside the current slot: that slot is written to both, and the rest is zeroed."""
+    """The synced mark is damaged outside the current slot: that slot is written to both, and the
+    rest is zeroed."""
     hard_state_fill: bool = False
     """The hard state is damaged outside its slots: the slots stay, and the rest is zeroed."""
     begin: BeginRepair | None = None
     """The begin file is damaged or missing."""
     snapshot: str | None = None
-    """Where to copy a snapshot from: the log was trimmed, and none of its own snapshots is valid."""
+    """Where to copy a snapshot from: the log was trimmed, and none of its own snapshots is
+    valid."""
     opens: bool = True
     """No other damage remains, so the log can be opened and derived files rebuilt."""
 
@@ -119,8 +124,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole plan. Findings that are in neither list of work are reported: `undecided` (no proof of the right bytes) and `remaining` (no
-    peer can supply what is wrong here)."""
+    """The whole plan. Findings that are in neither list of work are reported: `undecided` (no proof
+    of the right bytes) and `remaining` (no peer can supply what is wrong here)."""
 
     directories: tuple[DirectoryRepair, ...] = ()
     ranges: tuple[RangeRepair, ...] = ()

@@ -1,8 +1,10 @@
-"""Time epochs: how the store times of a log compare after the clocks of all nodes were wrong together (docs/format.md §11, Time epochs).
+"""Time epochs: how the store times of a log compare after the clocks of all nodes were wrong
+together (docs/format.md §11, Time epochs).
 
-Store times never fall along the log, except at a `time-epoch` record, with which an epoch begins. An entry of a former epoch *counts* as
-stored at its store time, or at the begin of a later epoch if that is earlier. Invariant: counted times never fall along the log. So
-whatever compares or searches store times of a log goes by counted ones; without an epoch they are the store times.
+Store times never fall along the log, except at a `time-epoch` record, with which an epoch begins.
+An entry of a former epoch *counts* as stored at its store time, or at the begin of a later epoch if
+that is earlier. Invariant: counted times never fall along the log. So whatever compares or searches
+store times of a log goes by counted ones; without an epoch they are the store times.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from itertools import accumulate
 from typing import Any, Final
 
 EPOCHS_MAX: Final = 64
-"""The oldest epochs are forgotten beyond this number. What is before a forgotten one counts as stored at the begin of the next at the
-latest."""
+"""The oldest epochs are forgotten beyond this number. What is before a forgotten one counts as
+stored at the begin of the next at the latest."""
 
 AHEAD_MS: Final = 60_000
-"""An epoch begins only if store times are ahead of the clock by more than this. What is less is over in a minute by itself."""
+"""An epoch begins only if store times are ahead of the clock by more than this. What is less is
+over in a minute by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,11 @@ class TimeEpochs:
 
     def with_begin(self, epoch: TimeEpoch) -> TimeEpochs:
         """These, and one that begins behind them. The same if it is known already."""
-        return self if self.begins and self.begins[-1].index >= epoch.index else TimeEpochs((*self.begins, epoch))
+        return (
+            self
+            if self.begins and self.begins[-1].index >= epoch.index
+            else TimeEpochs((*self.begins, epoch))
+        )
 
     def export(self) -> list[list[int]]:
         """As JSON values (format §11)."""

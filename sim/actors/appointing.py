@@ -1,11 +1,14 @@
-"""The connection between the nodes of an HA group and the metadata quorum. Requests arrive late, twice, out of order or never, and so do
-notifications of decisions; the quorum itself may be lost for a while between any two steps of a decision.
+"""The connection between the nodes of an HA group and the metadata quorum. Requests arrive late,
+twice, out of order or never, and so do notifications of decisions; the quorum itself may be lost
+for a while between any two steps of a decision.
 
-`controller.py` decides, with the product's functions; a node's reaction is the product's as well. A node receives appointments in order and
-may miss some. A process that was just started may receive old ones first, like one that reads its journal again. `Trap` lets a fault happen
-at one step of one decision.
+`controller.py` decides, with the product's functions; a node's reaction is the product's as well. A
+node receives appointments in order and may miss some. A process that was just started may receive
+old ones first, like one that reads its journal again. `Trap` lets a fault happen at one step of one
+decision.
 
-A request passes four steps: *wished* (it left its node), *asked* (the quorum has it), *agreed*, and *heard*, once for every node.
+A request passes four steps: *wished* (it left its node), *asked* (the quorum has it), *agreed*, and
+*heard*, once for every node.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ STEPS: tuple[Step, ...] = ("wished", "asked", "agreed", "heard")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One step of one decision. `node` sent the request or, in the step *heard*, receives the decision; `appointment` from *agreed* on."""
+    """One step of one decision. `node` sent the request or, in the step *heard*, receives the
+    decision; `appointment` from *agreed* on."""
 
     step: Step
     node: str
@@ -53,10 +57,18 @@ Trap = Callable[[Moment], bool]
 
 
 class Appointing:
-    """The connections of one run. Has its own random source, so a group without appointments draws nothing."""
+    """The connections of one run. Has its own random source, so a group without appointments draws
+    nothing."""
 
-    def __init__(self, cluster: AppointedCluster, controller: Controller, founders: tuple[str, ...], chance: random.Random) -> None:
-        """`founders`: the nodes that form the quorum, in half of the runs; in the others it runs elsewhere."""
+    def __init__(
+        self,
+        cluster: AppointedCluster,
+        controller: Controller,
+        founders: tuple[str, ...],
+        chance: random.Random,
+    ) -> None:
+        """`founders`: the nodes that form the quorum, in half of the runs; in the others it runs
+        elsewhere."""
         self._cluster = cluster
         self._controller = controller
         self._chance = chance
@@ -80,7 +92,8 @@ class Appointing:
             self._traps.remove(trap)
 
     def lose(self) -> None:
-        """The quorum is lost until `regain` was called as often: it decides nothing and notifies no node."""
+        """The quorum is lost until `regain` was called as often: it decides nothing and notifies no
+        node."""
         self._outages += 1
         self._cluster.note("the metadata quorum is lost")
 
@@ -151,7 +164,11 @@ class Appointing:
 
     def _hear(self, node: str, appointment: Appointment) -> None:
         """Notify in order, possibly skipping some."""
-        if appointment.order < self._heard.get(node, (-1, -1, -1)) or not self._there() or not self._reaches(node, outbound=False):
+        if (
+            appointment.order < self._heard.get(node, (-1, -1, -1))
+            or not self._there()
+            or not self._reaches(node, outbound=False)
+        ):
             return
         news = appointment.order != self._heard.get(node)
         self._heard[node] = appointment.order
@@ -168,7 +185,8 @@ class Appointing:
             self._tell(name, known)
 
     def started(self, node: str) -> None:
-        """A process starts without knowing any appointment; some first read old ones from their journals."""
+        """A process starts without knowing any appointment; some first read old ones from their
+        journals."""
         self._heard.pop(node, None)
         known = self._controller.appointments
         if known and self._chance.random() < REREADS:
@@ -182,7 +200,9 @@ class Appointing:
         """Whether the quorum can decide anything."""
         if self._outages:
             return False
-        return not self._quorum or 2 * len(set(self._quorum).intersection(self._cluster.awake())) > len(self._quorum)
+        return not self._quorum or 2 * len(
+            set(self._quorum).intersection(self._cluster.awake())
+        ) > len(self._quorum)
 
     def _reaches(self, node: str, *, outbound: bool) -> bool:
         """Through the node's own link and, if the nodes are the quorum, with a majority of them."""
@@ -192,7 +212,11 @@ class Appointing:
             return False
         if node not in self._quorum:
             return True
-        others = [other for other in self._quorum if reaches(*((node, other) if outbound else (other, node)))]
+        others = [
+            other
+            for other in self._quorum
+            if reaches(*((node, other) if outbound else (other, node)))
+        ]
         return 2 * len(others) > len(self._quorum)
 
     def _step(self, moment: Moment) -> None:

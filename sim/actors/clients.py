@@ -1,13 +1,16 @@
-"""Simulated clients: they send, receive under leases, acknowledge, extend leases, and read by offset, through the calls that the server
-makes.
+"""Simulated clients: they send, receive under leases, acknowledge, extend leases, and read by
+offset, through the calls that the server makes.
 
-This module defines the behaviour of a client: which node it asks, how long it waits, what it retries where, and what it believes. It knows
-no node and no log; `histories.py` records the answers. A client without an answer does not know the outcome of its call: it never sends the
-same message again, but repeats an acknowledgement. A client that was refused retries at another node.
+This module defines the behaviour of a client: which node it asks, how long it waits, what it
+retries where, and what it believes. It knows no node and no log; `histories.py` records the
+answers. A client without an answer does not know the outcome of its call: it never sends the same
+message again, but repeats an acknowledgement. A client that was refused retries at another node.
 
-A client acts in rounds, like programs that batch their work: its sends, acknowledgements and requests leave together.
+A client acts in rounds, like programs that batch their work: its sends, acknowledgements and
+requests leave together.
 
-A message's body begins with eight bytes, a number that is unique in the run: producer × 2³² + its sequence.
+A message's body begins with eight bytes, a number that is unique in the run: producer × 2³² + its
+sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +19,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle, Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    Change,
+    Changed,
+    Handle,
+    Receive,
+    Received,
+)
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -38,7 +49,6 @@ FILLER = bytes(range(32, 127)) * 8
 EVERYTHING = TagFilter()
 REPEATED = 4
 """After this many acknowledgements a client repeats one that was answered."""
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,13 @@ class Client:
     """One client process."""
 
     def __init__(
-        self, cluster: Cluster, number: int, chance: random.Random, habits: Habits, body_at: int, group: str = CONSUMER_GROUP
+        self,
+        cluster: Cluster,
+        number: int,
+        chance: random.Random,
+        habits: Habits,
+        body_at: int,
+        group: str = CONSUMER_GROUP,
     ) -> None:
         """`body_at`: where a message record's body begins."""
         self.group = group
@@ -94,14 +110,20 @@ class Client:
         self._leases: list[Handle] = []
         """Messages received, to be acknowledged in the next round."""
         self._sends_on, self._receives_on = True, True
-        self._sending, self._receiving, self._giving_back, self._reading = _Slot(), _Slot(), _Slot(), _Slot()
+        self._sending, self._receiving, self._giving_back, self._reading = (
+            _Slot(),
+            _Slot(),
+            _Slot(),
+            _Slot(),
+        )
 
     def start(self) -> None:
         """Start; the first round follows within a period."""
         self._cluster.after(self._chance.randrange(self._habits.round_ns[1]), self._round)
 
     def wind_down(self, *, receives: bool) -> None:
-        """Stop sending and reading. With `receives`, every remaining message is received and acknowledged."""
+        """Stop sending and reading. With `receives`, every remaining message is received and
+        acknowledged."""
         self._sends_on, self._receives_on = False, receives
 
     def _round(self) -> None:
@@ -121,7 +143,13 @@ class Client:
             self._read()
         cluster.after(chance.randrange(*self._habits.round_ns), self._round)
 
-    def _ask(self, slot: _Slot, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> None:
+    def _ask(
+        self,
+        slot: _Slot,
+        node: str,
+        make: Callable[[int], Call],
+        answered: Callable[[Answer], None],
+    ) -> None:
         def came(outcome: Answer) -> None:
             slot.token = 0
             answered(outcome)
@@ -146,7 +174,10 @@ class Client:
                 self._cluster.histories.produced(send, outcome, self._cluster.now)
                 return
             self._elsewhere(outcome)
-            if isinstance(outcome, Refused) and outcome.reason not in ("unknown-outcome", "too-large"):
+            if isinstance(outcome, Refused) and outcome.reason not in (
+                "unknown-outcome",
+                "too-large",
+            ):
                 # Nothing was appended, so the same messages may be sent again.
                 self._unsent = send, drafts
 
@@ -156,14 +187,31 @@ class Client:
         habits, chance = self._habits, self._chance
         self._sends += 1
         topic = FIFO if self._sends % 3 == 0 else NORMAL
-        queue, properties = chance.randrange(QUEUES[topic]), FIFO_PROPERTIES if topic == FIFO else PROPERTIES
+        queue, properties = (
+            chance.randrange(QUEUES[topic]),
+            FIFO_PROPERTIES if topic == FIFO else PROPERTIES,
+        )
         count = chance.randrange(*habits.messages_a_send)
         value, self._next_value = self._next_value, self._next_value + count
         filler, born_ms = FILLER[: chance.randrange(*habits.filler_bytes)], self._cluster.now // MS
         priority = chance.randrange(2 * DURABLE_PRIORITY)
         numbers = range(value, value + count)
-        drafts = [Draft(topic, queue, number.to_bytes(8, "big") + filler, properties, born_ms, 0, 0, priority) for number in numbers]
-        return self._cluster.histories.sent(self._number, (topic, queue), value, count, self._cluster.now), drafts
+        drafts = [
+            Draft(
+                topic,
+                queue,
+                number.to_bytes(8, "big") + filler,
+                properties,
+                born_ms,
+                0,
+                0,
+                priority,
+            )
+            for number in numbers
+        ]
+        return self._cluster.histories.sent(
+            self._number, (topic, queue), value, count, self._cluster.now
+        ), drafts
 
     # Receiving
 
@@ -174,9 +222,23 @@ class Client:
         until = invoked + chance.randrange(*habits.round_ns)
 
         def make(token: int) -> Call:
-            return Receive(token, self.group, topic, self._session, EVERYTHING, habits.messages_a_receive, invisible_ms, until)
+            return Receive(
+                token,
+                self.group,
+                topic,
+                self._session,
+                EVERYTHING,
+                habits.messages_a_receive,
+                invisible_ms,
+                until,
+            )
 
-        self._ask(self._receiving, self._node, make, lambda outcome: self._received(topic, invoked, outcome))
+        self._ask(
+            self._receiving,
+            self._node,
+            make,
+            lambda outcome: self._received(topic, invoked, outcome),
+        )
 
     def _received(self, topic: str, invoked: int, outcome: Answer) -> None:
         if not isinstance(outcome, Received):
@@ -189,7 +251,10 @@ class Client:
         if fate < self._habits.forgets and self._sends_on:
             return
         name = (self.group, topic)
-        handles = [Handle(*name, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt) for lease in outcome.leases]
+        handles = [
+            Handle(*name, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+            for lease in outcome.leases
+        ]
         if fate < self._habits.forgets + self._habits.prolongs:
             self._prolong(handles.pop())
         self._leases += handles
@@ -218,12 +283,15 @@ class Client:
             if isinstance(outcome, Changed) and outcome.lease_number is not None:
                 self._leases.append(handle._replace(lease_number=outcome.lease_number))
 
-        self._cluster.ask(self._node, lambda token: Change(token, handle, invisible_ms, self._session), answered)
+        self._cluster.ask(
+            self._node, lambda token: Change(token, handle, invisible_ms, self._session), answered
+        )
 
     # Reading by offset
 
     def _read(self) -> None:
-        """Usually ask the presumed leader, sometimes any node: every node that answers must be up to date."""
+        """Usually ask the presumed leader, sometimes any node: every node that answers must be up
+        to date."""
         chance, names, invoked = self._chance, self._cluster.names, self._cluster.now
         topic = FIFO if chance.random() < 0.5 else NORMAL
         queue, most = chance.randrange(QUEUES[topic]), self._habits.messages_a_read
@@ -231,12 +299,16 @@ class Client:
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, Peeked):
-                self._cluster.histories.shown((topic, queue), outcome, self._body_at, invoked, self._cluster.now)
+                self._cluster.histories.shown(
+                    (topic, queue), outcome, self._body_at, invoked, self._cluster.now
+                )
             else:
                 self._elsewhere(outcome)
 
         node = names[chance.randrange(len(names))] if chance.random() < 0.2 else self._node
-        self._ask(self._reading, node, lambda token: Peek(token, topic, queue, offset, most), answered)
+        self._ask(
+            self._reading, node, lambda token: Peek(token, topic, queue, offset, most), answered
+        )
 
 
 def _nobody(outcome: Answer) -> None:

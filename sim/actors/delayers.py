@@ -1,7 +1,8 @@
-"""Simulated producers of delayed messages: they send some for the near future or the recent past, and recall a few of them.
+"""Simulated producers of delayed messages: they send some for the near future or the recent past,
+and recall a few of them.
 
-This module defines such a producer's behaviour and knowledge; `timetable.py` checks the result. Delayed messages go to an ordinary queue,
-where consumers receive them.
+This module defines such a producer's behaviour and knowledge; `timetable.py` checks the result.
+Delayed messages go to an ordinary queue, where consumers receive them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ class Plans:
 class Delayer:
     """One producer of delayed messages."""
 
-    def __init__(self, cluster: Cluster, timetable: Timetable, number: int, chance: random.Random, plans: Plans) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        timetable: Timetable,
+        number: int,
+        chance: random.Random,
+        plans: Plans,
+    ) -> None:
         self._cluster = cluster
         self._timetable = timetable
         self._number = number
@@ -87,7 +95,10 @@ class Delayer:
         values = range(self._next_value, self._next_value + count)
         self._next_value += count
         times = [max(0, now // MS + chance.randrange(*self._plans.delay_ms)) for _ in values]
-        made = [self._timetable.made(self._number, key, value, at_ms, now) for value, at_ms in zip(values, times, strict=True)]
+        made = [
+            self._timetable.made(self._number, key, value, at_ms, now)
+            for value, at_ms in zip(values, times, strict=True)
+        ]
         drafts = [_draft(appointment, now) for appointment in made]
 
         def answered(outcome: Answer) -> None:
@@ -127,4 +138,12 @@ class Delayer:
 def _draft(appointment: Appointment, now: int) -> Draft:
     topic, queue = appointment.key
     properties = encode(Fields(message_id="x", deliver_ms=appointment.deliver_ms))
-    return Draft(topic, queue, appointment.value.to_bytes(8, "big"), properties, now // MS, priority=0, deliver_ms=appointment.deliver_ms)
+    return Draft(
+        topic,
+        queue,
+        appointment.value.to_bytes(8, "big"),
+        properties,
+        now // MS,
+        priority=0,
+        deliver_ms=appointment.deliver_ms,
+    )

@@ -1,13 +1,23 @@
-"""Simulated consumers of a FIFO group: they take batches, acknowledge a part of each in any order, give some back, and let the rest lapse.
+"""Simulated consumers of a FIFO group: they take batches, acknowledge a part of each in any order,
+give some back, and let the rest lapse.
 
-They use the calls that the server makes, and remember what `message_groups.py` needs to judge the order.
+They use the calls that the server makes, and remember what `message_groups.py` needs to judge the
+order.
 """
 
 from __future__ import annotations
 
 import random
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Handle, Lease, Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    Change,
+    Handle,
+    Lease,
+    Receive,
+    Received,
+)
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import MESSAGE_GROUP, parse
@@ -22,7 +32,8 @@ INVISIBLE_MS = (300, 900)
 ACKNOWLEDGED, GIVEN_BACK = 0.6, 0.2
 """Shares of the messages of a batch. The leases of the others lapse."""
 REST = 512
-"""So many messages are taken at once, and all of them acknowledged, when what is left is to be consumed."""
+"""So many messages are taken at once, and all of them acknowledged, when what is left is to be
+consumed."""
 
 
 class Groups:
@@ -41,7 +52,11 @@ class Groups:
             parts.setdefault((lease.queue, name), []).append(lease)
         for key, mine in parts.items():
             group = self.seen.setdefault(key, MessageGroup())
-            group.received(mine[0].lease_number, [(lease.queue_offset, lease.attempt) for lease in mine], now_ns)
+            group.received(
+                mine[0].lease_number,
+                [(lease.queue_offset, lease.attempt) for lease in mine],
+                now_ns,
+            )
             self.of.update(((lease.queue, lease.queue_offset), group) for lease in mine)
 
     def check(self) -> None:
@@ -53,7 +68,9 @@ class Groups:
 class FifoConsumer:
     """One client process."""
 
-    def __init__(self, cluster: Cluster, groups: Groups, number: int, chance: random.Random, body_at: int) -> None:
+    def __init__(
+        self, cluster: Cluster, groups: Groups, number: int, chance: random.Random, body_at: int
+    ) -> None:
         self._cluster = cluster
         self._groups = groups
         self._session = f"fifo-{number} via sim"
@@ -95,7 +112,9 @@ class FifoConsumer:
         until = invoked + self._chance.randrange(*ROUND_NS)
 
         def make(token: int) -> Call:
-            return Receive(token, self._groups.name, FIFO, self._session, EVERYTHING, most, invisible_ms, until)
+            return Receive(
+                token, self._groups.name, FIFO, self._session, EVERYTHING, most, invisible_ms, until
+            )
 
         def answered(outcome: Answer) -> None:
             self._token = 0
@@ -114,7 +133,14 @@ class FifoConsumer:
         self._groups.received(leases, self._cluster.now)
         done: list[Handle] = []
         for lease in leases:
-            handle = Handle(self._groups.name, FIFO, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+            handle = Handle(
+                self._groups.name,
+                FIFO,
+                lease.queue,
+                lease.queue_offset,
+                lease.lease_number,
+                lease.attempt,
+            )
             fate = 0.0 if self._rest else self._chance.random()
             if fate < ACKNOWLEDGED:
                 done.append(handle)
@@ -125,7 +151,9 @@ class FifoConsumer:
 
     def _acknowledge(self, handles: list[Handle]) -> None:
         for handle in handles:
-            self._groups.of[handle.queue, handle.queue_offset].acknowledging(handle.queue_offset, self._cluster.now)
+            self._groups.of[handle.queue, handle.queue_offset].acknowledging(
+                handle.queue_offset, self._cluster.now
+            )
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, Acked):
@@ -134,7 +162,9 @@ class FifoConsumer:
         self._cluster.ask(self._node, lambda token: Ack(token, handles), answered)
 
     def _give_back(self, handle: Handle) -> None:
-        self._cluster.ask(self._node, lambda token: Change(token, handle, 0, self._session), _ignored)
+        self._cluster.ask(
+            self._node, lambda token: Change(token, handle, 0, self._session), _ignored
+        )
 
 
 def _ignored(outcome: Answer) -> None:

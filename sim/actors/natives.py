@@ -1,8 +1,10 @@
-"""Simulated producers of native frames: several frames in flight, repeated when unanswered, and after every failover.
+"""Simulated producers of native frames: several frames in flight, repeated when unanswered, and
+after every failover.
 
-Unlike other clients they send an unanswered frame again, to the leader: sequence numbers prevent duplicates. One with a name also restarts,
-like a restarted program, and continues in the next epoch. `histories.py` checks what was told of the messages; this module checks that each
-is stored once, in order and without gaps, and that receipts are true.
+Unlike other clients they send an unanswered frame again, to the leader: sequence numbers prevent
+duplicates. One with a name also restarts, like a restarted program, and continues in the next
+epoch. `histories.py` checks what was told of the messages; this module checks that each is stored
+once, in order and without gaps, and that receipts are true.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from operator import itemgetter
 import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Call, Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    ProduceFrame,
+    ProducerOpened,
+    ResumeProducer,
+)
 from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS
 from ledgermq.proto.entries.layout import BODY_AT, prefixes, record_columns
 from ledgermq.proto.entries.message_record import decode_record
@@ -61,7 +70,17 @@ class _Part:
 class NativeProducer:
     """One producer of native frames."""
 
-    def __init__(self, cluster: Cluster, truth: Truth, number: int, chance: random.Random, ways: Ways, *, name: str, log_tag: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        truth: Truth,
+        number: int,
+        chance: random.Random,
+        ways: Ways,
+        *,
+        name: str,
+        log_tag: int,
+    ) -> None:
         self._cluster, self._truth = cluster, truth
         self._number = number
         self._chance = chance
@@ -99,7 +118,10 @@ class NativeProducer:
     def _round(self) -> None:
         cluster, chance = self._cluster, self._chance
         late = cluster.now - CLIENT_TIMEOUT_NS
-        asked = [*(since for part in self._parts for since in part.tokens.values()), *([self._opening[1]] if self._opening else [])]
+        asked = [
+            *(since for part in self._parts for since in part.tokens.values()),
+            *([self._opening[1]] if self._opening else []),
+        ]
         if any(since < late for since in asked):
             self._lose_touch(None)
         if not self._in_touch:
@@ -118,7 +140,11 @@ class NativeProducer:
     # Opening
 
     def _open(self) -> None:
-        known, anew = self._known, self._known is None or (bool(self._name) and self._chance.random() < self._ways.restarts)
+        known, anew = (
+            self._known,
+            self._known is None
+            or (bool(self._name) and self._chance.random() < self._ways.restarts),
+        )
 
         def make(token: int) -> Call:
             if anew or known is None:
@@ -132,7 +158,10 @@ class NativeProducer:
                 return
             refused = outcome.reason if isinstance(outcome, Refused) and not self._name else ""
             if refused == "stale-epoch":
-                raise Violation("producer", f"producer {self._known} is refused although nobody else has it: {outcome}")
+                raise Violation(
+                    "producer",
+                    f"producer {self._known} is refused although nobody else has it: {outcome}",
+                )
             self._lose_touch(outcome)
             if refused == "unknown-producer" and known is not None:
                 self._forgotten(known.producer_id)
@@ -141,22 +170,31 @@ class NativeProducer:
         self._opening = token, self._cluster.now
 
     def _opened(self, opened: ProducerOpened) -> None:
-        """Messages below the next sequence number are stored, and their frames are repeated for their answers; the others follow without a
-        gap, because acknowledgements from memory may have been lost."""
-        if self._known is not None and (opened.producer_id, opened.epoch) < (self._known.producer_id, self._known.epoch):
+        """Messages below the next sequence number are stored, and their frames are repeated for
+        their answers; the others follow without a gap, because acknowledgements from memory may
+        have been lost."""
+        if self._known is not None and (opened.producer_id, opened.epoch) < (
+            self._known.producer_id,
+            self._known.epoch,
+        ):
             raise Violation("producer", f"producer {self._known} was opened as {opened}")
         self._known, self._in_touch = opened, True
         parts, self._parts, self._next = self._parts, [], opened.next_sequence
         for part in parts:
             stored = min(max(0, opened.next_sequence - part.first), len(part.messages))
             if stored:
-                self._parts.append(_Part(part.first, part.messages[:stored], part.queue_of[:stored]))
+                self._parts.append(
+                    _Part(part.first, part.messages[:stored], part.queue_of[:stored])
+                )
             if stored < len(part.messages):
-                self._parts.append(_Part(self._next, part.messages[stored:], part.queue_of[stored:]))
+                self._parts.append(
+                    _Part(self._next, part.messages[stored:], part.queue_of[stored:])
+                )
                 self._next += len(part.messages) - stored
 
     def _forgotten(self, producer_id: int) -> None:
-        """The log dropped this producer. What it has in flight has no outcome, and another one is opened."""
+        """The log dropped this producer. What it has in flight has no outcome, and another one is
+        opened."""
         self.dropped.append(producer_id)
         self._known, self._next = None, 0
         self._parts.clear()
@@ -178,11 +216,18 @@ class NativeProducer:
     # Frames
 
     def _new_part(self) -> _Part:
-        count, turn = self._chance.randrange(*self._ways.messages_a_frame), self._chance.randrange(30)
+        count, turn = (
+            self._chance.randrange(*self._ways.messages_a_frame),
+            self._chance.randrange(30),
+        )
         queue_of = [int(place >= turn) % QUEUES[NORMAL] for place in range(count)]
         messages = []
         for queue in queue_of:
-            messages.append(self._cluster.histories.sent(self._number, (NORMAL, queue), self._next_value, 1, self._cluster.now))
+            messages.append(
+                self._cluster.histories.sent(
+                    self._number, (NORMAL, queue), self._next_value, 1, self._cluster.now
+                )
+            )
             self._next_value += 1
         part = _Part(self._next, messages, queue_of)
         self._next += count
@@ -192,7 +237,11 @@ class NativeProducer:
         assert self._known is not None, "frames follow an opening"
         opened, names = self._known, self._cluster.names
         memory = self._chance.random() < self._ways.memory
-        node = names[self._chance.randrange(len(names))] if part.tokens and self._chance.random() < 0.3 else self._node
+        node = (
+            names[self._chance.randrange(len(names))]
+            if part.tokens and self._chance.random() < 0.3
+            else self._node
+        )
 
         def answered(outcome: Answer) -> None:
             part.tokens.pop(token, None)
@@ -200,7 +249,9 @@ class NativeProducer:
                 self._told(part, opened, outcome, asked=node)
 
         frame = _frame(self._log_tag, opened, part, self._cluster.now // MS)
-        token = self._cluster.ask(node, lambda number: ProduceFrame(number, NORMAL, frame, memory), answered)
+        token = self._cluster.ask(
+            node, lambda number: ProduceFrame(number, NORMAL, frame, memory), answered
+        )
         part.tokens[token] = self._cluster.now
 
     def _told(self, part: _Part, opened: ProducerOpened, outcome: Answer, *, asked: str) -> None:
@@ -209,7 +260,8 @@ class NativeProducer:
         elif isinstance(outcome, FrameKnown):
             self.known_values.update(message.value for message in part.messages)
         else:
-            # Unlike the frames of one stream, calls may overtake each other here; the frame is then repeated in the next round.
+            # Unlike the frames of one stream, calls may overtake each other here; the frame is then
+            # repeated in the next round.
             overtook = isinstance(outcome, Refused) and outcome.reason == "sequence-gap"
             if asked == self._node and not overtook:
                 self._lose_touch(outcome)
@@ -221,20 +273,31 @@ class NativeProducer:
     def _stored(self, part: _Part, producer_id: int, answer: FrameProduced) -> None:
         self.duplicates += answer.duplicate
         next_of = {queue: offset for queue, offset, _ in answer.ranges}
-        if answer.count != len(part.messages) or sum(count for _, _, count in answer.ranges) != answer.count:
-            raise Violation("receipt", f"a frame of {len(part.messages)} messages is answered with {answer}")
+        if (
+            answer.count != len(part.messages)
+            or sum(count for _, _, count in answer.ranges) != answer.count
+        ):
+            raise Violation(
+                "receipt", f"a frame of {len(part.messages)} messages is answered with {answer}"
+            )
         for message, queue in zip(part.messages, part.queue_of, strict=True):
-            self._cluster.histories.placed(message, next_of[queue], answer.durability, self._cluster.now)
+            self._cluster.histories.placed(
+                message, next_of[queue], answer.durability, self._cluster.now
+            )
             next_of[queue] += 1
         if answer.durability == "durable":
             self.receipts.append((producer_id, part.first, answer))
             truth, last = self._truth, answer.last_index
-            if last >= len(truth) or (truth.terms[last], truth.chains[last]) != (answer.term, answer.chain_crc):
+            if last >= len(truth) or (truth.terms[last], truth.chains[last]) != (
+                answer.term,
+                answer.chain_crc,
+            ):
                 raise Violation("receipt", f"entry {last} is not what a receipt says: {answer}")
 
 
 def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> Frame:
-    """The frame as the server passes it on. Created anew for every call, because the log takes ownership of it."""
+    """The frame as the server passes it on. Created anew for every call, because the log takes
+    ownership of it."""
     bodies = [message.value.to_bytes(VALUE_BYTES, "big") for message in part.messages]
     queues = np.array(part.queue_of, np.int32)
     builder = FrameBuilder(NORMAL, log_tag, opened.producer_id, opened.epoch)
@@ -246,9 +309,12 @@ def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> F
     return Frame(opened.producer_id, opened.epoch, part.first, batch)
 
 
-def judge(producers: Iterable[NativeProducer], pieces: Sequence[Range], time_epochs: TimeEpochs) -> None:
-    """At the end of a run, over the whole log: each producer's messages are stored once, in order and without gaps, epochs only increase,
-    each message in a receipt is the one with its number, and only a producer that was silent for long is dropped and refused as unknown."""
+def judge(
+    producers: Iterable[NativeProducer], pieces: Sequence[Range], time_epochs: TimeEpochs
+) -> None:
+    """At the end of a run, over the whole log: each producer's messages are stored once, in order
+    and without gaps, epochs only increase, each message in a receipt is the one with its number,
+    and only a producer that was silent for long is dropped and refused as unknown."""
     dropped = _dropped(pieces, time_epochs)
     ends: dict[int, int] = {}
     epochs: dict[int, int] = {}
@@ -256,33 +322,59 @@ def judge(producers: Iterable[NativeProducer], pieces: Sequence[Range], time_epo
     places: dict[tuple[int, int], int] = {}
     for entries in pieces:
         for run in native_runs(entries):
-            if run.first_sequence != ends.get(run.producer_id, 0) or run.epoch < epochs.get(run.producer_id, 0):
-                raise Violation("producer", f"{run} of entry {entries.first_index + run.at} follows message {ends.get(run.producer_id)}")
-            ends[run.producer_id], epochs[run.producer_id] = run.first_sequence + run.count, run.epoch
+            if run.first_sequence != ends.get(run.producer_id, 0) or run.epoch < epochs.get(
+                run.producer_id, 0
+            ):
+                raise Violation(
+                    "producer",
+                    f"{run} of entry {entries.first_index + run.at} follows message"
+                    f" {ends.get(run.producer_id)}",
+                )
+            ends[run.producer_id], epochs[run.producer_id] = (
+                run.first_sequence + run.count,
+                run.epoch,
+            )
             for row in range(run.count):
                 at = int(entries.starts[run.at + row]) + BODY_AT
                 values.add(int.from_bytes(entries.data[at : at + VALUE_BYTES], "big"))
-                places[run.producer_id, run.first_sequence + row] = entries.first_index + run.at + row
+                places[run.producer_id, run.first_sequence + row] = (
+                    entries.first_index + run.at + row
+                )
     for producer in producers:
         if refused := set(producer.dropped) - dropped:
-            raise Violation("producer", f"producer {min(refused)} is refused as unknown, and no record dropped it")
+            raise Violation(
+                "producer",
+                f"producer {min(refused)} is refused as unknown, and no record dropped it",
+            )
         lost = producer.known_values - values
         if lost:
-            raise Violation("producer", f"message {min(lost)} was reported as stored and is not in the log")
+            raise Violation(
+                "producer", f"message {min(lost)} was reported as stored and is not in the log"
+            )
         for number, first, receipt in producer.receipts:
             stand = [places.get((number, first + at)) for at in range(receipt.count)]
             if stand != list(range(receipt.first_index, receipt.last_index + 1)):
-                raise Violation("receipt", f"messages {first} ff. of producer {number} are not where a receipt says: {receipt}")
+                raise Violation(
+                    "receipt",
+                    f"messages {first} ff. of producer {number} are not where a receipt says:"
+                    f" {receipt}",
+                )
 
 
 def _dropped(pieces: Iterable[Range], time_epochs: TimeEpochs) -> set[int]:
-    """The producers that records dropped. A run has fewer than a leader keeps, so each must have been silent for a day in counted time."""
+    """The producers that records dropped. A run has fewer than a leader keeps, so each must have
+    been silent for a day in counted time."""
     heard: dict[int, tuple[int, int]] = {}
     """By producer: store time and position of its last entry."""
     gone: set[int] = set()
     for entries in pieces:
-        times, positions = prefixes(entries.data, entries.starts)["store_ms"], entries.starts + entries.pos
-        happened: list[tuple[int, ProducerRecord | int]] = [(run.at, run.producer_id) for run in native_runs(entries)]
+        times, positions = (
+            prefixes(entries.data, entries.starts)["store_ms"],
+            entries.starts + entries.pos,
+        )
+        happened: list[tuple[int, ProducerRecord | int]] = [
+            (run.at, run.producer_id) for run in native_runs(entries)
+        ]
         columns = record_columns(entries)
         for at, number in enumerate(columns.topic_of.tolist()):
             if columns.topics[number] == ProducerRecord.TOPIC:
@@ -295,7 +387,10 @@ def _dropped(pieces: Iterable[Range], time_epochs: TimeEpochs) -> set[int]:
                 for number in what.dropped:
                     silent_ms = place[0] - time_epochs.counted(*heard[number])
                     if silent_ms < UNNAMED_MS:
-                        raise Violation("producer", f"producer {number} is dropped after a silence of {silent_ms} ms")
+                        raise Violation(
+                            "producer",
+                            f"producer {number} is dropped after a silence of {silent_ms} ms",
+                        )
                     gone.add(number)
                 what = what.producer_id
             heard[what] = place

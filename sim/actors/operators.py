@@ -1,8 +1,9 @@
-"""Simulated operators that want a replica moved or removed, or an upgrade finished, and repeat the request, as `ledgermq move-replica`,
-`ledgermq member remove` and `ledgermq upgrade finish` do.
+"""Simulated operators that want a replica moved or removed, or an upgrade finished, and repeat the
+request, as `ledgermq move-replica`, `ledgermq member remove` and `ledgermq upgrade finish` do.
 
-This module chooses an operator's next request; the product decides whether it is granted. A removal also ends when the leader refuses it
-permanently; a move ends only when it is complete, because the product treats every refusal during a move as temporary.
+This module chooses an operator's next request; the product decides whether it is granted. A removal
+also ends when the leader refuses it permanently; a move ends only when it is complete, because the
+product treats every refusal during a move as temporary.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ REPLACED_SHARE = 0.3
 
 
 class Operator:
-    """`source` shall be removed; with a `target`, after that node votes and leads what `source` led."""
+    """`source` shall be removed; with a `target`, after that node votes and leads what `source`
+    led."""
 
-    def __init__(self, cluster: OperatedCluster, source: str, target: str, chance: random.Random) -> None:
+    def __init__(
+        self, cluster: OperatedCluster, source: str, target: str, chance: random.Random
+    ) -> None:
         self._cluster, self._chance = cluster, chance
         self.source, self.target = source, target
         self.ended = False
@@ -37,7 +41,11 @@ class Operator:
         cluster.after(chance.randrange(*ASK_NS), self._round)
 
     def __str__(self) -> str:
-        return f"the move from {self.source} to {self.target}" if self.target else f"the removal of {self.source}"
+        return (
+            f"the move from {self.source} to {self.target}"
+            if self.target
+            else f"the removal of {self.source}"
+        )
 
     def _round(self) -> None:
         if self._token and self._cluster.now - self._since > PATIENCE_NS:
@@ -73,7 +81,8 @@ class Operator:
 
 
 class Upgrader:
-    """Replaces the program of one node after the other by one that reads the next level, and asks all the while to finish the upgrade."""
+    """Replaces the program of one node after the other by one that reads the next level, and asks
+    all the while to finish the upgrade."""
 
     def __init__(self, cluster: OperatedCluster, chance: random.Random) -> None:
         self._cluster, self._chance = cluster, chance
@@ -82,7 +91,8 @@ class Upgrader:
         self._level = 0
         """The level that the group was last asked to have; they are raised one by one."""
         self._begun = False
-        """Whether the group has the level of the present release, from which on programs of the next one are installed."""
+        """Whether the group has the level of the present release, from which on programs of the
+        next one are installed."""
         cluster.after(chance.randrange(*ASK_NS), self._round)
 
     def __str__(self) -> str:
@@ -112,11 +122,15 @@ class Upgrader:
         if set(self._cluster.names) - asked:
             return
         self._since = self._cluster.now
-        self._token = self._cluster.ask(led[0], lambda token: RaiseLevel(token, record, asked), self._answered)
+        self._token = self._cluster.ask(
+            led[0], lambda token: RaiseLevel(token, record, asked), self._answered
+        )
 
     def asked(self) -> frozenset[str]:
         """The nodes whose present processes tell that they read the level."""
-        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= self._level)
+        return frozenset(
+            name for name in self._cluster.names if self._cluster.told_level(name) >= self._level
+        )
 
     def _answered(self, outcome: Answer) -> None:
         self._token = 0

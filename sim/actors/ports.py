@@ -25,9 +25,12 @@ class Cluster(Protocol):
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
 
-    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
-        """Send a call, which is made for the given token, to a node; returns the token. `answered` is called once, unless the call is given
-        up: with an answer, or with None if the connection broke."""
+    def ask(
+        self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]
+    ) -> int:
+        """Send a call, which is made for the given token, to a node; returns the token. `answered`
+        is called once, unless the call is given up: with an answer, or with None if the connection
+        broke."""
         ...
 
     def give_up(self, token: int) -> None:
@@ -76,11 +79,16 @@ class OperatedCluster(Protocol):
         """The newest leader, and the members that it knows to be committed."""
         ...
 
-    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """Send a change of members to a leader; returns the token, or 0 while no operator may request this."""
+    def ask_to_change(
+        self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]
+    ) -> int:
+        """Send a change of members to a leader; returns the token, or 0 while no operator may
+        request this."""
         ...
 
-    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int: ...
+    def ask(
+        self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]
+    ) -> int: ...
 
     def reads(self, name: str) -> int:
         """The highest feature level that the program installed on a node reads."""

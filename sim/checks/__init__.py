@@ -1,1 +1,2 @@
-"""What no interleaving may show: invariants, the single log of a run, and the histories that clients were told."""
+"""What no interleaving may show: invariants, the single log of a run, and the histories that
+clients were told."""

@@ -1,12 +1,15 @@
 """What the simulated clients were told, checked against the single log of the run.
 
-Checked from outside: sends and their answers, messages received, acknowledged and read. Answers are recorded cheaply; the values are
-compared in columns when `settle` is called, which the world does from time to time and at the end.
+Checked from outside: sends and their answers, messages received, acknowledged and read. Answers are
+recorded cheaply; the values are compared in columns when `settle` is called, which the world does
+from time to time and at the end.
 
-Laws: a message acknowledged as durable stays where the answer said (I5). A message acknowledged earlier may be lost, but if it is anywhere,
-it is where the answer said, and in order. A queue holds no message that was not sent, that was refused permanently, or that is already in
-it. The sends of one producer to one queue are in the order of their acknowledgements (I7). A queue is linearizable (`audit.history`). An
-acknowledged message is not delivered again, and first deliveries are in the order of the queue.
+Laws: a message acknowledged as durable stays where the answer said (I5). A message acknowledged
+earlier may be lost, but if it is anywhere, it is where the answer said, and in order. A queue holds
+no message that was not sent, that was refused permanently, or that is already in it. The sends of
+one producer to one queue are in the order of their acknowledgements (I7). A queue is linearizable
+(`audit.history`). An acknowledged message is not delivered again, and first deliveries are in the
+order of the queue.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class Sent:
     early: bool = False
     """Acknowledged from memory, or by a master alone, so it may be lost."""
     framed: bool = False
-    """In a native frame: a copy may be stored although the one that was acknowledged early is lost."""
+    """In a native frame: a copy may be stored although the one that was acknowledged early is
+    lost."""
 
 
 @dataclass(slots=True)
@@ -85,36 +89,56 @@ class Histories:
         return send
 
     def produced(self, send: Sent, answer: Produced, now: int) -> None:
-        """The answer reached its client. I7 holds between the acknowledged sends of one producer."""
+        """The answer reached its client. I7 holds between the acknowledged sends of one
+        producer."""
         first, last = answer.queue_offsets[0], answer.queue_offsets[-1]
         if len(answer.queue_offsets) != send.count or last - first != send.count - 1:
-            raise Violation("I6", f"{send.count} messages to {send.key} got the offsets {first} to {last}")
+            raise Violation(
+                "I6", f"{send.count} messages to {send.key} got the offsets {first} to {last}"
+            )
         send.returned, send.offset, send.early = now, first, answer.durability != "durable"
         if send.early:
             return
         producer = send.producer, send.key
         if first <= self._last.get(producer, -1):
-            raise Violation("I7", f"producer {send.producer} was given {first} in {send.key} after {self._last[producer]}")
+            raise Violation(
+                "I7",
+                f"producer {send.producer} was given {first} in {send.key} after"
+                f" {self._last[producer]}",
+            )
         self._last[producer] = last
         self._promised.append(send)
 
     def placed(self, send: Sent, offset: int, durability: str, now: int) -> None:
-        """A message of a native frame was answered. Answers of frames may overtake each other: their order in the log is checked by
-        sequence numbers (`natives.py`)."""
-        send.returned, send.offset, send.early, send.framed = now, offset, durability != "durable", True
+        """A message of a native frame was answered. Answers of frames may overtake each other:
+        their order in the log is checked by sequence numbers (`natives.py`)."""
+        send.returned, send.offset, send.early, send.framed = (
+            now,
+            offset,
+            durability != "durable",
+            True,
+        )
         if not send.early:
             self._promised.append(send)
 
     # Deliveries
 
-    def delivered(self, group: str, topic: str, leases: Sequence[Lease], body_at: int, invoked: int) -> None:
+    def delivered(
+        self, group: str, topic: str, leases: Sequence[Lease], body_at: int, invoked: int
+    ) -> None:
         """A Receive that was called at `invoked` was answered."""
         state = self.groups.setdefault(group, Deliveries())
         for lease in leases:
             key, offset = (topic, lease.queue), lease.queue_offset
-            self._told.setdefault(key, []).append((offset, int.from_bytes(lease.record[body_at : body_at + VALUE_BYTES], "big")))
+            self._told.setdefault(key, []).append(
+                (offset, int.from_bytes(lease.record[body_at : body_at + VALUE_BYTES], "big"))
+            )
             if state.done.setdefault(key, {}).get(offset, invoked) < invoked:
-                raise Violation("delivery", f"{group} was given message {offset} of {topic}/{lease.queue} after it was done")
+                raise Violation(
+                    "delivery",
+                    f"{group} was given message {offset} of {topic}/{lease.queue} after it was"
+                    " done",
+                )
             attempts = state.attempts.setdefault(key, {})
             before = attempts.get(offset, 0)
             if lease.attempt == 1:
@@ -124,13 +148,18 @@ class Histories:
             attempts[offset] = max(before, lease.attempt)
 
     def acked(self, handles: Sequence[Handle], ok: Sequence[bool], now: int) -> None:
-        """An acknowledgement was answered. Once confirmed, repeating it is confirmed too, and no other lease of the message ever is."""
+        """An acknowledgement was answered. Once confirmed, repeating it is confirmed too, and no
+        other lease of the message ever is."""
         for handle, good in zip(handles, ok, strict=True):
             state, key = self.groups[handle.group], (handle.topic, handle.queue)
             known = state.acked.setdefault(key, {}).get(handle.queue_offset)
             if good != (known == handle.lease_number) and known is not None:
                 where = f"message {handle.queue_offset} of {handle.topic}/{handle.queue}"
-                told = "acknowledged under two leases" if good else "acknowledged, and refused when it was repeated"
+                told = (
+                    "acknowledged under two leases"
+                    if good
+                    else "acknowledged, and refused when it was repeated"
+                )
                 raise Violation("delivery", f"{where} was {told}, by {handle.group}")
             if good and known is None:
                 state.acked[key][handle.queue_offset] = handle.lease_number
@@ -146,7 +175,9 @@ class Histories:
         first = answer.next_offset - len(answer.records)
         told = self._told.setdefault(key, [])
         for place, record in enumerate(answer.records):
-            told.append((first + place, int.from_bytes(record[body_at : body_at + VALUE_BYTES], "big")))
+            told.append(
+                (first + place, int.from_bytes(record[body_at : body_at + VALUE_BYTES], "big"))
+            )
 
     # Comparing
 
@@ -159,15 +190,27 @@ class Histories:
             assert send.offset is not None
             wanted = np.arange(send.value, send.value + send.count)
             if not np.array_equal(values[send.offset : send.offset + send.count], wanted):
-                raise Violation("I5", f"what producer {send.producer} was told of {send.key} at {send.offset} is not what the log holds")
+                raise Violation(
+                    "I5",
+                    f"what producer {send.producer} was told of {send.key} at {send.offset} is not"
+                    " what the log holds",
+                )
         told, self._told = self._told, {}
         for key, rows in told.items():
             table, values = np.array(rows, np.int64).reshape(-1, 2), queues.get(key, _NOTHING)
             if len(table) and int(table[:, 0].max()) >= len(values):
-                raise Violation("I5", f"a client was shown message {int(table[:, 0].max())} of {key}, which was never committed")
+                raise Violation(
+                    "I5",
+                    f"a client was shown message {int(table[:, 0].max())} of {key}, which was never"
+                    " committed",
+                )
             wrong = np.flatnonzero(values[table[:, 0]] != table[:, 1])
             if len(wrong):
-                raise Violation("I6", f"a client was shown another message {int(table[wrong[0], 0])} of {key} than the log holds")
+                raise Violation(
+                    "I6",
+                    f"a client was shown another message {int(table[wrong[0], 0])} of {key} than"
+                    " the log holds",
+                )
 
     def finish(self) -> None:
         """At the end of a run: check what needs the whole history."""
@@ -181,14 +224,20 @@ class Histories:
             for key, first in state.first.items():
                 offsets = np.array([offset for _, offset in sorted(first)], np.int64)
                 if bool((np.diff(offsets) <= 0).any()):
-                    raise Violation("I7", f"{group} was first given messages of {key} in another order than the queue's")
+                    raise Violation(
+                        "I7",
+                        f"{group} was first given messages of {key} in another order than the"
+                        " queue's",
+                    )
 
     def all_delivered(self, group: str, topics: Collection[str]) -> None:
         """After a group has received until nothing was left: a client was given every message."""
         attempts = self.groups.get(group, Deliveries()).attempts
         for key, values in self.log.queues().items():
             if key[0] in topics and len(attempts.get(key, {})) < len(values):
-                missing = next(offset for offset in range(len(values)) if offset not in attempts.get(key, {}))
+                missing = next(
+                    offset for offset in range(len(values)) if offset not in attempts.get(key, {})
+                )
                 raise Violation("delivery", f"{group} was never given message {missing} of {key}")
 
     def _nothing_strange(self, queues: Mapping[QueueKey, I64]) -> None:
@@ -200,35 +249,61 @@ class Histories:
             unique = np.unique(values)
             if len(unique) != len(values):
                 raise Violation("I6", f"a message stands twice in {key}")
-            strange = np.setdiff1d(unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True)
+            strange = np.setdiff1d(
+                unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True
+            )
             if len(strange):
-                raise Violation("I6", f"{key} holds message {int(strange[0])}, which no client sent there")
+                raise Violation(
+                    "I6", f"{key} holds message {int(strange[0])}, which no client sent there"
+                )
 
     def _early_in_place(self, key: QueueKey, values: I64) -> None:
-        """A message acknowledged before its commit is where the answer said, or nowhere; so it is in the order of its producer."""
+        """A message acknowledged before its commit is where the answer said, or nowhere; so it is
+        in the order of its producer."""
         early = [send for send in self.sends if send.key == key and send.early and not send.framed]
         at = {value: offset for offset, value in enumerate(values.tolist())} if early else {}
         for send in early:
             assert send.offset is not None
-            found = [place for place in range(send.count) if at.get(send.value + place, send.offset + place) != send.offset + place]
+            found = [
+                place
+                for place in range(send.count)
+                if at.get(send.value + place, send.offset + place) != send.offset + place
+            ]
             if found:
                 where = f"{send.offset + found[0]} in {key}"
-                raise Violation("I7", f"producer {send.producer} was told {where} early, and the message is elsewhere")
+                raise Violation(
+                    "I7",
+                    f"producer {send.producer} was told {where} early, and the message is"
+                    " elsewhere",
+                )
 
     def _linearizable(self, key: QueueKey, values: I64) -> None:
-        """For one queue, with each send of many messages as one operation: it has happened for a read that sees its last message."""
+        """For one queue, with each send of many messages as one operation: it has happened for a
+        read that sees its last message."""
         at = {value: offset for offset, value in enumerate(values.tolist())}
-        found = [(at[send.value], send) for send in self.sends if send.key == key and send.value in at]
+        found = [
+            (at[send.value], send) for send in self.sends if send.key == key and send.value in at
+        ]
         found.sort(key=lambda item: item[0])
         # If the leader failed during a send, the log may hold only its first messages.
         lasts = [offset + _present(values, offset, send) for offset, send in found]
         sends = [
             # Reads need not see a message that was acknowledged from memory yet.
-            Send(str(send.value), send.invoked, NEVER if send.returned is None or send.early else send.returned, place)
+            Send(
+                str(send.value),
+                send.invoked,
+                NEVER if send.returned is None or send.early else send.returned,
+                place,
+            )
             for place, (_, send) in enumerate(found)
         ]
-        seen = [(bisect_right(lasts, end), invoked, returned) for end, invoked, returned in self._ends.get(key, ())]
-        wrong = check_queue(sends, [Read(invoked, returned, count, (), count) for count, invoked, returned in seen])
+        seen = [
+            (bisect_right(lasts, end), invoked, returned)
+            for end, invoked, returned in self._ends.get(key, ())
+        ]
+        wrong = check_queue(
+            sends, [Read(invoked, returned, count, (), count) for count, invoked, returned in seen]
+        )
         if wrong:
             raise Violation("O5", f"the history of {key} is not linearizable: {wrong[0].text}")
 
@@ -248,7 +323,8 @@ class Histories:
 
     @property
     def acknowledged(self) -> tuple[int, int]:
-        """Batches acknowledged as durable, and as `memory`. Commits of transactions have no place in their answer, and do not count."""
+        """Batches acknowledged as durable, and as `memory`. Commits of transactions have no place
+        in their answer, and do not count."""
         early = sum(send.early for send in self.sends)
         return sum(send.offset is not None for send in self.sends) - early, early
 

@@ -1,4 +1,5 @@
-"""The result of one run, and its events for people: values only. The world (`world.py`) fills them, the command prints them."""
+"""The result of one run, and its events for people: values only. The world (`world.py`) fills them,
+the command prints them."""
 
 from __future__ import annotations
 
@@ -30,9 +31,14 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether the run covered what it is for: an election after the first, a crash with unsynced pages, and enough entries."""
+        """Whether the run covered what it is for: an election after the first, a crash with
+        unsynced pages, and enough entries."""
         of = self.coverage.get
-        return of("elections", 0) > 1 and of("crashes-with-unsynced-pages", 0) > 0 and self.commits >= 200
+        return (
+            of("elections", 0) > 1
+            and of("crashes-with-unsynced-pages", 0) > 0
+            and self.commits >= 200
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the checks read of a run, and nothing more: nodes, their disks, the committed entries and the appointments."""
+"""What the checks read of a run, and nothing more: nodes, their disks, the committed entries and
+the appointments."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Watched(Protocol):
 
     @property
     def open_changes(self) -> tuple[tuple[int, Members, Members], ...]:
-        """The membership changes that it does not know to be committed: their entry, the members before, and after it."""
+        """The membership changes that it does not know to be committed: their entry, the members
+        before, and after it."""
         ...
 
     @property

@@ -1,6 +1,8 @@
-"""The object store of a run: every message that was ever committed, for leaders whose consumers are below the local begin.
+"""The object store of a run: every message that was ever committed, for leaders whose consumers are
+below the local begin.
 
-Nothing is ever removed from it, so no consumer group may pass over a message. It may be away; then every fetch fails.
+Nothing is ever removed from it, so no consumer group may pass over a message. It may be away; then
+every fetch fails.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class StoredMessages:
         if now < self.away_until:
             return TierFetched(fetch, failure="the store does not answer")
         self._take_in()
-        entries = self._entries[fetch.topic, fetch.queue][fetch.first : min(fetch.begin, fetch.first + fetch.count)]
+        entries = self._entries[fetch.topic, fetch.queue][
+            fetch.first : min(fetch.begin, fetch.first + fetch.count)
+        ]
         found, size = 1, len(entries[0])
         while found < len(entries) and size + len(entries[found]) <= fetch.max_bytes:
             size += len(entries[found])

@@ -1,10 +1,13 @@
-"""The single log of a run: every entry that any replica ever applied, byte for byte, and the state derived from it.
+"""The single log of a run: every entry that any replica ever applied, byte for byte, and the state
+derived from it.
 
-The first replica that applies an entry defines it; every other one, in every process, must apply the same bytes at the same place (I2, I3).
-Derived state is computed again by a machine that no fault affects (I8), and the columns of client messages are kept, so that what clients
-saw can be compared with them (I5, I6).
+The first replica that applies an entry defines it; every other one, in every process, must apply
+the same bytes at the same place (I2, I3). Derived state is computed again by a machine that no
+fault affects (I8), and the columns of client messages are kept, so that what clients saw can be
+compared with them (I5, I6).
 
-Cost: taking a range is one comparison of bytes. Everything else is done on request, in pieces of many entries.
+Cost: taking a range is one comparison of bytes. Everything else is done on request, in pieces of
+many entries.
 """
 
 from __future__ import annotations
@@ -74,33 +77,55 @@ class Truth:
         if entries.last_index < len(self.chains):
             return
         if index > len(self.chains):
-            raise Violation("I3", f"{node} applies entry {index}, and no node applied {len(self.chains)} before")
+            raise Violation(
+                "I3", f"{node} applies entry {index}, and no node applied {len(self.chains)} before"
+            )
         self._extend(entries if index == len(self.chains) else tail_of(entries, len(self.chains)))
 
     def grown(self, node: str, retained: Retained) -> None:
-        """The log tree of a replica, after it applied entries: the same leaves as on every other one, and each size continues the former.
-        The root of a file is computed again from the entries that were committed."""
+        """The log tree of a replica, after it applied entries: the same leaves as on every other
+        one, and each size continues the former. The root of a file is computed again from the
+        entries that were committed."""
         assert retained.tree is not None
         leaves, known = retained.tree.hashes, self._leaves
         common = min(len(leaves), len(known))
         if leaves[:common] != known[:common]:
-            raise Violation("tree", f"{node} has another log tree of {common} files than was seen before")
+            raise Violation(
+                "tree", f"{node} has another log tree of {common} files than was seen before"
+            )
         if len(leaves) == common:
             return
         path = consistency_path(leaves, common)
         check_consistency(common, tree_root(known), len(leaves), tree_root(leaves), path)
         for seal in retained.seals.values():
             number = retained.tree.number_of(seal, retained.seals.values())
-            if number is not None and number >= common and seal.root != self._root(seal.first_index, seal.last_index):
-                raise Violation("tree", f"{node} has a root for the file at {seal.base} that is not that of the committed entries")
+            if (
+                number is not None
+                and number >= common
+                and seal.root != self._root(seal.first_index, seal.last_index)
+            ):
+                raise Violation(
+                    "tree",
+                    f"{node} has a root for the file at {seal.base} that is not that of the"
+                    " committed entries",
+                )
         self._leaves = list(leaves)
 
     def _root(self, first_index: int, last_index: int) -> str:
         """The root over committed entries, by the definition."""
         pieces = self.pieces(first_index, last_index)
-        entries = [piece.data[start : start + size] for piece in pieces for start, size in zip(piece.starts, piece.sizes, strict=True)]
+        entries = [
+            piece.data[start : start + size]
+            for piece in pieces
+            for start, size in zip(piece.starts, piece.sizes, strict=True)
+        ]
         skipped = first_index - pieces[0].first_index
-        return tree_root([leaf_hash(entry) for entry in entries[skipped : skipped + last_index - first_index + 1]]).hex()
+        return tree_root(
+            [
+                leaf_hash(entry)
+                for entry in entries[skipped : skipped + last_index - first_index + 1]
+            ]
+        ).hex()
 
     def _extend(self, entries: Range) -> None:
         data = bytes(entries.data)
@@ -129,9 +154,15 @@ class Truth:
                 return
             low, high = max(piece.pos, entries.pos), min(piece.end_pos, entries.end_pos)
             theirs = data[low - entries.pos : high - entries.pos] if high > low else b""
-            if high <= low or theirs != piece.data[low - piece.pos : high - piece.pos] or entries.term != piece.term:
+            if (
+                high <= low
+                or theirs != piece.data[low - piece.pos : high - piece.pos]
+                or entries.term != piece.term
+            ):
                 raise Violation(
-                    "I2", f"{node} applies other entries {entries.first_index} to {entries.last_index} than were committed before"
+                    "I2",
+                    f"{node} applies other entries {entries.first_index} to {entries.last_index}"
+                    " than were committed before",
                 )
 
     def pieces(self, first_index: int, last_index: int) -> list[Range]:
@@ -150,17 +181,28 @@ class Truth:
                 rows = np.flatnonzero(columns.topic_of == place)
                 if topic in CONTROL_TOPICS:
                     continue
-                values = _fields(entries, entries.starts[rows] + BODY_AT, VALUE_BYTES).view(">i8")[:, 0]
+                values = _fields(entries, entries.starts[rows] + BODY_AT, VALUE_BYTES).view(">i8")[
+                    :, 0
+                ]
                 queues = columns.queues[rows]
                 for queue in np.unique(queues).tolist():
                     mine = queues == queue
-                    self._add(topic, queue, columns.queue_offsets[rows][mine], values[mine].astype(np.int64))
+                    self._add(
+                        topic,
+                        queue,
+                        columns.queue_offsets[rows][mine],
+                        values[mine].astype(np.int64),
+                    )
 
     def _add(self, topic: str, queue: int, offsets: I64, values: I64) -> None:
         """I6: offsets are dense, also after a topic was deleted."""
         first = self._next.get((topic, queue), 0)
         if int(offsets[0]) != first or not bool((np.diff(offsets) == 1).all()):
-            raise Violation("I6", f"queue {queue} of {topic} goes on with offsets {offsets[:3].tolist()}…, expected {first}")
+            raise Violation(
+                "I6",
+                f"queue {queue} of {topic} goes on with offsets {offsets[:3].tolist()}…, expected"
+                f" {first}",
+            )
         self._next[topic, queue] = first + len(offsets)
         self._queues.setdefault((topic, queue), []).append(values)
 
@@ -170,7 +212,9 @@ class Truth:
         for key, parts in self._queues.items():
             if len(parts) > 1:
                 self._queues[key] = [np.concatenate(parts)]
-        return {key: parts[0] for key, parts in self._queues.items() if key[0] not in WAITING_TOPICS}
+        return {
+            key: parts[0] for key, parts in self._queues.items() if key[0] not in WAITING_TOPICS
+        }
 
     # Derived state
 
@@ -184,7 +228,11 @@ class Truth:
         known = self._known.get(index)
         if known is not None and known != digest:
             where = self._difference(exported)
-            raise Violation("I8", f"the state of {node} at entry {index} does not follow from the log up to there{where}")
+            raise Violation(
+                "I8",
+                f"the state of {node} at entry {index} does not follow from the log up to"
+                f" there{where}",
+            )
 
     def _difference(self, exported: dict[str, Any]) -> str:
         own = self._machine.export(self._log_id)
@@ -204,18 +252,26 @@ class Truth:
             self._machine.apply(cut(entries, index))
 
     def compare_queues(self, node: str, machine: Machine, queues: BufferedQueues) -> None:
-        """I8: if a replica is at the same entry as the second machine, its consume queues hold the same units."""
+        """I8: if a replica is at the same entry as the second machine, its consume queues hold the
+        same units."""
         if machine.applied_index != self._machine.applied_index:
             return
         for topic, ends in self._queues_kept.next_offsets().items():
             for queue, end in ends.items():
                 low = self._queues_kept.min_offset(topic, queue)
-                own, known = queues.read(topic, queue, low, end - low), self._queues_kept.read(topic, queue, low, end - low)
+                own, known = (
+                    queues.read(topic, queue, low, end - low),
+                    self._queues_kept.read(topic, queue, low, end - low),
+                )
                 same = own.first == known.first and all(
-                    np.array_equal(getattr(own, name), getattr(known, name)) for name in ("physical_offsets", "sizes", "tags_codes")
+                    np.array_equal(getattr(own, name), getattr(known, name))
+                    for name in ("physical_offsets", "sizes", "tags_codes")
                 )
                 if not same:
-                    raise Violation("I8", f"the consume queue {topic}/{queue} of {node} does not follow from its log")
+                    raise Violation(
+                        "I8",
+                        f"the consume queue {topic}/{queue} of {node} does not follow from its log",
+                    )
 
     @property
     def machine(self) -> Machine:
@@ -231,11 +287,14 @@ def chains_of(entries: Range) -> list[int]:
 
 def _fields(entries: Range, places: I64, width: int) -> NDArray[np.uint8]:
     """`width` bytes at each of these places of a range, row by row."""
-    return np.ascontiguousarray(np.frombuffer(entries.data, np.uint8)[places[:, None] + np.arange(width)])
+    return np.ascontiguousarray(
+        np.frombuffer(entries.data, np.uint8)[places[:, None] + np.arange(width)]
+    )
 
 
 def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
-    """Join the pieces from `at` on that form one range of one term in one file; returns the range and the number of pieces."""
+    """Join the pieces from `at` on that form one range of one term in one file; returns the range
+    and the number of pieces."""
     first, count, size = pieces[at], 1, len(pieces[at].data)
     end = first.pos - first.pos % file_bytes + file_bytes
     while at + count < len(pieces) and size < _PIECE_BYTES:
@@ -251,7 +310,20 @@ def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
     sizes = np.concatenate([part.sizes for part in parts])
     data = memoryview(b"".join([part.data for part in parts]))
     last = parts[-1]
-    return Range(first.first_index, last.last_index, first.term, first.pos, data, starts, sizes, first.prev_chain, last.last_chain), count
+    return (
+        Range(
+            first.first_index,
+            last.last_index,
+            first.term,
+            first.pos,
+            data,
+            starts,
+            sizes,
+            first.prev_chain,
+            last.last_chain,
+        ),
+        count,
+    )
 
 
 def _digest(exported: dict[str, Any]) -> str:

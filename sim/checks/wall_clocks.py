@@ -68,7 +68,8 @@ class WallClocks:
         self._heard: dict[tuple[str, str], tuple[tuple[int, int], int]] = {}
         """By (node, peer): both processes, and when the peer was last asked."""
         self._latest_ms = 0
-        """The largest time that a majority of the clocks had reached, and steadily on from there while no majority agrees."""
+        """The largest time that a majority of the clocks had reached, and steadily on from there
+        while no majority agrees."""
         self._noted_ns = 0
         self._checked_ms = -(1 << 62)
         self._healed_ns: int | None = None
@@ -118,7 +119,10 @@ class WallClocks:
     def _note(self, world_ns: int) -> None:
         offsets = sorted((node.wall_offset_ms for node in self._nodes.values()), reverse=True)
         before = majority(len(offsets)) - 1
-        if not any(first - last <= MAX_OFFSET_MS for first, last in zip(offsets, offsets[before:], strict=False)):
+        if not any(
+            first - last <= MAX_OFFSET_MS
+            for first, last in zip(offsets, offsets[before:], strict=False)
+        ):
             self._latest_ms += (world_ns - self._noted_ns) // MS
         self._latest_ms = max(self._latest_ms, world_ns // MS + offsets[before])
         self._noted_ns = world_ns - world_ns % MS
@@ -157,7 +161,8 @@ class WallClocks:
         ):
             raise Violation(
                 "time",
-                f"an entry is stamped {store_ms} at {world_ns // MS}, long after all clocks were set right",
+                f"an entry is stamped {store_ms} at {world_ns // MS}, long after all clocks were"
+                " set right",
             )
 
 

@@ -1,6 +1,8 @@
-"""A case: everything that determines a run, as one value that can be written to a file and run again.
+"""A case: everything that determines a run, as one value that can be written to a file and run
+again.
 
-This module holds the value, its JSON form, and the way from a case to its outcome. A case without a plan uses the plan of its seed.
+This module holds the value, its JSON form, and the way from a case to its outcome. A case without a
+plan uses the plan of its seed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ class Case:
     bug: Bug = Bug.NONE
 
     @staticmethod
-    def drawn(seed: int, steps: int, settings: Settings, kinds: tuple[str, ...] | None, bug: Bug = Bug.NONE) -> Case:
+    def drawn(
+        seed: int,
+        steps: int,
+        settings: Settings,
+        kinds: tuple[str, ...] | None,
+        bug: Bug = Bug.NONE,
+    ) -> Case:
         """A case with the plan of its seed."""
         known = drawn_from(settings) if kinds is None else kinds
         return Case(seed, steps, settings, draw(seed, settings.names, steps, known), bug)
@@ -65,14 +73,32 @@ class Case:
         except json.JSONDecodeError as error:
             raise PlanError(f"not JSON: {error}") from error
         if not isinstance(given, dict) or given.get("v") != VERSION:
-            raise PlanError(f'a case is an object with "v": {VERSION}, as --shrink --save writes it')
+            raise PlanError(
+                f'a case is an object with "v": {VERSION}, as --shrink --save writes it'
+            )
         seed, steps = given.get("seed"), given.get("steps")
-        if isinstance(seed, bool) or not isinstance(seed, int) or isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        if (
+            isinstance(seed, bool)
+            or not isinstance(seed, int)
+            or isinstance(steps, bool)
+            or not isinstance(steps, int)
+            or steps < 1
+        ):
             raise PlanError('a case needs a whole number "seed" and at least one of "steps"')
         try:
-            return Case(seed, steps, _settings(given["settings"]), Plan.from_object(given.get("plan")), Bug(given.get("bug", "none")))
+            return Case(
+                seed,
+                steps,
+                _settings(given["settings"]),
+                Plan.from_object(given.get("plan")),
+                Bug(given.get("bug", "none")),
+            )
         except (KeyError, TypeError, ValueError) as error:
-            raise error if isinstance(error, PlanError) else PlanError(f"its settings cannot be read: {error!r}") from error
+            raise (
+                error
+                if isinstance(error, PlanError)
+                else PlanError(f"its settings cannot be read: {error!r}")
+            ) from error
 
     def with_events(self, plan: Plan) -> Case:
         return replace(self, plan=plan)
@@ -93,7 +119,12 @@ def _settings_object(settings: Settings) -> dict[str, Any]:
     def fields(value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
-    told = {**fields(settings), "names": list(settings.names), "policy": settings.policy.value, "rule": settings.rule.value}
+    told = {
+        **fields(settings),
+        "names": list(settings.names),
+        "policy": settings.policy.value,
+        "rule": settings.rule.value,
+    }
     parts = ("timing", "lazy", "times", "transactions", "ha")
     return {**told, **{name: fields(getattr(settings, name)) for name in parts}}
 

@@ -1,6 +1,8 @@
-"""The `ledgermq sim` command: runs a cluster on virtual time from a seed, and prints the verdict of its checkers.
+"""The `ledgermq sim` command: runs a cluster on virtual time from a seed, and prints the verdict of
+its checkers.
 
-stdout is a function of the arguments, the files they name and the code: it contains no time, no path and no process id.
+stdout is a function of the arguments, the files they name and the code: it contains no time, no
+path and no process id.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class SeedRange(click.ParamType[range]):
 
     name = "A..B"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> range:
         if isinstance(value, range):
             return value
         low, dots, high = str(value).partition("..")
@@ -47,7 +51,9 @@ class FaultList(click.ParamType[tuple[str, ...]]):
 
     name = "a,b"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         names = tuple(part for part in str(value).split(",") if part)
@@ -62,7 +68,9 @@ class HaWords(click.ParamType[HaRules]):
 
     name = "a,b"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> HaRules:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> HaRules:
         if isinstance(value, HaRules):
             return value
         words = [word for word in str(value).split(",") if word]
@@ -72,7 +80,12 @@ class HaWords(click.ParamType[HaRules]):
             if name == "min" and number.isdigit() and 1 <= int(number) <= NODES_MAX:
                 least = int(number)
             elif word not in ("async", "in-sync", "push", "pull"):
-                self.fail(f"{word!r} is not an HA setting; known: async, in-sync, push, pull, min=N (1 to {NODES_MAX})", param, ctx)
+                self.fail(
+                    f"{word!r} is not an HA setting; known: async, in-sync, push, pull, min=N (1 to"
+                    f" {NODES_MAX})",
+                    param,
+                    ctx,
+                )
         if "async" in words and ("in-sync" in words or least > 1):
             self.fail("async waits for no replica; omit in-sync and min=N", param, ctx)
         return replace(HA, ack_async="async" in words, minimum=least, pull="pull" in words)
@@ -90,17 +103,50 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="One seed; 1 by default.")
 @click.option("--seeds", type=SeedRange(), help="Run several seeds; stop at the first that fails.")
-@click.option("--steps", type=click.IntRange(1), help=f"Events before faults end.  [default: {DEFAULT_STEPS}]")
+@click.option(
+    "--steps", type=click.IntRange(1), help=f"Events before faults end.  [default: {DEFAULT_STEPS}]"
+)
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Number of nodes.  [default: 3]")
-@click.option("--faults", type=FaultList(), help=f"Only these faults: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]")
-@click.option("--ha", type=HaWords(), help="An HA group: async or in-sync, push or pull, min=N; for instance in-sync,pull,min=2.")
-@click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), help="Flush policy.  [default: durable]")
-@click.option("--config", "config_file", type=_FILE, help="Nodes, timing, flush policy and file sizes of this node configuration.")
+@click.option(
+    "--faults",
+    type=FaultList(),
+    help=f"Only these faults: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]",
+)
+@click.option(
+    "--ha",
+    type=HaWords(),
+    help="An HA group: async or in-sync, push or pull, min=N; for instance in-sync,pull,min=2.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice([p.value for p in FlushPolicy]),
+    help="Flush policy.  [default: durable]",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=_FILE,
+    help="Nodes, timing, flush policy and file sizes of this node configuration.",
+)
 @click.option("--group", help="The broker group of --config.  [default: the first]")
 @click.option("--plan", "plan_file", type=_FILE, help="Replay a run written by --shrink --save.")
-@click.option("--shrink", "shrinks", is_flag=True, help="Search for a shorter run that breaks the same invariant.")
-@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the failing (or shortened) run to this file.")
-@click.option("--bug", type=click.Choice([b.value for b in Bug]), default="none", help="Break one rule of the product, to test checkers.")
+@click.option(
+    "--shrink",
+    "shrinks",
+    is_flag=True,
+    help="Search for a shorter run that breaks the same invariant.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the failing (or shortened) run to this file.",
+)
+@click.option(
+    "--bug",
+    type=click.Choice([b.value for b in Bug]),
+    default="none",
+    help="Break one rule of the product, to test checkers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def sim(
     seed: int | None,
@@ -118,7 +164,8 @@ def sim(
     bug: str,
     as_json: bool,
 ) -> None:
-    """Simulate a whole cluster on virtual time, with faulty disks and networks, and check every invariant after every step.
+    """Simulate a whole cluster on virtual time, with faulty disks and networks, and check every
+    invariant after every step.
 
     \b
     Examples:
@@ -134,11 +181,22 @@ def sim(
     if seed is not None and seeds is not None:
         raise click.UsageError("give only one of --seed and --seeds")
     if save is not None and not save.absolute().parent.is_dir():
-        raise click.UsageError(f"--save: there is no directory {save.parent}; create it, or choose another place")
+        raise click.UsageError(
+            f"--save: there is no directory {save.parent}; create it, or choose another place"
+        )
     if plan_file is not None:
-        given: dict[str, object] = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--ha": ha}
+        given: dict[str, object] = {
+            "--seed": seed,
+            "--seeds": seeds,
+            "--steps": steps,
+            "--nodes": nodes,
+            "--faults": faults,
+            "--ha": ha,
+        }
         given |= {"--policy": policy, "--bug": None if bug == Bug.NONE.value else bug}
-        told = [name for name, value in {**given, "--config": config_file}.items() if value is not None]
+        told = [
+            name for name, value in {**given, "--config": config_file}.items() if value is not None
+        ]
         if told:
             raise click.UsageError(f"--plan defines the whole run; omit {told[0]}")
         cases = [_load(plan_file)]
@@ -147,7 +205,10 @@ def sim(
         settings = _settings(config_file, group, nodes, ha, policy, faults)
         _refuse_pointless(settings, faults)
         chosen = seeds if seeds is not None else [1 if seed is None else seed]
-        cases = [Case.drawn(number, steps or DEFAULT_STEPS, settings, faults, Bug(bug)) for number in chosen]
+        cases = [
+            Case.drawn(number, steps or DEFAULT_STEPS, settings, faults, Bug(bug))
+            for number in chosen
+        ]
         replay = _replay(steps, nodes, faults, ha, policy, config_file, group, bug)
     ran = _run_all(cases)
     if not ran.result.passed:
@@ -170,7 +231,9 @@ def _run_all(cases: list[Case]) -> Ran:
         try:
             ran = case.run()
         except PlanError as error:
-            raise UnusableFile(f"the plan cannot be carried out: {error}; see: ledgermq sim --help") from error
+            raise UnusableFile(
+                f"the plan cannot be carried out: {error}; see: ledgermq sim --help"
+            ) from error
         if not ran.result.passed:
             break
     return ran
@@ -180,23 +243,35 @@ def _load(path: Path) -> Case:
     try:
         return Case.from_json(path.read_text())
     except (OSError, UnicodeDecodeError, PlanError) as error:
-        raise UnusableFile(f"{path} is not a run to replay ({error}); create one with: ledgermq sim --seed N --save FILE") from error
+        raise UnusableFile(
+            f"{path} is not a run to replay ({error}); create one with: ledgermq sim --seed N"
+            " --save FILE"
+        ) from error
 
 
 def _refuse_pointless(settings: Settings, kinds: tuple[str, ...] | None) -> None:
-    """Reject faults that cannot occur and a minimum that cannot be met: such a run would show nothing."""
+    """Reject faults that cannot occur and a minimum that cannot be met: such a run would show
+    nothing."""
     if settings.rule is not Rule.IN_SYNC and "change-over" not in (kinds or ()):
         for kind in kinds or ():
             if kind in faults_ha.KINDS:
-                raise click.UsageError(f"{kind} applies to HA groups only; add --ha in-sync, or --ha async")
+                raise click.UsageError(
+                    f"{kind} applies to HA groups only; add --ha in-sync, or --ha async"
+                )
     elif settings.ha.minimum > len(settings.names):
         raise click.UsageError(
-            f"{len(settings.names)} nodes can never have {settings.ha.minimum} in sync; use a smaller min=N or more nodes"
+            f"{len(settings.names)} nodes can never have {settings.ha.minimum} in sync; use a"
+            " smaller min=N or more nodes"
         )
 
 
 def _settings(
-    config: Path | None, group: str | None, nodes: int | None, ha: HaRules | None, policy: str | None, kinds: tuple[str, ...] | None
+    config: Path | None,
+    group: str | None,
+    nodes: int | None,
+    ha: HaRules | None,
+    policy: str | None,
+    kinds: tuple[str, ...] | None,
 ) -> Settings:
     if config is None:
         if group is not None:
@@ -230,11 +305,17 @@ def _replay(
     bug: str,
 ) -> str:
     """The command that runs a seed again, up to the failing step."""
-    options = {"--steps": steps, "--nodes": nodes, "--faults": None if faults is None else ",".join(faults)}
+    options = {
+        "--steps": steps,
+        "--nodes": nodes,
+        "--faults": None if faults is None else ",".join(faults),
+    }
     more = {"--ha": None if ha is None else _words(ha), "--policy": policy, "--group": group}
     more["--bug"] = None if bug == Bug.NONE.value else bug
     told = [f"{name} {value}" for name, value in {**options, **more}.items() if value is not None]
-    return " ".join(["ledgermq sim", *told, *(["--config FILE"] if config is not None else []), "--seed"])
+    return " ".join(
+        ["ledgermq sim", *told, *(["--config FILE"] if config is not None else []), "--seed"]
+    )
 
 
 def _words(ha: HaRules) -> str:
@@ -249,7 +330,8 @@ def _tell(ran: Ran) -> None:
 
 
 def _explain(ran: Ran, tries: int, replay: str) -> None:
-    """Print one screen: the violated invariant, the faults before it, the last actions, and the command to replay it."""
+    """Print one screen: the violated invariant, the faults before it, the last actions, and the
+    command to replay it."""
     result, case = ran.result, ran.case
     violation = result.violation
     assert violation is not None
@@ -262,7 +344,10 @@ def _explain(ran: Ran, tries: int, replay: str) -> None:
         click.echo(line)
     click.echo("")
     if tries:
-        click.echo(f"shortened in {tries} of at most {RUNS_MAX} runs to {len(case.plan)} faults and {result.steps} steps")
+        click.echo(
+            f"shortened in {tries} of at most {RUNS_MAX} runs to {len(case.plan)} faults and"
+            f" {result.steps} steps"
+        )
         for event in case.plan:
             click.echo(f"  {event.at_ns / 1e9:.3f} s  {event}")
         click.echo("keep it with --save FILE, replay it with: ledgermq sim --plan FILE")
@@ -285,7 +370,9 @@ def report(ran: Ran, count: int, as_json: bool) -> None:
             "terms": result.terms,
             "virtual_ms": result.virtual_ns // 1_000_000,
             "counts": result.counts,
-            "coverage": {name.replace("-", "_"): number for name, number in result.coverage.items()},
+            "coverage": {
+                name.replace("-", "_"): number for name, number in result.coverage.items()
+            },
             "faults": {name.replace("-", "_"): number for name, number in ran.faults.items()},
             "batches_acknowledged_durable": result.acknowledged_durable,
             "batches_acknowledged_memory": result.acknowledged_memory,
@@ -296,13 +383,30 @@ def report(ran: Ran, count: int, as_json: bool) -> None:
         click.echo(json.dumps(fields, separators=(",", ":")))
         return
     if violation is not None:
-        click.echo(f"sim: FAIL seed={result.seed} invariant={violation.invariant} step={result.steps}")
+        click.echo(
+            f"sim: FAIL seed={result.seed} invariant={violation.invariant} step={result.steps}"
+        )
         return
-    click.echo(f"{result.commits} entries committed in {result.terms} terms, {result.virtual_ns / 1e9:.1f} virtual seconds")
+    click.echo(
+        f"{result.commits} entries committed in {result.terms} terms, {result.virtual_ns / 1e9:.1f}"
+        " virtual seconds"
+    )
     if result.acknowledged_memory:
         alone = ran.case.settings.rule is Rule.IN_SYNC and ran.case.settings.ha.ack_async
         by = "by a master alone" if alone else "from memory"
-        click.echo(f"{result.acknowledged_memory} batches acknowledged {by}, {result.lost_memory} of them lost")
-    click.echo("faults: " + (", ".join(f"{number} {name}" for name, number in ran.faults.items()) or "none"))
-    click.echo("covered: " + (", ".join(f"{number} {name}" for name, number in result.coverage.items() if number) or "nothing"))
+        click.echo(
+            f"{result.acknowledged_memory} batches acknowledged {by}, {result.lost_memory} of them"
+            " lost"
+        )
+    click.echo(
+        "faults: "
+        + (", ".join(f"{number} {name}" for name, number in ran.faults.items()) or "none")
+    )
+    click.echo(
+        "covered: "
+        + (
+            ", ".join(f"{number} {name}" for name, number in result.coverage.items() if number)
+            or "nothing"
+        )
+    )
     click.echo(f"sim: PASS seed={result.seed} steps={result.steps} digest={result.digest}")

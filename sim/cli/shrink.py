@@ -1,8 +1,10 @@
-"""Shortening a failing run: fewer faults, fewer steps, fewer nodes, while the same invariant is violated.
+"""Shortening a failing run: fewer faults, fewer steps, fewer nodes, while the same invariant is
+violated.
 
-The search knows nothing about faults: a candidate is a case, and the only question is whether running it violates the invariant. Delta
-debugging (Zeller and Hildebrandt 2002, ddmin) over the events of the plan. The number of runs is bounded, not the time, so that the result
-depends only on the case.
+The search knows nothing about faults: a candidate is a case, and the only question is whether
+running it violates the invariant. Delta debugging (Zeller and Hildebrandt 2002, ddmin) over the
+events of the plan. The number of runs is bounded, not the time, so that the result depends only on
+the case.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from ledgermq.sim.faults.plan import FaultEvent, Plan
 
 RUNS_MAX = 400
 SEEDS_TRIED = 2
-"""If a candidate's own seed does not fail, it is tried with this many others: the former failure may have depended on a dropped event."""
+"""If a candidate's own seed does not fail, it is tried with this many others: the former failure
+may have depended on a dropped event."""
 
 
 @dataclass
@@ -43,7 +46,8 @@ class Shrinking:
         return self.runs < self.runs_max
 
     def _try(self, case: Case) -> bool:
-        """Whether this case, or the same with another seed, violates the same invariant; it is then the best so far."""
+        """Whether this case, or the same with another seed, violates the same invariant; it is then
+        the best so far."""
         wanted = self.best.result.violation
         assert wanted is not None
         for more in range(SEEDS_TRIED + 1):
@@ -59,7 +63,8 @@ class Shrinking:
         return False
 
     def _cut_to_failure(self) -> None:
-        """Events after the failure cannot matter. A failure after the end of faults keeps its steps, because the end is part of it."""
+        """Events after the failure cannot matter. A failure after the end of faults keeps its
+        steps, because the end is part of it."""
         case, result = self.best.case, self.best.result
         if result.steps <= case.steps:
             self._try(replace(case, steps=result.steps, plan=_until(case.plan, result.virtual_ns)))
@@ -67,7 +72,8 @@ class Shrinking:
             self._try(replace(case, plan=_until(case.plan, result.virtual_ns)))
 
     def _drop_events(self) -> None:
-        """ddmin: drop halves, then quarters, then smaller parts, as long as one of them can be dropped."""
+        """ddmin: drop halves, then quarters, then smaller parts, as long as one of them can be
+        dropped."""
         parts = 2
         while self._may() and (events := self.best.case.plan.events):
             for kept in _without_parts(events, parts):
@@ -106,7 +112,9 @@ def _without_parts(events: tuple[FaultEvent, ...], parts: int) -> Iterator[tuple
             yield events[:low] + events[high:]
 
 
-def shrink(failing: Ran, run: Callable[[Case], Ran], tell: Callable[[Ran], None], runs_max: int = RUNS_MAX) -> tuple[Ran, int]:
+def shrink(
+    failing: Ran, run: Callable[[Case], Ran], tell: Callable[[Ran], None], runs_max: int = RUNS_MAX
+) -> tuple[Ran, int]:
     """The shortest failing run found, and the number of runs needed."""
     search = Shrinking(run, tell, failing, runs_max=runs_max)
     return search.search(), search.runs

@@ -1,4 +1,5 @@
-"""A run's last events as a page for people: the violated invariant in words, and a column of events for each node.
+"""A run's last events as a page for people: the violated invariant in words, and a column of events
+for each node.
 
 This module only draws text; its output is a function of its arguments.
 """
@@ -18,16 +19,25 @@ MEANING = {
     "I1": "at most one leader incarnation per term and group",
     "I2": "the same index and term on two replicas means the same bytes",
     "I3": "a leader holds every entry that was committed before its term",
-    "I4": "commit never falls, never passes the end of the log, and counts only what a majority (HA: the in-sync set) has synced",
+    "I4": (
+        "commit never falls, never passes the end of the log, and counts only what a majority (HA:"
+        " the in-sync set) has synced"
+    ),
     "I5": "what was acknowledged as durable can be read until retention removes it",
     "I6": "one committed message for every offset of a queue, without gaps",
     "I7": "the order of one producer within a queue is the order of its acknowledgements",
     "I8": "queues, deliveries and producers are a function of the log alone",
     "I9": "nothing is acknowledged after a failed sync",
-    "I10": "torn is not corrupt: what is below the synced mark is never cut, and nothing comes back behind the end",
+    "I10": (
+        "torn is not corrupt: what is below the synced mark is never cut, and nothing comes back"
+        " behind the end"
+    ),
     "O7": "after everything healed the group goes on",
     "tree": "all replicas derive the same log tree, which only grows, from the committed entries",
-    "level": "no node meets a record above the level that its program reads, and a finished upgrade is in force",
+    "level": (
+        "no node meets a record above the level that its program reads, and a finished upgrade is"
+        " in force"
+    ),
     "ack": "what was acknowledged is never lost",
     "assertion": "the product's own assertions hold",
 }
@@ -38,7 +48,10 @@ def explain(invariant: str, text: str, at_ns: int, step: int) -> list[str]:
     meaning = MEANING.get(invariant)
     rule = f"broken: {invariant}" + (f" ({meaning})" if meaning else "")
     told = text.removeprefix(f"{invariant}: ")
-    return [rule, *textwrap.wrap(f"at {moment(at_ns)}, step {step}: {told}", WIDTH, subsequent_indent="  ")]
+    return [
+        rule,
+        *textwrap.wrap(f"at {moment(at_ns)}, step {step}: {told}", WIDTH, subsequent_indent="  "),
+    ]
 
 
 def moment(at_ns: int) -> str:
@@ -46,13 +59,28 @@ def moment(at_ns: int) -> str:
     return f"{at_ns / 1e9:.3f} s"
 
 
-def draw(events: Iterable[Happened], names: Sequence[str], *, since_ns: int = 0, rows: int = ROWS, width: int = WIDTH) -> list[str]:
-    """The last events, oldest first, one column per node; events of the whole world span all columns. At most `rows` lines; times count
-    from `since_ns` on. Equal neighbours in one column are drawn once, with their number.
+def draw(
+    events: Iterable[Happened],
+    names: Sequence[str],
+    *,
+    since_ns: int = 0,
+    rows: int = ROWS,
+    width: int = WIDTH,
+) -> list[str]:
+    """The last events, oldest first, one column per node; events of the whole world span all
+    columns. At most `rows` lines; times count from `since_ns` on. Equal neighbours in one column
+    are drawn once, with their number.
     """
     column = max(14, (width - TIME_WIDTH) // max(1, len(names)) - 2)
-    lines = [_row("", [name.center(column) for name in names]), _row("", ["-" * column for _ in names])]
-    drawn = [line for at_ns, node, text in _folded(events) for line in _event(at_ns - since_ns, node, text, names, column)]
+    lines = [
+        _row("", [name.center(column) for name in names]),
+        _row("", ["-" * column for _ in names]),
+    ]
+    drawn = [
+        line
+        for at_ns, node, text in _folded(events)
+        for line in _event(at_ns - since_ns, node, text, names, column)
+    ]
     kept = drawn[-(rows - len(lines)) :]
     return [*lines, *kept]
 
@@ -65,23 +93,34 @@ def _folded(events: Iterable[Happened]) -> list[tuple[int, str, str]]:
             found[-1] = at_ns, node, text, times + 1
         else:
             found.append((event.at_ns, event.node, event.text, 1))
-    return [(at_ns, node, text if times == 1 else f"{text} (x{times})") for at_ns, node, text, times in found]
+    return [
+        (at_ns, node, text if times == 1 else f"{text} (x{times})")
+        for at_ns, node, text, times in found
+    ]
 
 
 def _event(at_ns: int, node: str, text: str, names: Sequence[str], column: int) -> list[str]:
     when = moment(at_ns).rjust(TIME_WIDTH - 1)
     if node not in names:
         across = (column + 2) * len(names) - 2
-        told = textwrap.shorten(text if not node else f"{node}: {text}", across - 4, placeholder="…")
+        told = textwrap.shorten(
+            text if not node else f"{node}: {text}", across - 4, placeholder="…"
+        )
         return [_row(when, [f" {told} ".center(across, "·")])]
     at = list(names).index(node)
     pieces = textwrap.wrap(text, column) or [""]
     pieces = pieces[:3]
     return [
-        _row(when if number == 0 else "", [piece if other == at else "" for other in range(len(names))], column)
+        _row(
+            when if number == 0 else "",
+            [piece if other == at else "" for other in range(len(names))],
+            column,
+        )
         for number, piece in enumerate(pieces)
     ]
 
 
 def _row(when: str, cells: Sequence[str], column: int = 0) -> str:
-    return f"{when.rjust(TIME_WIDTH - 1)}  {'  '.join(cell.ljust(column) for cell in cells)}".rstrip()
+    return (
+        f"{when.rjust(TIME_WIDTH - 1)}  {'  '.join(cell.ljust(column) for cell in cells)}".rstrip()
+    )

@@ -18,7 +18,9 @@ def slow(world: World, event: FaultEvent) -> None:
     name = target(world, event) if "node" in event.params else None
     if name is None and "node" in event.params:
         return
-    number = world.slow_down((name,) if name is not None else tuple(world.names), (MS, event.number("sync_ns")))
+    number = world.slow_down(
+        (name,) if name is not None else tuple(world.names), (MS, event.number("sync_ns"))
+    )
     world.after(event.number("for_ns"), partial(world.speed_up, number))
 
 
@@ -29,7 +31,8 @@ def failed_sync(world: World, event: FaultEvent) -> None:
 
 
 def full(world: World, event: FaultEvent) -> None:
-    """All nodes that run learn of it, as by their checks of the disks; who starts later does not."""
+    """All nodes that run learn of it, as by their checks of the disks; who starts later does
+    not."""
     name = target(world, event)
     if name is not None:
         world.stations[name].medium.fill()
@@ -58,15 +61,26 @@ KINDS: dict[str, Kind] = {
     "slow-leader": Kind(
         (14,),
         "syncs of the leader take up to 20 to 600 ms",
-        lasting(500, 4000, lambda c, n: {"node": LEADER, "sync_ns": c.randrange(20 * MS, 600 * MS)}),
+        lasting(
+            500, 4000, lambda c, n: {"node": LEADER, "sync_ns": c.randrange(20 * MS, 600 * MS)}
+        ),
         slow,
     ),
     "slow-follower": Kind(
         (13,),
         "syncs of one follower take up to 20 ms to 2 s",
-        lasting(500, 4000, lambda c, n: {"node": FOLLOWER, "sync_ns": c.randrange(20 * MS, 2000 * MS)}),
+        lasting(
+            500, 4000, lambda c, n: {"node": FOLLOWER, "sync_ns": c.randrange(20 * MS, 2000 * MS)}
+        ),
         slow,
     ),
-    "failed-sync": Kind((25,), "one fdatasync reports EIO; what it should have stored is lost", a_node, failed_sync),
-    "full-disk": Kind((27,), "no room for a further file on one node's disk, for a while", a_while(200, 3000), full),
+    "failed-sync": Kind(
+        (25,), "one fdatasync reports EIO; what it should have stored is lost", a_node, failed_sync
+    ),
+    "full-disk": Kind(
+        (27,),
+        "no room for a further file on one node's disk, for a while",
+        a_while(200, 3000),
+        full,
+    ),
 }

@@ -1,7 +1,8 @@
-"""Operations that a group must survive besides faults: changes of members, lost directories, transfers, trims (rows 33, 34, 37, 40).
+"""Operations that a group must survive besides faults: changes of members, lost directories,
+transfers, trims (rows 33, 34, 37, 40).
 
-This module chooses which of them is requested when. The product decides whether it is granted; the world decides whether a directory may be
-lost.
+This module chooses which of them is requested when. The product decides whether it is granted; the
+world decides whether a directory may be lost.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from functools import partial
 
 from ledgermq.node.broker.calls.member_calls import MembersKind
 from ledgermq.sim.actors.operators import Operator, Upgrader
-from ledgermq.sim.faults.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, nothing, own_chance, target
+from ledgermq.sim.faults.faults_kind import (
+    FOLLOWER,
+    LEADER,
+    Kind,
+    a_node,
+    a_while,
+    lasting,
+    leaders,
+    nothing,
+    own_chance,
+    target,
+)
 from ledgermq.sim.faults.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.machine.network import MS, around
 from ledgermq.sim.machine.ports import Chance
@@ -19,7 +31,8 @@ from ledgermq.sim.runs.world import World
 
 LOOK_NS = MS // 2
 LOOKS = 600
-"""How often, and how many times, a requested transfer is checked. Each check is a step of the run."""
+"""How often, and how many times, a requested transfer is checked. Each check is a step of the
+run."""
 JOINERS_MAX = 2
 """At most this many nodes join in a run."""
 ASKED = 4
@@ -33,7 +46,15 @@ LATE_GROUPS_MAX = 3
 FIFO_GROUPS_MAX = 2
 SEAL_GAP_NS = 20 * MS
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
-_DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
+_DRAWN: tuple[MembersKind, ...] = (
+    "add",
+    "add",
+    "promote",
+    "promote",
+    "promote",
+    "demote",
+    "remove",
+)
 
 
 def trim(world: World, event: FaultEvent) -> None:
@@ -49,7 +70,11 @@ def late_group(world: World, event: FaultEvent) -> None:
     """A few times in a run, once files have gone."""
     led = world.led()
     life = None if led is None else world.stations[led[0]].life
-    if life is not None and life.machine.begin_index and world.coverage["late-groups"] < LATE_GROUPS_MAX:
+    if (
+        life is not None
+        and life.machine.begin_index
+        and world.coverage["late-groups"] < LATE_GROUPS_MAX
+    ):
         world.late_group(event.number("salt"))
 
 
@@ -64,8 +89,9 @@ def store_away(world: World, event: FaultEvent) -> None:
 
 
 def seal(world: World, event: FaultEvent) -> None:
-    """The file being written ends early, and several full files are sealed, one after the other. The first time the group gets its log
-    tree, and the second time the level at which a file can end early."""
+    """The file being written ends early, and several full files are sealed, one after the other.
+    The first time the group gets its log tree, and the second time the level at which a file can
+    end early."""
     world.end_file()
     for number in range(SEALS):
         world.after(number * SEAL_GAP_NS, world.seal)
@@ -78,7 +104,8 @@ def transfer(world: World, event: FaultEvent) -> None:
 
 
 def transfer_and_cut(world: World, event: FaultEvent) -> None:
-    """The leader is partitioned right after it told another node to take over: it does not learn what the new leader commits."""
+    """The leader is partitioned right after it told another node to take over: it does not learn
+    what the new leader commits."""
     name = target(world, event)
     if name is not None:
         world.transfer(name)
@@ -101,7 +128,9 @@ def change(world: World, event: FaultEvent) -> None:
     """Change one of the nodes for which the change is possible now, including the leader."""
     kind = next((known for known in CHANGES if known == event.text("change")), None)
     if kind is None:
-        raise PlanError(f"members cannot be changed by {event.text('change')!r}; known: {', '.join(CHANGES)}")
+        raise PlanError(
+            f"members cannot be changed by {event.text('change')!r}; known: {', '.join(CHANGES)}"
+        )
     members = world.members()
     if members is None:
         return
@@ -122,7 +151,8 @@ def wipe(world: World, event: FaultEvent) -> None:
 
 
 def join(world: World, event: FaultEvent) -> None:
-    """A node starts with an empty directory, becomes a learner, and a voter when it has caught up."""
+    """A node starts with an empty directory, becomes a learner, and a voter when it has caught
+    up."""
     if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
         return
     name, pace = world.join(), event.number("for_ns")
@@ -134,13 +164,19 @@ def join(world: World, event: FaultEvent) -> None:
 def _ask(world: World, kind: MembersKind, name: str, *, observer: bool = False) -> None:
     """Ask for the change, unless it is done already."""
     members = world.members()
-    if members is None or world.healed or name in members.voters or (kind == "add") == (name in members.learners):
+    if (
+        members is None
+        or world.healed
+        or name in members.voters
+        or (kind == "add") == (name in members.learners)
+    ):
         return
     world.change_members(kind, name, observer=observer)
 
 
 def observe(world: World, event: FaultEvent) -> None:
-    """A node starts with an empty directory and only receives; later it may be lost, or be promoted to a voter."""
+    """A node starts with an empty directory and only receives; later it may be lost, or be promoted
+    to a voter."""
     if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
         return
     name, pace, ends = world.join(), event.number("for_ns"), event.text("ends")
@@ -183,14 +219,21 @@ def _trim_for_all(world: World, files: int) -> None:
 def move(world: World, event: FaultEvent) -> None:
     """Move to a node that is not a member, or to a new one. A group moves one replica at a time."""
     source, led = target(world, event), world.led()
-    if source is None or led is None or source not in led[1].voters or any(each.target for each in _asking(world)):
+    if (
+        source is None
+        or led is None
+        or source not in led[1].voters
+        or any(each.target for each in _asking(world))
+    ):
         return
     wanted = {node for each in _asking(world) for node in (each.source, each.target)}
     known = [name for name in world.names if name not in {*led[1].nodes, *wanted, *world.observing}]
     may_join = len(world.names) < len(world.settings.names) + JOINERS_MAX
     if source not in wanted and (known or may_join):
         chance = own_chance(event)
-        world.operate(source, world.join() if may_join else known[chance.randrange(len(known))], chance)
+        world.operate(
+            source, world.join() if may_join else known[chance.randrange(len(known))], chance
+        )
 
 
 def remove(world: World, event: FaultEvent) -> None:
@@ -204,7 +247,11 @@ def remove(world: World, event: FaultEvent) -> None:
 
 
 def _asking(world: World) -> list[Operator]:
-    return [operator for operator in world.operators if isinstance(operator, Operator) and not operator.ended]
+    return [
+        operator
+        for operator in world.operators
+        if isinstance(operator, Operator) and not operator.ended
+    ]
 
 
 def upgrade(world: World, event: FaultEvent) -> None:
@@ -222,43 +269,94 @@ def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 KINDS: dict[str, Kind] = {
-    "trim": Kind((40,), "files of the log go that every voter has", lambda c, n: {"files": c.randrange(1, 4)}, trim),
+    "trim": Kind(
+        (40,),
+        "files of the log go that every voter has",
+        lambda c, n: {"files": c.randrange(1, 4)},
+        trim,
+    ),
     "trim-stored": Kind(
         (40,),
         "files of the log go that consumers have not read; the object store has them",
         lambda c, n: {"files": c.randrange(1, 4)},
         trim_stored,
     ),
-    "late-group": Kind((40,), "a new consumer group reads every topic from the beginning", nothing, late_group),
+    "late-group": Kind(
+        (40,), "a new consumer group reads every topic from the beginning", nothing, late_group
+    ),
     "fifo-group": Kind(
-        (38,), "two consumers of a new FIFO group take batches, and acknowledge, give back or keep each message", nothing, fifo_group
+        (38,),
+        "two consumers of a new FIFO group take batches, and acknowledge, give back or keep each"
+        " message",
+        nothing,
+        fifo_group,
     ),
     "store-away": Kind((40,), "the object store does not answer", lasting(200, 6000), store_away),
-    "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
+    "transfer": Kind(
+        (37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer
+    ),
     "seal": Kind(
-        (40,), "a log file ends early; digests and roots of full files are recorded, from the first time on in a log tree", nothing, seal
+        (40,),
+        "a log file ends early; digests and roots of full files are recorded, from the first time"
+        " on in a log tree",
+        nothing,
+        seal,
     ),
     "transfer-and-cut": Kind(
-        (8, 37), "the leader is cut off right after it told another to take over", a_while(300, 2000), transfer_and_cut
+        (8, 37),
+        "the leader is cut off right after it told another to take over",
+        a_while(300, 2000),
+        transfer_and_cut,
     ),
-    "membership": Kind((33,), "some node is added, promoted, demoted or removed, be it the leader", _draw_change, change),
-    "move": Kind((33,), "an operator moves a replica, the leader's or another, and asks until it is done", _of_some, move),
-    "remove": Kind((33,), "an operator removes a voter, and asks until it is done or refused for good", _of_some, remove),
-    "join": Kind((33,), "a node begins with an empty directory, becomes a learner, then a voter", lasting(200, 1000), join),
+    "membership": Kind(
+        (33,),
+        "some node is added, promoted, demoted or removed, be it the leader",
+        _draw_change,
+        change,
+    ),
+    "move": Kind(
+        (33,),
+        "an operator moves a replica, the leader's or another, and asks until it is done",
+        _of_some,
+        move,
+    ),
+    "remove": Kind(
+        (33,),
+        "an operator removes a voter, and asks until it is done or refused for good",
+        _of_some,
+        remove,
+    ),
+    "join": Kind(
+        (33,),
+        "a node begins with an empty directory, becomes a learner, then a voter",
+        lasting(200, 1000),
+        join,
+    ),
     "observe": Kind(
         (33,),
-        "a node begins with an empty directory and observes; it is killed, made a voter, or neither",
+        "a node begins with an empty directory and observes; it is killed, made a voter, or"
+        " neither",
         lasting(200, 800, lambda c, n: {"ends": ENDS[c.randrange(3)], "power": c.random() < 0.5}),
         observe,
     ),
     "upgrade": Kind(
-        (36,), "one node after the other gets a program that reads the next feature level; an operator asks to finish it", nothing, upgrade
+        (36,),
+        "one node after the other gets a program that reads the next feature level; an operator"
+        " asks to finish it",
+        nothing,
+        upgrade,
     ),
-    "wipe-and-return": Kind((34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe),
+    "wipe-and-return": Kind(
+        (34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe
+    ),
     "left-behind": Kind(
         (40,),
         "the others trim what a follower lacks while it is down; it is brought the log",
-        lasting(1000, 4000, lambda c, n: {"node": FOLLOWER, "files": c.randrange(1, 4), "power": c.random() < 0.5}),
+        lasting(
+            1000,
+            4000,
+            lambda c, n: {"node": FOLLOWER, "files": c.randrange(1, 4), "power": c.random() < 0.5},
+        ),
         leave_behind,
     ),
 }

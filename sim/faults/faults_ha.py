@@ -1,7 +1,9 @@
-"""Faults of HA groups and of the metadata quorum that appoints their masters (rows 43–49), and changes of the rule (row 50).
+"""Faults of HA groups and of the metadata quorum that appoints their masters (rows 43–49), and
+changes of the rule (row 50).
 
-This module chooses which step of a decision is hit, and by which fault. `appointing.py` defines how requests and notifications travel; the
-product decides whether a change of the rule is granted. In a group without appointed masters most of these have no effect.
+This module chooses which step of a decision is hit, and by which fault. `appointing.py` defines how
+requests and notifications travel; the product decides whether a change of the rule is granted. In a
+group without appointed masters most of these have no effect.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from functools import partial
 from ledgermq.raft.config import Rule
 from ledgermq.raft.ha_control import AlterIsr, ElectionRequest
 from ledgermq.sim.actors.appointing import QUORUM, STEPS, Moment, Trap
-from ledgermq.sim.faults.faults_kind import FOLLOWER, LEADER, Kind, lasting, leaders, own_chance, some_node, target
+from ledgermq.sim.faults.faults_kind import (
+    FOLLOWER,
+    LEADER,
+    Kind,
+    lasting,
+    leaders,
+    own_chance,
+    some_node,
+    target,
+)
 from ledgermq.sim.faults.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.machine.network import MS, Link, around
 from ledgermq.sim.machine.ports import Chance
@@ -23,7 +34,8 @@ PATIENCE_NS = 4 * SECOND
 """How long a fault waits for its step of a decision."""
 LOOK_NS = 2 * MS
 LOOKS = 1000
-"""How often, and how many times, a change of the rule is checked. Each check is a step of the run."""
+"""How often, and how many times, a change of the rule is checked. Each check is a step of the
+run."""
 MASTER, SLAVE = "master", "slave"
 HOW = ("kill", "power", "cut", "pause")
 STAGES = ("asked", "all", "all committed", "rule", "rule committed", "appointed")
@@ -63,19 +75,27 @@ def _unseat(world: World, event: FaultEvent) -> None:
         _strike(world, name, event.text("how"), event.number("for_ns"))
 
 
-# -- two masters, and the quorum --------------------------------------------------------------------------------------------------------
+# -- two masters, and the quorum
+# --------------------------------------------------------------------------------------------------------
 
 
 def two_masters(world: World, event: FaultEvent) -> None:
     """The master continues behind a partition, and may or may not learn of its successor."""
     name = target(world, event)
     if name is not None:
-        links = around(name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound"))
-        _cut(world, links | _to_quorum(name, inbound=event.flag("deaf"), outbound=event.flag("mute")), event.number("for_ns"))
+        links = around(
+            name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound")
+        )
+        _cut(
+            world,
+            links | _to_quorum(name, inbound=event.flag("deaf"), outbound=event.flag("mute")),
+            event.number("for_ns"),
+        )
 
 
 def a_usurper(world: World, event: FaultEvent) -> None:
-    """A slave hears no node but reaches the quorum; no other node learns what the quorum decides."""
+    """A slave hears no node but reaches the quorum; no other node learns what the quorum
+    decides."""
     name = target(world, event)
     if name is not None:
         links = around(name, world.names)
@@ -91,8 +111,12 @@ def lose_quorum(world: World, event: FaultEvent) -> None:
 
 
 def lose_quorum_at_step(world: World, event: FaultEvent) -> None:
-    """The leader of the quorum ends at one step of a decision, and a new one takes a while to appear."""
-    step, wishes = event.text("step"), (ElectionRequest, AlterIsr) if event.flag("any") else (ElectionRequest,)
+    """The leader of the quorum ends at one step of a decision, and a new one takes a while to
+    appear."""
+    step, wishes = (
+        event.text("step"),
+        (ElectionRequest, AlterIsr) if event.flag("any") else (ElectionRequest,),
+    )
     if step not in STEPS:
         raise PlanError(f"a decision has the steps {', '.join(STEPS)}, not {step!r}")
 
@@ -110,21 +134,34 @@ def lose_quorum_at_step(world: World, event: FaultEvent) -> None:
 def cut_from_quorum(world: World, event: FaultEvent) -> None:
     name = target(world, event)
     if name is not None:
-        _cut(world, _to_quorum(name, inbound=event.flag("inbound"), outbound=event.flag("outbound")), event.number("for_ns"))
+        _cut(
+            world,
+            _to_quorum(name, inbound=event.flag("inbound"), outbound=event.flag("outbound")),
+            event.number("for_ns"),
+        )
 
 
-# -- the in-sync set --------------------------------------------------------------------------------------------------------------------
+# -- the in-sync set
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def race_in_sync(world: World, event: FaultEvent) -> None:
-    """A slave lags until it is removed from the set, and returns; at one step of that the master or the slave is hit."""
+    """A slave lags until it is removed from the set, and returns; at one step of that the master or
+    the slave is hit."""
     name = target(world, event)
     if name is None:
         return
-    step, adds, hit, how = event.text("step"), event.flag("adds"), event.text("hit"), event.text("how")
+    step, adds, hit, how = (
+        event.text("step"),
+        event.flag("adds"),
+        event.text("hit"),
+        event.text("how"),
+    )
 
     def trap(moment: Moment) -> bool:
-        if moment.step != step or (moment.step != "heard" and not isinstance(moment.wish, AlterIsr)):
+        if moment.step != step or (
+            moment.step != "heard" and not isinstance(moment.wish, AlterIsr)
+        ):
             return False
         told = moment.appointment or moment.wish
         assert told is not None
@@ -132,7 +169,10 @@ def race_in_sync(world: World, event: FaultEvent) -> None:
             return False
         victims = leaders(world)[-1:] if hit == MASTER else [name]
         for victim in victims:
-            world.after(own_chance(event).randrange(3 * MS), partial(_strike_once, world, victim, how, event.number("for_ns")))
+            world.after(
+                own_chance(event).randrange(3 * MS),
+                partial(_strike_once, world, victim, how, event.number("for_ns")),
+            )
         return True
 
     _cut(world, around(name, world.names), world.settings.ha.lag_ns + event.number("apart_ns"))
@@ -163,7 +203,8 @@ def lose_tail(world: World, event: FaultEvent) -> None:
         world.after(for_ns, partial(_strike_once, world, name, "power", event.number("down_ns")))
 
 
-# -- epochs -----------------------------------------------------------------------------------------------------------------------------
+# -- epochs
+# -----------------------------------------------------------------------------------------------------------------------------
 
 
 def restart_when_appointed(world: World, event: FaultEvent) -> None:
@@ -173,17 +214,23 @@ def restart_when_appointed(world: World, event: FaultEvent) -> None:
         known = moment.appointment
         if known is None or moment.step != event.text("step"):
             return False
-        if (moment.step == "heard" and moment.node != known.master) or isinstance(moment.wish, AlterIsr):
+        if (moment.step == "heard" and moment.node != known.master) or isinstance(
+            moment.wish, AlterIsr
+        ):
             return False
         how = "power" if event.flag("power") else "kill"
-        world.after(event.number("then_ns"), partial(_strike_once, world, known.master, how, event.number("down_ns")))
+        world.after(
+            event.number("then_ns"),
+            partial(_strike_once, world, known.master, how, event.number("down_ns")),
+        )
         return True
 
     _unseat(world, event)
     _await(world, trap)
 
 
-# -- changing the rule ------------------------------------------------------------------------------------------------------------------
+# -- changing the rule
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def change_over(world: World, event: FaultEvent) -> None:
@@ -201,7 +248,9 @@ def _strike_at_stage(world: World, event: FaultEvent, goal: Rule, looks: int) ->
         return
     chance, hit = own_chance(event), event.text("hit")
     led = leaders(world)[-1:]
-    names = {MASTER: led, SLAVE: [name for name in world.names if name not in led][:1]}.get(hit, list(world.names))
+    names = {MASTER: led, SLAVE: [name for name in world.names if name not in led][:1]}.get(
+        hit, list(world.names)
+    )
     for name in names:
         _strike(world, name, event.text("how"), event.number("for_ns") + chance.randrange(100 * MS))
 
@@ -227,15 +276,21 @@ def _stages(world: World, goal: Rule) -> set[str]:
     return reached
 
 
-# -- draws ------------------------------------------------------------------------------------------------------------------------------
+# -- draws
+# ------------------------------------------------------------------------------------------------------------------------------
 
 
 def _one_of(chance: Chance, values: Sequence[str]) -> str:
     return values[chance.randrange(len(values))]
 
 
-def _with(node: str | None, draw: Callable[[Chance], dict[str, Value]]) -> Callable[[Chance, Sequence[str]], dict[str, Value]]:
-    return lambda chance, names: {"node": some_node(chance, names) if node is None else node, **draw(chance)}
+def _with(
+    node: str | None, draw: Callable[[Chance], dict[str, Value]]
+) -> Callable[[Chance, Sequence[str]], dict[str, Value]]:
+    return lambda chance, names: {
+        "node": some_node(chance, names) if node is None else node,
+        **draw(chance),
+    }
 
 
 def _directions(chance: Chance) -> dict[str, Value]:
@@ -248,7 +303,11 @@ def _draw_two(chance: Chance) -> dict[str, Value]:
 
 
 def _draw_step(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
-    return {"step": _one_of(chance, STEPS), "any": chance.random() < 0.4, "how": _one_of(chance, HOW)}
+    return {
+        "step": _one_of(chance, STEPS),
+        "any": chance.random() < 0.4,
+        "how": _one_of(chance, HOW),
+    }
 
 
 def _draw_race(chance: Chance) -> dict[str, Value]:
@@ -272,7 +331,11 @@ def _draw_restart(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
-    return {"stage": _one_of(chance, (*STAGES, "")), "hit": _one_of(chance, (MASTER, SLAVE, "all")), "how": _one_of(chance, HOW)}
+    return {
+        "stage": _one_of(chance, (*STAGES, "")),
+        "hit": _one_of(chance, (MASTER, SLAVE, "all")),
+        "how": _one_of(chance, HOW),
+    }
 
 
 KINDS: dict[str, Kind] = {
@@ -288,9 +351,14 @@ KINDS: dict[str, Kind] = {
         lasting(1000, 4000, _with(FOLLOWER, lambda c: {"mute": c.random() < 0.5})),
         a_usurper,
     ),
-    "quorum-outage": Kind((44,), "the metadata quorum is lost while data goes on", lasting(200, 4000), lose_quorum),
+    "quorum-outage": Kind(
+        (44,), "the metadata quorum is lost while data goes on", lasting(200, 4000), lose_quorum
+    ),
     "quorum-step": Kind(
-        (44,), "the leader of the metadata quorum ends at some step of a decision", lasting(200, 2500, _draw_step), lose_quorum_at_step
+        (44,),
+        "the leader of the metadata quorum ends at some step of a decision",
+        lasting(200, 2500, _draw_step),
+        lose_quorum_at_step,
     ),
     "cut-from-quorum": Kind(
         (45,),
@@ -300,18 +368,29 @@ KINDS: dict[str, Kind] = {
     ),
     "in-sync-race": Kind(
         (46,),
-        "the in-sync set changes, and its master or the slave in question is hit at some step of it",
+        "the in-sync set changes, and its master or the slave in question is hit at some step"
+        " of it",
         lasting(20, 1500, _with(FOLLOWER, _draw_race)),
         race_in_sync,
     ),
     "lost-tail": Kind(
         (47,),
         "the power of a master or slave goes with what it had not synced",
-        lasting(30, 600, lambda c, n: {"node": (LEADER, FOLLOWER)[c.randrange(2)], "down_ns": c.randrange(10 * MS, SECOND)}),
+        lasting(
+            30,
+            600,
+            lambda c, n: {
+                "node": (LEADER, FOLLOWER)[c.randrange(2)],
+                "down_ns": c.randrange(10 * MS, SECOND),
+            },
+        ),
         lose_tail,
     ),
     "restart-when-appointed": Kind(
-        (48,), "a node ends right after it was appointed, and is back at once", lasting(200, 2000, _draw_restart), restart_when_appointed
+        (48,),
+        "a node ends right after it was appointed, and is back at once",
+        lasting(200, 2000, _draw_restart),
+        restart_when_appointed,
     ),
     "slow-slave": Kind(
         (49,),
@@ -320,7 +399,10 @@ KINDS: dict[str, Kind] = {
         slow_slave,
     ),
     "change-over": Kind(
-        (50,), "the group takes the other rule, and somebody is hit at some stage of it", lasting(20, 1500, _draw_change), change_over
+        (50,),
+        "the group takes the other rule, and somebody is hit at some stage of it",
+        lasting(20, 1500, _draw_change),
+        change_over,
     ),
 }
 BY_NAME = frozenset({"change-over"})

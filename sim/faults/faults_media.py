@@ -1,10 +1,13 @@
-"""Faults of bytes that are safely on a disk: rot, stale pages, lost writes, truncated or missing files (rows 18–20, 22–24, 26).
+"""Faults of bytes that are safely on a disk: rot, stale pages, lost writes, truncated or missing
+files (rows 18–20, 22–24, 26).
 
-This module chooses which bytes of which replica are harmed. Only bytes at or below the synced mark *on the medium* are: a power cut cannot
-explain damage there, so it must be distinguished from a torn tail, fenced, and fetched from peers (I10). Damage above the mark together
-with a power cut is the double fault described in docs/divergence.md. So is damage of the same place on every replica, which one kind does
-on purpose. Otherwise only one replica is damaged at a time, and if a majority loses bytes, another replica still has them. Nodes are killed
-first, because rot shows when a page is read again, and files are truncated while no process runs. After any such fault every replica is
+This module chooses which bytes of which replica are harmed. Only bytes at or below the synced mark
+*on the medium* are: a power cut cannot explain damage there, so it must be distinguished from a
+torn tail, fenced, and fetched from peers (I10). Damage above the mark together with a power cut is
+the double fault described in docs/divergence.md. So is damage of the same place on every replica,
+which one kind does on purpose. Otherwise only one replica is damaged at a time, and if a majority
+loses bytes, another replica still has them. Nodes are killed first, because rot shows when a page
+is read again, and files are truncated while no process runs. After any such fault every replica is
 fully verified at the end of faults, as an operator's audit would request.
 """
 
@@ -13,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ledgermq.sim.faults.faults_kind import Draw, Kind, a_node, lasting, own_chance, some_node, target
+from ledgermq.sim.faults.faults_kind import (
+    Draw,
+    Kind,
+    a_node,
+    lasting,
+    own_chance,
+    some_node,
+    target,
+)
 from ledgermq.sim.faults.plan import FaultEvent, Value
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.sim.machine.ports import Chance
@@ -41,12 +52,16 @@ def safe_end(medium: Medium) -> int:
 
 def files(medium: Medium) -> list[int]:
     """Positions at which the medium's log files begin."""
-    return sorted(int(name) for name in medium.disk.listdir(medium.data_directory) if name.isdigit())
+    return sorted(
+        int(name) for name in medium.disk.listdir(medium.data_directory) if name.isdigit()
+    )
 
 
 def _harmed_alone(world: World, *names: str) -> bool:
     """Mark these replicas as damaged, if no other one is."""
-    if any(station.medium.wounded for other, station in world.stations.items() if other not in names):
+    if any(
+        station.medium.wounded for other, station in world.stations.items() if other not in names
+    ):
         return False
     for name in names:
         world.stations[name].medium.wounded = True
@@ -87,7 +102,10 @@ def rot_everywhere(world: World, event: FaultEvent) -> None:
         return
     _end_all(world, event, world.names)
     media = [world.stations[name].medium for name in world.names]
-    low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
+    low, high = (
+        max(_extent(medium)[0] for medium in media),
+        min(_extent(medium)[1] for medium in media),
+    )
     slice_bytes = (high - low) // len(media)
     if slice_bytes <= 2 * APART_BYTES:
         return
@@ -96,12 +114,17 @@ def rot_everywhere(world: World, event: FaultEvent) -> None:
     chance.shuffle(order)
     for at, medium in zip(order, media, strict=True):
         begin = low + at * slice_bytes + APART_BYTES
-        _flip(world, medium, chance.randrange(begin, begin + slice_bytes - 2 * APART_BYTES), chance.randrange(8))
+        _flip(
+            world,
+            medium,
+            chance.randrange(begin, begin + slice_bytes - 2 * APART_BYTES),
+            chance.randrange(8),
+        )
 
 
 def same_rot(world: World, event: FaultEvent) -> None:
-    """Flip the same byte on a majority, or on all replicas: damage of a majority can still be repaired if another replica has the bytes;
-    damage of all is permanent."""
+    """Flip the same byte on a majority, or on all replicas: damage of a majority can still be
+    repaired if another replica has the bytes; damage of all is permanent."""
     chance = own_chance(event)
     names = list(world.names)
     chance.shuffle(names)
@@ -111,14 +134,23 @@ def same_rot(world: World, event: FaultEvent) -> None:
         return
     _end_all(world, event, chosen)
     media = [world.stations[name].medium for name in chosen]
-    low, high = max(_extent(medium)[0] for medium in media), min(_extent(medium)[1] for medium in media)
+    low, high = (
+        max(_extent(medium)[0] for medium in media),
+        min(_extent(medium)[1] for medium in media),
+    )
     if high - low < LEAST_BYTES:
         return
     if everywhere:
         pos = chance.randrange(low, high)
     else:
-        spared = [(medium, *_extent(medium)) for name in world.names if name not in chosen and (medium := world.stations[name].medium)]
-        places = [(at, len(data)) for at, data in _committed(world, low, high) if _kept(spared, at, data)]
+        spared = [
+            (medium, *_extent(medium))
+            for name in world.names
+            if name not in chosen and (medium := world.stations[name].medium)
+        ]
+        places = [
+            (at, len(data)) for at, data in _committed(world, low, high) if _kept(spared, at, data)
+        ]
         if not places or not _harmed_alone(world, *chosen):
             return
         at, size = places[chance.randrange(len(places))]
@@ -142,12 +174,17 @@ def _committed(world: World, low: int, high: int) -> list[tuple[int, bytes]]:
 
 def _kept(media: Sequence[tuple[Medium, int, int]], pos: int, data: bytes) -> bool:
     """Whether one of these media has an entry within its extent."""
-    return any(low <= pos and pos + len(data) <= high and _has(medium, pos, data) for medium, low, high in media)
+    return any(
+        low <= pos and pos + len(data) <= high and _has(medium, pos, data)
+        for medium, low, high in media
+    )
 
 
 def _has(medium: Medium, pos: int, data: bytes) -> bool:
     base = pos - pos % medium.file_bytes
-    return medium.disk.on_medium(f"{medium.data_directory}/{base:020d}", pos - base, len(data)) == data
+    return (
+        medium.disk.on_medium(f"{medium.data_directory}/{base:020d}", pos - base, len(data)) == data
+    )
 
 
 def _end_all(world: World, event: FaultEvent, names: Sequence[str]) -> None:
@@ -173,13 +210,18 @@ def go_stale(world: World, event: FaultEvent) -> None:
 
 
 def lie(world: World, event: FaultEvent) -> None:
-    """Lose or misdirect one write of one replica; cut its power later, when the mark has passed the write."""
+    """Lose or misdirect one write of one replica; cut its power later, when the mark has passed the
+    write."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
     medium = world.stations[name].medium
-    medium.disk.lie_at_next_sync(f"{medium.data_directory}/", own_chance(event), misdirected=event.flag("misdirected"))
-    world.after(event.number("for_ns"), partial(_power_after_lie, world, name, len(medium.disk.lies)))
+    medium.disk.lie_at_next_sync(
+        f"{medium.data_directory}/", own_chance(event), misdirected=event.flag("misdirected")
+    )
+    world.after(
+        event.number("for_ns"), partial(_power_after_lie, world, name, len(medium.disk.lies))
+    )
 
 
 def _power_after_lie(world: World, name: str, before: int) -> None:
@@ -230,7 +272,9 @@ def cut_file(world: World, event: FaultEvent) -> None:
         if event.flag("gone"):
             medium.disk.vanish(path)
         else:
-            medium.disk.shorten(path, chance.randrange(min(medium.file_bytes, safe_end(medium) - base)))
+            medium.disk.shorten(
+                path, chance.randrange(min(medium.file_bytes, safe_end(medium) - base))
+            )
         world.note(f"the log file at {base} is {'gone' if event.flag('gone') else 'cut'}", name)
     world.after(event.number("for_ns"), partial(world.start, name))
 
@@ -248,20 +292,58 @@ def _draw_unreadable(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 KINDS: dict[str, Kind] = {
-    "bit-rot": Kind((18,), "one to three bits of one replica flip while it is down", lasting(20, 1000, _draw_rot), rot),
-    "bit-rot-everywhere": Kind((19,), "a bit of every replica flips, each in another place", lasting(20, 1000), rot_everywhere),
-    "same-rot-majority": Kind((20,), "the same bit of a majority flips", lasting(20, 1000, lambda c, n: {"all": False}), same_rot),
-    "same-rot-all": Kind(
-        (20,), "the same bit of every replica flips: to be refused by name", lasting(20, 1000, lambda c, n: {"all": True}), same_rot
+    "bit-rot": Kind(
+        (18,),
+        "one to three bits of one replica flip while it is down",
+        lasting(20, 1000, _draw_rot),
+        rot,
     ),
-    "stale-page": Kind((24,), "a page of the log is the one before its last change", lasting(20, 1000, a_node), go_stale),
+    "bit-rot-everywhere": Kind(
+        (19,),
+        "a bit of every replica flips, each in another place",
+        lasting(20, 1000),
+        rot_everywhere,
+    ),
+    "same-rot-majority": Kind(
+        (20,),
+        "the same bit of a majority flips",
+        lasting(20, 1000, lambda c, n: {"all": False}),
+        same_rot,
+    ),
+    "same-rot-all": Kind(
+        (20,),
+        "the same bit of every replica flips: to be refused by name",
+        lasting(20, 1000, lambda c, n: {"all": True}),
+        same_rot,
+    ),
+    "stale-page": Kind(
+        (24,),
+        "a page of the log is the one before its last change",
+        lasting(20, 1000, a_node),
+        go_stale,
+    ),
     "lost-write": Kind(
-        (23,), "a write was acknowledged and is nowhere; a power cut shows it", lasting(1500, 4000, _with(misdirected=False)), lie
+        (23,),
+        "a write was acknowledged and is nowhere; a power cut shows it",
+        lasting(1500, 4000, _with(misdirected=False)),
+        lie,
     ),
     "misdirected-write": Kind(
-        (23,), "a write went over another page; a power cut shows it", lasting(1500, 4000, _with(misdirected=True)), lie
+        (23,),
+        "a write went over another page; a power cut shows it",
+        lasting(1500, 4000, _with(misdirected=True)),
+        lie,
     ),
-    "read-error": Kind((26,), "pages of the log report EIO until they are written again", _draw_unreadable, unreadable),
-    "truncated-file": Kind((22,), "a log file is shorter than it was", lasting(20, 1000, _with(gone=False)), cut_file),
-    "missing-file": Kind((22,), "a log file is gone", lasting(20, 1000, _with(gone=True)), cut_file),
+    "read-error": Kind(
+        (26,),
+        "pages of the log report EIO until they are written again",
+        _draw_unreadable,
+        unreadable,
+    ),
+    "truncated-file": Kind(
+        (22,), "a log file is shorter than it was", lasting(20, 1000, _with(gone=False)), cut_file
+    ),
+    "missing-file": Kind(
+        (22,), "a log file is gone", lasting(20, 1000, _with(gone=True)), cut_file
+    ),
 }

@@ -1,6 +1,8 @@
-"""Faults of the network: packets are lost, late, doubled or damaged, and links are cut in every shape (rows 7–11, 42).
+"""Faults of the network: packets are lost, late, doubled or damaged, and links are cut in every
+shape (rows 7–11, 42).
 
-This module chooses which condition begins when, and ends it; `network.py` defines its effect on a packet.
+This module chooses which condition begins when, and ends it; `network.py` defines its effect on a
+packet.
 """
 
 from __future__ import annotations
@@ -27,8 +29,13 @@ def sever(world: World, event: FaultEvent, links: Iterable[Link]) -> None:
 
 def weather(world: World, event: FaultEvent) -> None:
     """Apply the event's parameters to the network."""
-    loss, duplication, slow, damage = (event.share(n) if n in event.params else 0.0 for n in ("loss", "duplication", "slow", "damage"))
-    delay_ns, jitter_ns = (event.number(n) if n in event.params else 0 for n in ("delay_ns", "jitter_ns"))
+    loss, duplication, slow, damage = (
+        event.share(n) if n in event.params else 0.0
+        for n in ("loss", "duplication", "slow", "damage")
+    )
+    delay_ns, jitter_ns = (
+        event.number(n) if n in event.params else 0 for n in ("delay_ns", "jitter_ns")
+    )
     number = world.network.worsen(Weather(loss, duplication, slow, damage, delay_ns, jitter_ns))
     world.after(event.number("for_ns"), partial(world.network.end, number))
 
@@ -36,7 +43,13 @@ def weather(world: World, event: FaultEvent) -> None:
 def isolate(world: World, event: FaultEvent) -> None:
     name = target(world, event)
     if name is not None:
-        sever(world, event, around(name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound")))
+        sever(
+            world,
+            event,
+            around(
+                name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound")
+            ),
+        )
 
 
 def split(world: World, event: FaultEvent) -> None:
@@ -69,7 +82,9 @@ def flap(world: World, event: FaultEvent) -> None:
     name = target(world, event)
     if name is None:
         return
-    links = around(name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound"))
+    links = around(
+        name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound")
+    )
     every = event.number("every_ns")
     for at in range(0, event.number("for_ns"), 2 * every):
         world.after(at, partial(_cut_for, world, links, every))
@@ -87,18 +102,26 @@ def swizzle(world: World, event: FaultEvent) -> None:
     chance, for_ns = own_chance(event), event.number("for_ns")
     for at, name in enumerate(_shuffled(world, event)):
         begins = at * for_ns // 4
-        world.after(begins, partial(_cut_for, world, around(name, world.names), chance.randrange(for_ns // 4, for_ns)))
+        world.after(
+            begins,
+            partial(
+                _cut_for, world, around(name, world.names), chance.randrange(for_ns // 4, for_ns)
+            ),
+        )
 
 
 def late_answers(world: World, event: FaultEvent) -> None:
-    """Partition the leader while answers to its last messages are in flight: they arrive when another leader may have been elected."""
+    """Partition the leader while answers to its last messages are in flight: they arrive when
+    another leader may have been elected."""
     name = target(world, event)
     if name is None:
         return
     sever(world, event, around(name, world.names, inbound=False))
     late = world.network.worsen(Weather(delay_ns=event.number("delay_ns")))
     world.after(LAST_ANSWERS_NS, partial(world.network.end, late))
-    world.after(LAST_ANSWERS_NS, partial(_cut_for, world, around(name, world.names), event.number("for_ns")))
+    world.after(
+        LAST_ANSWERS_NS, partial(_cut_for, world, around(name, world.names), event.number("for_ns"))
+    )
 
 
 def _direction(chance: Chance) -> dict[str, Value]:
@@ -111,7 +134,11 @@ def _draw_isolate(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 def _draw_flap(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
-    return {"node": some_node(chance, names), **_direction(chance), "every_ns": chance.randrange(50 * MS, SECOND)}
+    return {
+        "node": some_node(chance, names),
+        **_direction(chance),
+        "every_ns": chance.randrange(50 * MS, SECOND),
+    }
 
 
 def _draw_mixture(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
@@ -124,23 +151,59 @@ def _draw_mixture(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 KINDS: dict[str, Kind] = {
-    "loss": Kind((10,), "packets are lost, up to 30 %", lasting(200, 3000, lambda c, n: {"loss": c.uniform(0.01, 0.3)}), weather),
-    "duplication": Kind((10,), "packets arrive twice", lasting(200, 3000, lambda c, n: {"duplication": c.uniform(0.1, 0.9)}), weather),
-    "corruption": Kind((10,), "one bit of a payload flips", lasting(200, 3000, lambda c, n: {"damage": c.uniform(0.01, 0.5)}), weather),
+    "loss": Kind(
+        (10,),
+        "packets are lost, up to 30 %",
+        lasting(200, 3000, lambda c, n: {"loss": c.uniform(0.01, 0.3)}),
+        weather,
+    ),
+    "duplication": Kind(
+        (10,),
+        "packets arrive twice",
+        lasting(200, 3000, lambda c, n: {"duplication": c.uniform(0.1, 0.9)}),
+        weather,
+    ),
+    "corruption": Kind(
+        (10,),
+        "one bit of a payload flips",
+        lasting(200, 3000, lambda c, n: {"damage": c.uniform(0.01, 0.5)}),
+        weather,
+    ),
     "reordering": Kind(
         (10,),
         "packets overtake each other, some by a term",
-        lasting(200, 3000, lambda c, n: {"slow": c.uniform(0, 0.1), "jitter_ns": c.randrange(MS, 60 * MS)}),
+        lasting(
+            200,
+            3000,
+            lambda c, n: {"slow": c.uniform(0, 0.1), "jitter_ns": c.randrange(MS, 60 * MS)},
+        ),
         weather,
     ),
     "delay": Kind(
         (11,),
         "every round trip takes 2 to 100 ms longer",
-        lasting(500, 4000, lambda c, n: {"delay_ns": c.randrange(MS, 50 * MS), "jitter_ns": c.randrange(1, 10 * MS)}),
+        lasting(
+            500,
+            4000,
+            lambda c, n: {
+                "delay_ns": c.randrange(MS, 50 * MS),
+                "jitter_ns": c.randrange(1, 10 * MS),
+            },
+        ),
         weather,
     ),
-    "bad-network": Kind((10,), "loss, repetition, stragglers and damage together", lasting(200, 2000, _draw_mixture), weather),
-    "isolate": Kind((7, 8), "a node is cut off, in both directions or one", lasting(200, 3000, _draw_isolate), isolate),
+    "bad-network": Kind(
+        (10,),
+        "loss, repetition, stragglers and damage together",
+        lasting(200, 2000, _draw_mixture),
+        weather,
+    ),
+    "isolate": Kind(
+        (7, 8),
+        "a node is cut off, in both directions or one",
+        lasting(200, 3000, _draw_isolate),
+        isolate,
+    ),
     "split": Kind(
         (7,),
         "one link is cut, the way around it stays",
@@ -150,12 +213,33 @@ KINDS: dict[str, Kind] = {
     "late-answers": Kind(
         (7, 8),
         "the leader is cut off, and the last answers to it take longer than an election",
-        lasting(1000, 3000, lambda c, n: {"node": LEADER, "delay_ns": c.randrange(250 * MS, 700 * MS)}),
+        lasting(
+            1000, 3000, lambda c, n: {"node": LEADER, "delay_ns": c.randrange(250 * MS, 700 * MS)}
+        ),
         late_answers,
     ),
-    "halves": Kind((7,), "a minority and a majority cannot hear each other", lasting(200, 3000), halves),
-    "ring": Kind((7,), "each node reaches its neighbours only (of three nodes: one of them)", lasting(200, 3000), in_a_ring),
-    "bridge": Kind((7,), "two halves, and one node that both can talk to", lasting(200, 3000), over_a_bridge),
-    "flapping": Kind((9,), "the links of a node break and heal every 0.05 to 1 s", lasting(1000, 5000, _draw_flap), flap),
-    "swizzle": Kind((42,), "one node after the other is cut off, and they come back in another order", lasting(500, 2000), swizzle),
+    "halves": Kind(
+        (7,), "a minority and a majority cannot hear each other", lasting(200, 3000), halves
+    ),
+    "ring": Kind(
+        (7,),
+        "each node reaches its neighbours only (of three nodes: one of them)",
+        lasting(200, 3000),
+        in_a_ring,
+    ),
+    "bridge": Kind(
+        (7,), "two halves, and one node that both can talk to", lasting(200, 3000), over_a_bridge
+    ),
+    "flapping": Kind(
+        (9,),
+        "the links of a node break and heal every 0.05 to 1 s",
+        lasting(1000, 5000, _draw_flap),
+        flap,
+    ),
+    "swizzle": Kind(
+        (42,),
+        "one node after the other is cut off, and they come back in another order",
+        lasting(500, 2000),
+        swizzle,
+    ),
 }

@@ -1,10 +1,13 @@
-"""A fault schedule as data: which fault happens when, drawn before a run, written to a file, shortened and replayed.
+"""A fault schedule as data: which fault happens when, drawn before a run, written to a file,
+shortened and replayed.
 
-This module has only the value and its JSON form. `__init__.py` defines the kinds, draws them and carries them out.
+This module has only the value and its JSON form. `__init__.py` defines the kinds, draws them and
+carries them out.
 
     {"v": 1, "events": [{"at_ns": 120000000, "kind": "kill", "params": {"node": "leader", "for_ns": 700000000}}]}
 
-A parameter is a number, a text or a boolean, so that two plans are equal exactly if their files are.
+A parameter is a number, a text or a boolean, so that two plans are equal exactly if their files
+are.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One fault: `at_ns` after the start of the run (virtual nanoseconds), its kind, and the other parameters that `__init__.py` drew."""
+    """One fault: `at_ns` after the start of the run (virtual nanoseconds), its kind, and the other
+    parameters that `__init__.py` drew."""
 
     at_ns: int
     kind: str
@@ -35,14 +39,18 @@ class FaultEvent:
         """An integer parameter. Raises PlanError."""
         value = self.params.get(name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise PlanError(f"{self.kind} at {self.at_ns} ns needs a whole number {name!r}, not {value!r}")
+            raise PlanError(
+                f"{self.kind} at {self.at_ns} ns needs a whole number {name!r}, not {value!r}"
+            )
         return value
 
     def share(self, name: str) -> float:
         """A parameter that is a share or a factor. Raises PlanError."""
         value = self.params.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise PlanError(f"{self.kind} at {self.at_ns} ns needs a number {name!r}, not {value!r}")
+            raise PlanError(
+                f"{self.kind} at {self.at_ns} ns needs a number {name!r}, not {value!r}"
+            )
         return float(value)
 
     def text(self, name: str) -> str:
@@ -68,7 +76,9 @@ class Plan:
     events: tuple[FaultEvent, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", tuple(sorted(self.events, key=lambda event: event.at_ns)))
+        object.__setattr__(
+            self, "events", tuple(sorted(self.events, key=lambda event: event.at_ns))
+        )
 
     def __len__(self) -> int:
         return len(self.events)
@@ -82,7 +92,10 @@ class Plan:
 
     def as_object(self) -> dict[str, Any]:
         """The JSON form."""
-        events = [{"at_ns": event.at_ns, "kind": event.kind, "params": dict(event.params)} for event in self.events]
+        events = [
+            {"at_ns": event.at_ns, "kind": event.kind, "params": dict(event.params)}
+            for event in self.events
+        ]
         return {"v": VERSION, "events": events}
 
     def to_json(self) -> str:
@@ -91,7 +104,11 @@ class Plan:
     @staticmethod
     def from_object(given: Any) -> Plan:
         """Raises PlanError."""
-        if not isinstance(given, dict) or given.get("v") != VERSION or not isinstance(given.get("events"), list):
+        if (
+            not isinstance(given, dict)
+            or given.get("v") != VERSION
+            or not isinstance(given.get("events"), list)
+        ):
             raise PlanError(f'a plan is an object with "v": {VERSION} and a list of "events"')
         return Plan(tuple(_events(given["events"])))
 
@@ -115,5 +132,8 @@ def _events(given: Iterable[Any]) -> Iterator[FaultEvent]:
             raise PlanError(f'event {number} needs a "kind" and an object of "params"')
         for name, value in params.items():
             if not isinstance(value, (int, float, str, bool)):
-                raise PlanError(f"event {number} has a parameter {name!r} that is not a number, a text or a boolean")
+                raise PlanError(
+                    f"event {number} has a parameter {name!r} that is not a number, a text or a"
+                    " boolean"
+                )
         yield FaultEvent(at_ns, kind, params)

@@ -1,7 +1,9 @@
-"""The directory incarnations that every node knows of its peers: imitates the identities that nodes exchange when they connect.
+"""The directory incarnations that every node knows of its peers: imitates the identities that nodes
+exchange when they connect.
 
-`node/replica/peers/peer_identities.py` makes these decisions over real greetings. Nothing here is durable. The directory in the membership
-record counts, otherwise the one met first. Packets from any other directory are rejected, and a node that notices one tells its group.
+`node/replica/peers/peer_identities.py` makes these decisions over real greetings. Nothing here is
+durable. The directory in the membership record counts, otherwise the one met first. Packets from
+any other directory are rejected, and a node that notices one tells its group.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Acquaintance:
-    """The knowledge of one node. `met` belongs to its directory; the record's content and the last greetings belong to its process."""
+    """The knowledge of one node. `met` belongs to its directory; the record's content and the last
+    greetings belong to its process."""
 
     met: dict[str, str] = field(default_factory=dict)
     """Node → the incarnation of its directory when it was first met."""
@@ -35,5 +38,10 @@ class Acquaintance:
         return incarnation == (self.named.get(node) or self.met.setdefault(node, incarnation))
 
     def returned(self) -> list[tuple[str, str]]:
-        """(node, incarnation) of nodes that replaced their directory and were not admitted again yet."""
-        return [(node, incarnation) for node, incarnation in sorted(self.presented.items()) if not self.hears(node, incarnation)]
+        """(node, incarnation) of nodes that replaced their directory and were not admitted again
+        yet."""
+        return [
+            (node, incarnation)
+            for node, incarnation in sorted(self.presented.items())
+            if not self.hears(node, incarnation)
+        ]

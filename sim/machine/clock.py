@@ -1,6 +1,7 @@
-"""A node's monotonic clock that may run fast or slow, and stands still while its machine is suspended. This module has the conversion
-between its time and that of the world; faults (`faults_process.py`) set its rate, and let it stand still. A clock that was never set shows
-the world's time."""
+"""A node's monotonic clock that may run fast or slow, and stands still while its machine is
+suspended. This module has the conversion between its time and that of the world; faults
+(`faults_process.py`) set its rate, and let it stand still. A clock that was never set shows the
+world's time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ MILLION = 1_000_000
 
 @dataclass(slots=True)
 class Clock:
-    """`ppm`: how many extra nanoseconds it counts per million of the world's. It never goes back and never jumps."""
+    """`ppm`: how many extra nanoseconds it counts per million of the world's. It never goes back
+    and never jumps."""
 
     ppm: int = 0
     _world_ns: int = 0
@@ -23,7 +25,8 @@ class Clock:
         return self._own_ns + max(0, world_ns - self._world_ns) * (MILLION + self.ppm) // MILLION
 
     def when(self, own_ns: int) -> int:
-        """The first moment of the world at which it shows this time and does not stand still, at its current rate."""
+        """The first moment of the world at which it shows this time and does not stand still, at
+        its current rate."""
         return self._world_ns - (own_ns - self._own_ns) * -MILLION // (MILLION + self.ppm)
 
     def set_rate(self, world_ns: int, ppm: int) -> None:

@@ -1,15 +1,18 @@
-"""The forgetful disk: the disk port in memory, with the effects of power cuts, failed syncs and full disks.
+"""The forgetful disk: the disk port in memory, with the effects of power cuts, failed syncs and
+full disks.
 
-This module models only the storage medium. Its law: after `power_cut` every synced byte exists, and of the unsynced bytes any subset of
-512-byte sectors survives, chosen by the given random source, whether they were written or stored through a map. Of the names created,
-renamed or removed in a directory since its last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing, because
-the page cache outlives the process.
+This module models only the storage medium. Its law: after `power_cut` every synced byte exists, and
+of the unsynced bytes any subset of 512-byte sectors survives, chosen by the given random source,
+whether they were written or stored through a map. Of the names created, renamed or removed in a
+directory since its last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses
+nothing, because the page cache outlives the process.
 
-A failed sync behaves like Linux: the error is reported once, the pages then count as clean although the medium lacks them, and the cache
-continues to return them (docs/architecture.md, Durability).
+A failed sync behaves like Linux: the error is reported once, the pages then count as clean although
+the medium lacks them, and the cache continues to return them (docs/architecture.md, Durability).
 
-Media can also be faulty: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (an acknowledged write that is lost or
-misplaced), `break_page` (EIO until it is written again, except for a checker: `inspected`), `shorten` and `vanish` (files damaged by hand
+Media can also be faulty: `flip` (bit rot), `go_stale` (an old version of a page),
+`lie_at_next_sync` (an acknowledged write that is lost or misplaced), `break_page` (EIO until it is
+written again, except for a checker: `inspected`), `shorten` and `vanish` (files damaged by hand
 while no process runs).
 """
 
@@ -28,11 +31,13 @@ SECTOR_BYTES = 512
 
 
 class Killed(BaseException):
-    """The process that used the disk ended in the middle of an operation. No code of the process catches it."""
+    """The process that used the disk ended in the middle of an operation. No code of the process
+    catches it."""
 
 
 class Inode:
-    """Content of one file: what readers see, and the synced content of every page that differs from the medium."""
+    """Content of one file: what readers see, and the synced content of every page that differs from
+    the medium."""
 
     __slots__ = ("allocated", "before", "broken", "data", "former", "lost")
 
@@ -41,7 +46,8 @@ class Inode:
         self.before: dict[int, bytes] = {}
         """page number -> what the medium holds, for pages written since the last sync"""
         self.lost: dict[int, bytes] = {}
-        """page number -> what the medium holds, for pages left behind by a failed sync; later syncs skip them"""
+        """page number -> what the medium holds, for pages left behind by a failed sync; later syncs
+        skip them"""
         self.former: dict[int, bytes] = {}
         """page number -> what the medium held before the last sync that changed the page"""
         self.broken: set[int] = set()
@@ -76,7 +82,8 @@ class Inode:
 
 @dataclass
 class Directory:
-    """Names of one directory: as processes see them, as the medium has them, and the changes between the two, in order."""
+    """Names of one directory: as processes see them, as the medium has them, and the changes
+    between the two, in order."""
 
     names: dict[str, Inode] = field(default_factory=dict)
     durable: dict[str, Inode] = field(default_factory=dict)
@@ -116,7 +123,13 @@ class Lie:
         if self.misdirected:
             written = inode.page(number)
             whole = range((len(inode.data) + PAGE_BYTES - 1) // PAGE_BYTES)
-            others = [other for other in whole if other < number and other not in inode.before and len(inode.page(other)) == len(written)]
+            others = [
+                other
+                for other in whole
+                if other < number
+                and other not in inode.before
+                and len(inode.page(other)) == len(written)
+            ]
             if others:
                 inode.lost[others[self.chance.randrange(len(others))]] = written
         inode.lost[number] = inode.before.pop(number)
@@ -124,7 +137,8 @@ class Lie:
 
 
 class ForgetfulFile:
-    """One open file; see `ledgermq.storage.files.ports.DiskFile`. Its map is the content itself: only pins and counts are simulated."""
+    """One open file; see `ledgermq.storage.files.ports.DiskFile`. Its map is the content itself:
+    only pins and counts are simulated."""
 
     def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
         self._disk = disk
@@ -143,7 +157,9 @@ class ForgetfulFile:
     def pwrite(self, offset: int, data: Buffer) -> None:
         self._disk.check_alive()
         length = len(data)
-        assert 0 <= offset <= offset + length <= self.size, f"write outside of the file: {offset}+{length} of {self.size}: {self.path}"
+        assert 0 <= offset <= offset + length <= self.size, (
+            f"write outside of the file: {offset}+{length} of {self.size}: {self.path}"
+        )
         self._disk.charge(self._inode, offset, length, self.path)
         self._inode.remember(offset, length)
         self._inode.data[offset : offset + length] = data
@@ -152,7 +168,8 @@ class ForgetfulFile:
         self._disk.sync_inode(self._inode, self.path)
 
     def store(self, offset: int, data: Buffer) -> None:
-        """Raises Killed if the map has no block there and the disk is full: the kernel would send SIGBUS."""
+        """Raises Killed if the map has no block there and the disk is full: the kernel would send
+        SIGBUS."""
         self._mapped = True
         try:
             self.pwrite(offset, data)
@@ -202,8 +219,9 @@ class ForgetfulFile:
 class ForgetfulDisk:
     """A file system in memory; see `ledgermq.storage.files.ports.Disk`.
 
-    `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync takes effect and may raise OSError to
-    make it fail; `trace(path)` is called after it took effect. `on_access` is called before every access and may raise Killed.
+    `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync
+    takes effect and may raise OSError to make it fail; `trace(path)` is called after it took
+    effect. `on_access` is called before every access and may raise Killed.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -223,7 +241,8 @@ class ForgetfulDisk:
         self._generation_open = True
         self._inspected = False
 
-    # -- the port -----------------------------------------------------------------------------------------------------------------
+    # -- the port
+    # -----------------------------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> ForgetfulFile:
         self.check_alive()
@@ -280,7 +299,9 @@ class ForgetfulDisk:
         inode = self._inode(path)
         directory, name = self._parent(path)
         directory.change({name: None})
-        self.used_bytes -= len(inode.data) if inode.allocated is None else len(inode.allocated) * PAGE_BYTES
+        self.used_bytes -= (
+            len(inode.data) if inode.allocated is None else len(inode.allocated) * PAGE_BYTES
+        )
 
     def sync_dir(self, path: str) -> None:
         self.check_alive()
@@ -310,18 +331,25 @@ class ForgetfulDisk:
         self.sync_dir(os.path.dirname(path))
 
     def free_bytes(self, path: str) -> int:
-        return 1 << 50 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+        return (
+            1 << 50
+            if self.capacity_bytes is None
+            else max(0, self.capacity_bytes - self.used_bytes)
+        )
 
     def total_bytes(self, path: str) -> int:
         return self.used_bytes + self.free_bytes(path)
 
-    # -- what happens to media ----------------------------------------------------------------------------------------------------
+    # -- what happens to media
+    # ----------------------------------------------------------------------------------------------------
 
     def process_crash(self) -> None:
-        """SIGKILL: open files are closed with the process, every byte and name stays in the cache."""
+        """SIGKILL: open files are closed with the process, every byte and name stays in the
+        cache."""
 
     def unsynced_pages(self) -> list[tuple[str, int]]:
-        """Path and page number of everything that a power cut could lose now, however it was written."""
+        """Path and page number of everything that a power cut could lose now, however it was
+        written."""
         return [
             (f"{path.rstrip('/')}/{name}", number)
             for path, directory in sorted(self._directories.items())
@@ -330,14 +358,18 @@ class ForgetfulDisk:
         ]
 
     def write_back(self, chance: DiskChance) -> None:
-        """A kernel's background writeback: any of the dirty pages reach the medium with their current content, and count as clean."""
+        """A kernel's background writeback: any of the dirty pages reach the medium with their
+        current content, and count as clean."""
         for inode in self._inodes():
             for number in sorted(inode.before):
                 if chance.random() < 0.5:
                     del inode.before[number]
 
-    def power_cut_keeping(self, kept: Set[tuple[str, int]], *, torn: Set[tuple[str, int]] = frozenset()) -> None:
-        """A power cut in which exactly these pages survived, half of each of the `torn` ones, and every name."""
+    def power_cut_keeping(
+        self, kept: Set[tuple[str, int]], *, torn: Set[tuple[str, int]] = frozenset()
+    ) -> None:
+        """A power cut in which exactly these pages survived, half of each of the `torn` ones, and
+        every name."""
         for path in sorted(self._directories):
             directory = self._directories[path]
             directory.settle(len(directory.pending))
@@ -353,16 +385,27 @@ class ForgetfulDisk:
                 inode.lost.clear()
 
     def power_cut(self, chance: DiskChance) -> None:
-        """Lose unsynced data: each sector of each unsynced page survives or not. Each directory keeps a prefix of its changes or, with
-        `any_names`, any of them. With `forgets_directories`, a new directory is lost unless its parent was synced."""
-        for path in [path for path in self._unsynced_directories if path in self._directories and chance.random() < 0.5]:
-            for below in [found for found in self._directories if found == path or found.startswith(path + "/")]:
+        """Lose unsynced data: each sector of each unsynced page survives or not. Each directory
+        keeps a prefix of its changes or, with `any_names`, any of them. With `forgets_directories`,
+        a new directory is lost unless its parent was synced."""
+        for path in [
+            path
+            for path in self._unsynced_directories
+            if path in self._directories and chance.random() < 0.5
+        ]:
+            for below in [
+                found
+                for found in self._directories
+                if found == path or found.startswith(path + "/")
+            ]:
                 del self._directories[below]
         self._unsynced_directories.clear()
         for path in sorted(self._directories):
             directory = self._directories[path]
             if self.any_names:
-                directory.pending = [change for change in directory.pending if chance.random() < 0.5]
+                directory.pending = [
+                    change for change in directory.pending if chance.random() < 0.5
+                ]
                 directory.settle(len(directory.pending))
             else:
                 directory.settle(chance.randrange(len(directory.pending) + 1))
@@ -391,11 +434,16 @@ class ForgetfulDisk:
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
     def go_stale(self, path: str, chance: DiskChance, *, below: int | None = None) -> bool:
-        """One page of a file (that ends at or before the offset `below`) returns to its content before its last change, in cache and on the
-        medium; False if no page has an older version."""
+        """One page of a file (that ends at or before the offset `below`) returns to its content
+        before its last change, in cache and on the medium; False if no page has an older
+        version."""
         inode = self._inode(path)
         end = len(inode.data) if below is None else below
-        clean = (number for number in inode.former if number not in inode.before and number not in inode.lost)
+        clean = (
+            number
+            for number in inode.former
+            if number not in inode.before and number not in inode.lost
+        )
         pages = sorted(number for number in clean if (number + 1) * PAGE_BYTES <= end)
         if not pages:
             return False
@@ -405,8 +453,9 @@ class ForgetfulDisk:
         return True
 
     def lie_at_next_sync(self, part: str, chance: DiskChance, *, misdirected: bool) -> None:
-        """The next sync of a file whose path contains `part` reports success, but one page is not stored; with `misdirected` it has
-        overwritten another page of that file on the medium. The cache still shows what was written."""
+        """The next sync of a file whose path contains `part` reports success, but one page is not
+        stored; with `misdirected` it has overwritten another page of that file on the medium. The
+        cache still shows what was written."""
         self.lie = Lie(part, chance, misdirected)
 
     def break_page(self, path: str, offset: int) -> None:
@@ -435,7 +484,8 @@ class ForgetfulDisk:
             inode.broken.clear()
 
     def on_medium(self, path: str, offset: int, length: int) -> bytes | None:
-        """The bytes that a power cut would leave there if nothing unsynced survived; None if the file's name is not durable."""
+        """The bytes that a power cut would leave there if nothing unsynced survived; None if the
+        file's name is not durable."""
         directory, name = self._parent(path)
         inode = directory.durable.get(name)
         if inode is None:
@@ -450,9 +500,14 @@ class ForgetfulDisk:
         return bytes(content)
 
     def files(self) -> list[str]:
-        return sorted(f"{path.rstrip('/')}/{name}" for path, directory in self._directories.items() for name in directory.names)
+        return sorted(
+            f"{path.rstrip('/')}/{name}"
+            for path, directory in self._directories.items()
+            for name in directory.names
+        )
 
-    # -- inside -------------------------------------------------------------------------------------------------------------------
+    # -- inside
+    # -------------------------------------------------------------------------------------------------------------------
 
     def check_alive(self) -> None:
         if not self._generation_open:
@@ -481,7 +536,8 @@ class ForgetfulDisk:
 
     @contextmanager
     def inspected(self) -> Iterator[None]:
-        """Context for a checker's reads: broken pages show their content. Only the node's own reads of them fail."""
+        """Context for a checker's reads: broken pages show their content. Only the node's own reads
+        of them fail."""
         self._inspected = True
         try:
             yield
@@ -526,7 +582,8 @@ class ForgetfulDisk:
         self.used_bytes += size
 
     def _restore(self, inode: Inode, number: int, old: bytes, keep: DiskChance | None) -> None:
-        """Restore the medium's content, sector by sector; with `keep`, some sectors of the new content survive."""
+        """Restore the medium's content, sector by sector; with `keep`, some sectors of the new
+        content survive."""
         for sector in range(0, len(old), SECTOR_BYTES):
             if keep is not None and keep.random() < 0.5:
                 continue

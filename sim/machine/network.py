@@ -1,7 +1,9 @@
-"""The simulated network: packets are delayed, reordered, repeated, lost, and stopped by partitions, all from one random source.
+"""The simulated network: packets are delayed, reordered, repeated, lost, and stopped by partitions,
+all from one random source.
 
-This module defines what happens to a packet between two nodes; it never looks inside one. Every disturbance is a condition that begins and
-ends by itself: conditions overlap, and the end of one does not repair what another one does.
+This module defines what happens to a packet between two nodes; it never looks inside one. Every
+disturbance is a condition that begins and ends by itself: conditions overlap, and the end of one
+does not repair what another one does.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Network:
     lost: int = 0
     """Packets that never arrived."""
 
-    # -- conditions -----------------------------------------------------------------------------------------------------------------
+    # -- conditions
+    # -----------------------------------------------------------------------------------------------------------------
 
     def sever(self, links: Iterable[Link]) -> int:
         """Cut these directed links; the returned number ends it."""
@@ -86,7 +89,8 @@ class Network:
             jitter_ns=sum(w.jitter_ns for w in whole),
         )
 
-    # -- packets --------------------------------------------------------------------------------------------------------------------
+    # -- packets
+    # --------------------------------------------------------------------------------------------------------------------
 
     def reaches(self, sender: str, to: str) -> bool:
         """Whether the link is not cut."""
@@ -119,13 +123,18 @@ class Network:
         return bytes(changed)
 
 
-# -- partitions -------------------------------------------------------------------------------------------------------------------------
+# -- partitions
+# -------------------------------------------------------------------------------------------------------------------------
 
 
-def around(node: str, names: Iterable[str], *, inbound: bool = True, outbound: bool = True) -> set[Link]:
+def around(
+    node: str, names: Iterable[str], *, inbound: bool = True, outbound: bool = True
+) -> set[Link]:
     """The links of one node with all others, in one direction or both."""
     others = [name for name in names if name != node]
-    return {(node, other) for other in others if outbound} | {(other, node) for other in others if inbound}
+    return {(node, other) for other in others if outbound} | {
+        (other, node) for other in others if inbound
+    }
 
 
 def between(some: Iterable[str], others: Iterable[str]) -> set[Link]:
@@ -135,12 +144,16 @@ def between(some: Iterable[str], others: Iterable[str]) -> set[Link]:
 
 
 def ring(names: list[str]) -> set[Link]:
-    """All links except those with a node's two neighbours in a ring; with three nodes, which are all neighbours, every link in one
-    direction."""
+    """All links except those with a node's two neighbours in a ring; with three nodes, which are
+    all neighbours, every link in one direction."""
     count = len(names)
     if count <= 3:
         return {(name, names[(at + 1) % count]) for at, name in enumerate(names) if count > 1}
-    kept = {pair for at, name in enumerate(names) for pair in ((name, names[(at + 1) % count]), (names[(at + 1) % count], name))}
+    kept = {
+        pair
+        for at, name in enumerate(names)
+        for pair in ((name, names[(at + 1) % count]), (names[(at + 1) % count], name))
+    }
     return {(a, b) for a in names for b in names if a != b and (a, b) not in kept}
 
 

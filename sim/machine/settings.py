@@ -1,8 +1,10 @@
-"""The parameters of a simulated cluster: nodes, timing, flush policy and file sizes, by default or from a node's configuration.
+"""The parameters of a simulated cluster: nodes, timing, flush policy and file sizes, by default or
+from a node's configuration.
 
-This module holds the value and reads a configuration file (the YAML of `ledgermq serve`). It reads only keys that affect a simulated node,
-with the same names, units and meaning; the node's own checks (`ledgermq config check`) are not repeated. Log files larger than
-`FILE_BYTES_MAX` are simulated with that size: it matters that files are completed and removed, not how much they hold.
+This module holds the value and reads a configuration file (the YAML of `ledgermq serve`). It reads
+only keys that affect a simulated node, with the same names, units and meaning; the node's own
+checks (`ledgermq config check`) are not repeated. Log files larger than `FILE_BYTES_MAX` are
+simulated with that size: it matters that files are completed and removed, not how much they hold.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ HA = HaRules(lag_ns=900 * MS, lag_bytes=96 << 10)
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=PAGE_BYTES, thorough_ns=600 * MS)
 """Long enough for crashes in between, short enough to end within a run."""
 TIMES = LeaseTimes(liveness_ns=3_000 * MS)
-TRANSACTIONS = TransactionRules(check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS)
+TRANSACTIONS = TransactionRules(
+    check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS
+)
 
 
 class SettingsError(ValueError):
@@ -68,34 +72,55 @@ class Settings:
         return Settings(tuple(f"n{k}" for k in range(1, count + 1)))
 
     @staticmethod
-    def of_ha(count: int = 3, *, ack_async: bool = False, minimum: int = 1, pull: bool = False) -> Settings:
+    def of_ha(
+        count: int = 3, *, ack_async: bool = False, minimum: int = 1, pull: bool = False
+    ) -> Settings:
         """An HA group with the defaults, with this many nodes."""
-        return replace(Settings.of_nodes(count), rule=Rule.IN_SYNC, ha=replace(HA, ack_async=ack_async, minimum=minimum, pull=pull))
+        return replace(
+            Settings.of_nodes(count),
+            rule=Rule.IN_SYNC,
+            ha=replace(HA, ack_async=ack_async, minimum=minimum, pull=pull),
+        )
 
 
 def read(text: str, group: str | None = None) -> Settings:
-    """The settings of one broker group (by default the first) in a node's configuration. Raises SettingsError."""
+    """The settings of one broker group (by default the first) in a node's configuration. Raises
+    SettingsError."""
     try:
         whole = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError("configuration", f"this is not YAML ({' '.join(str(error).split())})", "see: ledgermq config check") from error
+        raise SettingsError(
+            "configuration",
+            f"this is not YAML ({' '.join(str(error).split())})",
+            "see: ledgermq config check",
+        ) from error
     keys = _Keys("", whole)
     chosen = _group(keys, group)
     flush, raft = keys.section("flush"), keys.section("raft")
     name = chosen.text("name", "g1")
     names = tuple(str(node) for node in chosen.items("replicas"))
     if not 1 <= len(names) <= 9 or len(set(names)) != len(names):
-        raise SettingsError("cluster.groups.replicas", "one to nine different nodes can be simulated", "name each replica once")
+        raise SettingsError(
+            "cluster.groups.replicas",
+            "one to nine different nodes can be simulated",
+            "name each replica once",
+        )
     preferred = chosen.text("preferred_leader", "")
     append = keys.section("storage").text("append", "pwrite")
     if append not in APPEND_MODES:
-        raise SettingsError("storage.append", f"there is no append mode {append!r}", f"known: {', '.join(APPEND_MODES)}")
+        raise SettingsError(
+            "storage.append",
+            f"there is no append mode {append!r}",
+            f"known: {', '.join(APPEND_MODES)}",
+        )
     policy = flush.section("groups").text(name, flush.text("policy", FlushPolicy.DURABLE.value))
     try:
         chosen_policy = FlushPolicy(policy)
     except ValueError:
         known = ", ".join(p.value for p in FlushPolicy)
-        raise SettingsError("flush.policy", f"there is no flush policy {policy!r}", f"known: {known}") from None
+        raise SettingsError(
+            "flush.policy", f"there is no flush policy {policy!r}", f"known: {known}"
+        ) from None
     return Settings(
         names,
         name,
@@ -106,7 +131,9 @@ def read(text: str, group: str | None = None) -> Settings:
             flush.size("least_pages", 4) * PAGE_BYTES,
             flush.duration_ns("thorough_ms", 10_000 * MS),
         ),
-        replace(TIMES, liveness_ns=keys.section("delivery").duration_ns("liveness_ms", 65_000 * MS)),
+        replace(
+            TIMES, liveness_ns=keys.section("delivery").duration_ns("liveness_ms", 65_000 * MS)
+        ),
         TRANSACTIONS,
         min(FILE_BYTES_MAX, max(FILE_BYTES, chosen.size("data_file_bytes", 1 << 30))),
         append,
@@ -117,7 +144,10 @@ def read(text: str, group: str | None = None) -> Settings:
 
 def _replication(group: _Keys, nodes: int) -> tuple[Rule, HaRules]:
     """The rule with which a group begins, and the rules of its masters."""
-    kind, ack = _one_of(group, "replication", ("raft", "ha")), _one_of(group, "ack", ("in-sync", "async"))
+    kind, ack = (
+        _one_of(group, "replication", ("raft", "ha")),
+        _one_of(group, "ack", ("in-sync", "async")),
+    )
     transfer = _one_of(group, "transfer", ("push", "pull"))
     if kind == "raft":
         return Rule.MAJORITY, HA
@@ -125,10 +155,15 @@ def _replication(group: _Keys, nodes: int) -> tuple[Rule, HaRules]:
     if not 1 <= least <= nodes:
         what = f"{nodes} replicas can never have {least} members in sync"
         raise SettingsError("cluster.groups.min_in_sync", what, "ask for no more than there are")
-    lag_ns, lag_bytes = group.duration_ns("in_sync_lag_ms", 10_000 * MS), group.size("in_sync_lag_bytes", 64 * MIB)
+    lag_ns, lag_bytes = (
+        group.duration_ns("in_sync_lag_ms", 10_000 * MS),
+        group.size("in_sync_lag_bytes", 64 * MIB),
+    )
     if not lag_ns or not lag_bytes:
         remedy = "give in_sync_lag_ms and in_sync_lag_bytes above 0"
-        raise SettingsError("cluster.groups", "a slave that may not lag at all can never be in sync", remedy)
+        raise SettingsError(
+            "cluster.groups", "a slave that may not lag at all can never be in sync", remedy
+        )
     return Rule.IN_SYNC, HaRules(ack == "async", least, lag_ns, lag_bytes, transfer == "pull")
 
 
@@ -136,7 +171,9 @@ def _one_of(group: _Keys, key: str, known: tuple[str, ...]) -> str:
     """One of these words; by default the first."""
     found = group.text(key, known[0])
     if found not in known:
-        raise SettingsError(f"cluster.groups.{key}", f"there is no {key} {found!r}", f"known: {', '.join(known)}")
+        raise SettingsError(
+            f"cluster.groups.{key}", f"there is no {key} {found!r}", f"known: {', '.join(known)}"
+        )
     return found
 
 
@@ -146,13 +183,20 @@ def _group(keys: _Keys, wanted: str | None) -> _Keys:
         if wanted is None or group.text("name", "") == wanted:
             return group
     known = ", ".join(group.text("name", "") for group in groups) or "none"
-    raise SettingsError("cluster.groups", f"there is no broker group {wanted or ''!r}", f"known: {known}; see: ledgermq config example")
+    raise SettingsError(
+        "cluster.groups",
+        f"there is no broker group {wanted or ''!r}",
+        f"known: {known}; see: ledgermq config example",
+    )
 
 
 def _timing(raft: _Keys) -> Timing:
     push, window = raft.size("push_bytes", 1 << 20), raft.size("window_bytes", 8 << 20)
     heartbeat = raft.duration_ns("heartbeat_ms", 100 * MS)
-    election = raft.duration_ns("election_min_ms", 400 * MS), raft.duration_ns("election_max_ms", 800 * MS)
+    election = (
+        raft.duration_ns("election_min_ms", 400 * MS),
+        raft.duration_ns("election_max_ms", 800 * MS),
+    )
     try:
         return Timing(heartbeat, *election, window_bytes=window, range_bytes_max=min(push, window))
     except ValueError as error:
@@ -167,7 +211,11 @@ class _Keys:
         if given is None:
             given = {}
         if not isinstance(given, Mapping):
-            raise SettingsError(where.rstrip(".") or "configuration", "keys and values are expected here", "see: ledgermq config example")
+            raise SettingsError(
+                where.rstrip(".") or "configuration",
+                "keys and values are expected here",
+                "see: ledgermq config example",
+            )
         self._given = given
 
     def section(self, key: str) -> _Keys:
@@ -204,8 +252,14 @@ class _Keys:
         value = int(found) if isinstance(found, str) and found.strip().isdigit() else found
         value = units.duration_ms(value) if isinstance(value, str) else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._wrong(key, f"a duration such as {units.DURATION_FORM}, or a number of milliseconds")
+            raise self._wrong(
+                key, f"a duration such as {units.DURATION_FORM}, or a number of milliseconds"
+            )
         return value * MS
 
     def _wrong(self, key: str, expected: str) -> SettingsError:
-        return SettingsError(f"{self._where}{key}", f"expected {expected}, not {self._given.get(key)!r}", "see: ledgermq config check")
+        return SettingsError(
+            f"{self._where}{key}",
+            f"expected {expected}, not {self._given.get(key)!r}",
+            "see: ledgermq config check",
+        )

@@ -1,1 +1,2 @@
-"""One simulated node: its permanent medium, its processes, and the bugs that tests plant in them."""
+"""One simulated node: its permanent medium, its processes, and the bugs that tests plant in
+them."""

@@ -1,8 +1,10 @@
-"""Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the checkers find it.
+"""Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the
+checkers find it.
 
-Each class below breaks exactly the method that enforces a rule; only `AsksOneLess` breaks the simulated operator instead, because `ledgermq
-upgrade finish` is not part of a node. If the simulator cannot find a bug within the default seeds, that is a
-defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
+Each class below breaks exactly the method that enforces a rule; only `AsksOneLess` breaks the
+simulated operator instead, because `ledgermq upgrade finish` is not part of a node. If the
+simulator cannot find a bug within the default seeds, that is a defect of the simulator, and
+`tests/sim/test_planted_bugs.py` fails.
 """
 
 from __future__ import annotations
@@ -150,7 +152,9 @@ class PassesOverFailures(Leader):
 class TakesNewOnes(FifoJob):
     """Hands out messages that wait together with those of their message group that come again."""
 
-    def _take_group(self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]) -> None:
+    def _take_group(
+        self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]
+    ) -> None:
         for offset in offsets:
             if self.full() or offset not in ready or not self._consider(key, offset):
                 return
@@ -205,7 +209,8 @@ def with_policies(broken: Callable[[type[Policy]], type[Policy]]) -> dict[Rule, 
 
 
 def holds_for_all(policy: type[Policy]) -> type[Policy]:
-    """Counts its own copy as that of a majority. Only acknowledgements from memory depend on this rule."""
+    """Counts its own copy as that of a majority. Only acknowledgements from memory depend on this
+    rule."""
 
     def early_claim(self: Policy, peers: Peers) -> int:
         return self._log.view.end_index
@@ -261,7 +266,8 @@ class RecoversWithoutSync(Recovery):
 
 
 class BelievesCache(EntryLog):
-    """Treats everything it finds after a crash as durable, although a killed process may have left it in the page cache only."""
+    """Treats everything it finds after a crash as durable, although a killed process may have left
+    it in the page cache only."""
 
     recovery_type = RecoversWithoutSync
 
@@ -288,15 +294,16 @@ class CommitsUnverified(LogState):
 
 
 class ForgetsLeader(Election):
-    """Votes for others although it hears a leader, and right after its start (Raft dissertation §4.2.3)."""
+    """Votes for others although it hears a leader, and right after its start (Raft dissertation
+    §4.2.3)."""
 
     def hears_leader(self, now_ns: int) -> bool:
         return False
 
 
 class ReadsByLease(RaftLeader):
-    """Answers reads alone for nine tenths of the shortest election timeout after it sent a message that a quorum answered (Raft
-    dissertation §6.4.1). By its own clock, that is right."""
+    """Answers reads alone for nine tenths of the shortest election timeout after it sent a message
+    that a quorum answered (Raft dissertation §6.4.1). By its own clock, that is right."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -317,7 +324,10 @@ class ReadsByLease(RaftLeader):
 
     def answered_round(self) -> int:
         answered = super().answered_round()
-        sent_ns, lease_ns = self._sent_ns.get(answered), self._config.timing.election_min_ns * 9 // 10
+        sent_ns, lease_ns = (
+            self._sent_ns.get(answered),
+            self._config.timing.election_min_ns * 9 // 10,
+        )
         return answered if sent_ns is None or self._now_ns - sent_ns >= lease_ns else NEVER_NS
 
 
@@ -331,7 +341,8 @@ class TakesAnyAnswer(RaftLeader):
 
 
 class ChangesAtOnce(Core):
-    """Changes the members although the previous change is not committed (Raft dissertation §4.1)."""
+    """Changes the members although the previous change is not committed (Raft dissertation
+    §4.1)."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
         log, commit_index = self.log_state, self.commit_index
@@ -384,7 +395,11 @@ class AnswersAtOnce(Leader):
         done = super().appended(plan, queue_offsets, store_ms)
         while self._awaited:
             _, _, awaited = self._awaited.pop(0)
-            done += [Done(awaited.token, awaited.result)] if awaited.result is not None else self.lease_server.hand_out(awaited)
+            done += (
+                [Done(awaited.token, awaited.result)]
+                if awaited.result is not None
+                else self.lease_server.hand_out(awaited)
+            )
         return done
 
 
@@ -431,7 +446,16 @@ class TrustsPayloads(RaftReplica):
         chain = chain_crc_at(data, starts[-1])
         sizes = np.diff(np.array([*starts, len(data)], np.int64)).astype(np.int32)
         columns = np.array(starts, np.int64), sizes
-        return Range(extent.first_index, last, extent.term, arrived.pos, memoryview(data), *columns, arrived.prev_chain, chain)
+        return Range(
+            extent.first_index,
+            last,
+            extent.term,
+            arrived.pos,
+            memoryview(data),
+            *columns,
+            arrived.prev_chain,
+            chain,
+        )
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
         return True
@@ -453,18 +477,21 @@ class CallsAllCovered(GroupStore):
 
 
 class NoTree(Digests):
-    """Computes the digest of a file instead of the root of its entries, as every other replica does."""
+    """Computes the digest of a file instead of the root of its entries, as every other replica
+    does."""
 
     def compute(self, base: int, end: int | None) -> tuple[str, str]:
         sha256, _ = super().compute(base, end)
         return sha256, sha256
 
 
-# -- HA groups --------------------------------------------------------------------------------------------------------------------------
+# -- HA groups
+# --------------------------------------------------------------------------------------------------------------------------
 
 
 class ShrinksAtOnce(Core):
-    """Stops counting a slave when it requests its removal, before the metadata quorum has decided."""
+    """Stops counting a slave when it requests its removal, before the metadata quorum has
+    decided."""
 
     def _policy_of(self, members: Members) -> Policy:
         core = self
@@ -496,11 +523,14 @@ class TakesAnybodyIn(IsrReview):
 
 
 class WishesEvictedBack(IsrReview):
-    """Forgets that a change removes a node from the in-sync set once it is out, and requests it back before the change is repeated."""
+    """Forgets that a change removes a node from the in-sync set once it is out, and requests it
+    back before the change is repeated."""
 
     def forget_evictions(self, policy: InSync, now_ns: int) -> None:
         super().forget_evictions(policy, now_ns)
-        self.evicting = {node: eviction for node, eviction in self.evicting.items() if node in policy.electors()}
+        self.evicting = {
+            node: eviction for node, eviction in self.evicting.items() if node in policy.electors()
+        }
 
 
 class LeadsAgain(Election):
@@ -508,7 +538,11 @@ class LeadsAgain(Election):
 
     def take_office(self, now_ns: int) -> None:
         agreed, me = self._membership.policy.agreed, self._config.node
-        again = agreed is not None and (agreed.epoch, agreed.master) == (self.term, me) and self.role is Role.FOLLOWER
+        again = (
+            agreed is not None
+            and (agreed.epoch, agreed.master) == (self.term, me)
+            and self.role is Role.FOLLOWER
+        )
         if again and self.voted_for == me and self._membership.counts():
             self.become_leader(now_ns)
         else:
@@ -518,8 +552,20 @@ class LeadsAgain(Election):
 class FollowsBoth(Core):
     """Accepts frames of an epoch from any sender, whatever it promised for that epoch."""
 
-    def handle(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
-        if isinstance(message, Append) and self.members.rule is Rule.IN_SYNC and message.term == self.term and self.leader is None:
+    def handle(
+        self,
+        message: Message,
+        now_ns: int,
+        *,
+        chains_agree: bool = True,
+        members: Members | None = None,
+    ) -> None:
+        if (
+            isinstance(message, Append)
+            and self.members.rule is Rule.IN_SYNC
+            and message.term == self.term
+            and self.leader is None
+        ):
             self.election.voted_for = message.sender
         super().handle(message, now_ns, chains_agree=chains_agree, members=members)
 
@@ -529,18 +575,26 @@ class CountsAMajority(InSync):
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
         others = [peers.get(node) for node in self.required() if node != self._config.node]
-        return reached_by_majority([own, *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in others)])
+        return reached_by_majority(
+            [
+                own,
+                *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in others),
+            ]
+        )
 
 
 class ReadsByMajority(CountsAMajority):
     """The same, only for the rounds of reads: commits wait for the whole set."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
-        return (CountsAMajority if value is ANSWERED_ROUND else InSync).reached(self, own, peers, value)
+        return (CountsAMajority if value is ANSWERED_ROUND else InSync).reached(
+            self, own, peers, value
+        )
 
 
 class NeverShort(Core):
-    """Confirms with fewer replicas in sync than the group requires, and lets the set shrink below that."""
+    """Confirms with fewer replicas in sync than the group requires, and lets the set shrink below
+    that."""
 
     def __init__(self, config: RaftConfig, *given: Any, **named: Any) -> None:
         super().__init__(replace(config, ha=replace(config.ha, minimum=1)), *given, **named)
@@ -576,7 +630,10 @@ class PersistsLater(RaftReplica):
     _owed: HardState | None = None
 
     def _persist(self, hard_state: HardState) -> None:
-        if self.core.members.rule is Rule.IN_SYNC and hard_state.vote not in (None, self.config.node):
+        if self.core.members.rule is Rule.IN_SYNC and hard_state.vote not in (
+            None,
+            self.config.node,
+        ):
             self._owed = hard_state
             return
         self._owed = None
@@ -602,7 +659,11 @@ class ServesAtOnce(Group):
 
     def _follow_role(self, turn: Any) -> None:
         super()._follow_role(turn)
-        if self.leader.term is not None and not self.leader.serving and self._term_start is not None:
+        if (
+            self.leader.term is not None
+            and not self.leader.serving
+            and self._term_start is not None
+        ):
             self.leader.serve(turn.now_ns)
 
 
@@ -683,7 +744,11 @@ LOGS: dict[Bug, type[EntryLog]] = {
 def replica_type(bug: Bug) -> type[RaftReplica]:
     """RaftReplica with the bug."""
     core = CORES.get(bug)
-    return REPLICAS.get(bug, RaftReplica) if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
+    return (
+        REPLICAS.get(bug, RaftReplica)
+        if core is None
+        else type("BrokenReplica", (RaftReplica,), {"core_type": core})
+    )
 
 
 def election(bug: Bug) -> Callable[[Appointment | None, ElectionRequest], Appointment | str]:
@@ -713,7 +778,10 @@ def digests_type(bug: Bug) -> type[Digests]:
 
 
 def store_type(bug: Bug) -> type[GroupStore]:
-    stores: dict[Bug, type[GroupStore]] = {Bug.VOTE_NOT_SYNCED: ForgetsVotes, Bug.TRIM_WITHOUT_SNAPSHOT: CallsAllCovered}
+    stores: dict[Bug, type[GroupStore]] = {
+        Bug.VOTE_NOT_SYNCED: ForgetsVotes,
+        Bug.TRIM_WITHOUT_SNAPSHOT: CallsAllCovered,
+    }
     return stores.get(bug, GroupStore)
 
 
@@ -723,7 +791,11 @@ def install_type(bug: Bug) -> type[Install]:
 
 def group_type(bug: Bug) -> type[Group]:
     """Group with the bug."""
-    leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
+    leaders = {
+        Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce,
+        Bug.COMMIT_TWICE: CommitsTwice,
+        Bug.FRAMES_FORGOTTEN: StoresFramesTwice,
+    }
     leaders |= {Bug.FAILURE_AS_END: PassesOverFailures, Bug.BATCH_PASSED: PassesBatches}
     leader = leaders.get(bug)
     if bug is Bug.ACK_BEFORE_TERM_START:

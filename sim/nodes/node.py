@@ -1,7 +1,9 @@
-"""One simulated node: its permanent medium, and its processes, each started from the content of the medium by the product's own code.
+"""One simulated node: its permanent medium, and its processes, each started from the content of the
+medium by the product's own code.
 
-This module wires store, replica, machine and group over the forgetful disk, as a node does, and exposes what checkers read. Each node uses
-another append mode for its log. The planted bugs are in `bugs.py`.
+This module wires store, replica, machine and group over the forgetful disk, as a node does, and
+exposes what checkers read. Each node uses another append mode for its log. The planted bugs are in
+`bugs.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,16 @@ from ledgermq.sim.checks.truth import Truth, chains_of
 from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.sim.machine.ports import DiskChance
 from ledgermq.sim.machine.settings import Settings
-from ledgermq.sim.nodes.bugs import Bug, digests_type, group_type, hosted_type, install_type, log_type, replica_type, store_type
+from ledgermq.sim.nodes.bugs import (
+    Bug,
+    digests_type,
+    group_type,
+    hosted_type,
+    install_type,
+    log_type,
+    replica_type,
+    store_type,
+)
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.log.entry_log import EntryLog
@@ -52,7 +63,8 @@ RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 
 
 class WatchedMachine(Machine):
-    """The product's machine, which also reports every range it applies and every state it exports."""
+    """The product's machine, which also reports every range it applies and every state it
+    exports."""
 
     node: str
     truth: Truth
@@ -88,8 +100,9 @@ class CountedTrimming(Trimming):
 
 
 class Life(OpenReplica):
-    """The group while it is open in a process, as the checkers see it. Its snapshots follow each other faster than on a node, because a
-    run takes seconds, and its housekeeping more slowly, because a turn for it alone shows nothing new."""
+    """The group while it is open in a process, as the checkers see it. Its snapshots follow each
+    other faster than on a node, because a run takes seconds, and its housekeeping more slowly,
+    because a turn for it alone shows nothing new."""
 
     machine: WatchedMachine
     disk: ForgetfulDisk
@@ -104,7 +117,8 @@ class Life(OpenReplica):
     digests: Digests
 
     def want_digests(self) -> None:
-        """Compute what the sealed files without a seal have not, as a node does from time to time."""
+        """Compute what the sealed files without a seal have not, as a node does from time to
+        time."""
         while not self.files.advance():
             continue
         self.digests.keep_from(self.machine.begin_pos)
@@ -113,7 +127,11 @@ class Life(OpenReplica):
 
     def unsealed(self) -> list[LogFile]:
         """The full log files that have no seal."""
-        return [file for file in self.files.sealed_from(self.machine.begin_pos) if file.base not in self.machine.seals]
+        return [
+            file
+            for file in self.files.sealed_from(self.machine.begin_pos)
+            if file.base not in self.machine.seals
+        ]
 
     def leader_changed(self, change: LeaderChange) -> None:
         self.changed(change)
@@ -146,9 +164,13 @@ class Life(OpenReplica):
 
     @property
     def counted(self) -> tuple[Members, ...]:
-        """The members by which this replica may have counted last: an uncommitted change may have been appended after that."""
+        """The members by which this replica may have counted last: an uncommitted change may have
+        been appended after that."""
         known = self.replica.core.configurations
-        return (known.at(self.commit_index), *(members for index, members in known.runs if index > self.commit_index))
+        return (
+            known.at(self.commit_index),
+            *(members for index, members in known.runs if index > self.commit_index),
+        )
 
     @property
     def promise(self) -> tuple[int, str | None]:
@@ -159,7 +181,11 @@ class Life(OpenReplica):
         known = self.replica.core.configurations
         if known.latest_index <= self.commit_index:
             return ()
-        return tuple((index, known.at(index - 1), members) for index, members in known.runs if index > self.commit_index)
+        return tuple(
+            (index, known.at(index - 1), members)
+            for index, members in known.runs
+            if index > self.commit_index
+        )
 
     def term_at(self, index: int) -> int:
         return self.log.term_at(index)
@@ -185,10 +211,12 @@ class Life(OpenReplica):
 
 
 class Medium:
-    """A node's disk through all its processes, and its replacement after it was lost. A founder's directory begins with the group's first
-    entry, that of a joining node is empty."""
+    """A node's disk through all its processes, and its replacement after it was lost. A founder's
+    directory begins with the group's first entry, that of a joining node is empty."""
 
-    def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE, *, founder: bool = True) -> None:
+    def __init__(
+        self, name: str, settings: Settings, bug: Bug = Bug.NONE, *, founder: bool = True
+    ) -> None:
         self.name = name
         self.founder = founder
         self.level_max = LEVEL_MAX
@@ -207,7 +235,8 @@ class Medium:
         self.sync_failed = False
         """Whether a sync of this process was made to fail."""
         self.harmed = False
-        """Whether safe bytes on this medium were ever damaged: the node may then find its log damaged, and must repair it."""
+        """Whether safe bytes on this medium were ever damaged: the node may then find its log
+        damaged, and must repair it."""
         self.wounded = False
         """Whether it was damaged, and not fully verified since."""
         self.busy = False
@@ -216,13 +245,22 @@ class Medium:
         self._kills_to_come: list[int] = []
         self._bug = bug
         broken = hosted_type(bug)
-        self._digests_type: type[Digests] = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        self._digests_type: type[Digests] = type(
+            "Digests", (digests_type(bug),), {"pause": lambda self, length: None}
+        )
         """Nothing else needs the processor."""
-        self._life_type: type[Life] = Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
+        self._life_type: type[Life] = (
+            Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
+        )
         self.identity = self._make()
 
     def _make(self) -> Identity:
-        incarnation = str(uuid.uuid5(uuid.UUID(CLUSTER_ID), self.name if self.directories == 1 else f"{self.name} {self.directories}"))
+        incarnation = str(
+            uuid.uuid5(
+                uuid.UUID(CLUSTER_ID),
+                self.name if self.directories == 1 else f"{self.name} {self.directories}",
+            )
+        )
         identity = mint(
             CLUSTER_ID,
             self.settings.group,
@@ -238,20 +276,39 @@ class Medium:
         if self.founder:
             bootstrap(store.log, self.voters, CREATED_MS, self.settings.rule)
         store.close()
-        for directory in (self.root, f"{self.root}/state", f"{self.root}/dledger-{self.name}", self.data_directory):
+        for directory in (
+            self.root,
+            f"{self.root}/state",
+            f"{self.root}/dledger-{self.name}",
+            self.data_directory,
+        ):
             self.disk.sync_dir(directory)
         return identity
 
     def live(
-        self, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor] = Executor
+        self,
+        clock_ns: Callable[[], int],
+        chance: Chance,
+        boot_id: int,
+        truth: Truth,
+        thread: Callable[[], Executor] = Executor,
     ) -> Life:
-        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable, OSError, StorageError."""
+        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable,
+        OSError, StorageError."""
         self.sync_failed = False
         self.disk.on_access = None if self._accesses_left is None else self._on_access
         settings = self.settings
-        mode = settings.append or MODES[(sorted(self.voters).index(self.name) if self.name in self.voters else 0) % len(MODES)]
+        mode = (
+            settings.append
+            or MODES[
+                (sorted(self.voters).index(self.name) if self.name in self.voters else 0)
+                % len(MODES)
+            ]
+        )
         writer = make_writer(mode, buffers=3, buffer_bytes=4096)
-        store = store_type(self._bug).open(self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug))
+        store = store_type(self._bug).open(
+            self.disk, self.root, self.identity, writer=writer, log_type=log_type(self._bug)
+        )
         try:
             if store.log.fenced is not None:
                 raise store.log.fenced
@@ -262,7 +319,13 @@ class Medium:
             raise
 
     def _life(
-        self, store: GroupStore, clock_ns: Callable[[], int], chance: Chance, boot_id: int, truth: Truth, thread: Callable[[], Executor]
+        self,
+        store: GroupStore,
+        clock_ns: Callable[[], int],
+        chance: Chance,
+        boot_id: int,
+        truth: Truth,
+        thread: Callable[[], Executor],
     ) -> Life:
         settings = self.settings
         machine = machine_of(store, WatchedMachine)
@@ -308,13 +371,14 @@ class Medium:
         return life
 
     def holds(self, pos: int, data: bytes) -> bool:
-        """Whether these bytes would survive a power cut now at this position of the log. A lying medium is believed, because no node could
-        know."""
+        """Whether these bytes would survive a power cut now at this position of the log. A lying
+        medium is believed, because no node could know."""
         if self.harmed or self.disk.lies:
             return True
         base = pos - pos % self.file_bytes
         path = f"{self.data_directory}/{base:020d}"
-        # Entries in the lost directory may have been counted: without this node's vote no node that lacks them can lead.
+        # Entries in the lost directory may have been counted: without this node's vote no node that
+        # lacks them can lead.
         disks = (self.disk,) if self.former is None else (self.disk, self.former)
         return any(disk.on_medium(path, pos - base, len(data)) == data for disk in disks)
 
@@ -328,17 +392,25 @@ class Medium:
         self.identity = self._make()
 
     def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
-        """The first entry of the first of these ranges that differs in the log; None if all are equal. Durable entries are read from the
-        files themselves."""
+        """The first entry of the first of these ranges that differs in the log; None if all are
+        equal. Durable entries are read from the files themselves."""
         last, durable = life.machine.applied_index, life.replica.durable_index
         for piece in pieces:
             if piece.first_index < life.begin_index or piece.last_index > last:
                 continue
             if piece.last_index <= durable:
                 base = piece.pos - piece.pos % self.file_bytes
-                same = self.disk.read_file(f"{self.data_directory}/{base:020d}")[piece.pos - base : piece.end_pos - base] == piece.data
+                same = (
+                    self.disk.read_file(f"{self.data_directory}/{base:020d}")[
+                        piece.pos - base : piece.end_pos - base
+                    ]
+                    == piece.data
+                )
             else:
-                same = all(life.chain_at(piece.first_index + at) == chain for at, chain in enumerate(chains_of(piece)))
+                same = all(
+                    life.chain_at(piece.first_index + at) == chain
+                    for at, chain in enumerate(chains_of(piece))
+                )
             if not same:
                 return piece.first_index
         return None
@@ -350,7 +422,8 @@ class Medium:
         self.disk = self.disk.successor()
 
     def kill_after(self, accesses: int, *again: int) -> None:
-        """End the node in the middle of its work after this many disk accesses, and so its next processes."""
+        """End the node in the middle of its work after this many disk accesses, and so its next
+        processes."""
         self._accesses_left = accesses
         self.disk.on_access = self._on_access
         self._kills_to_come = list(again)
@@ -364,7 +437,8 @@ class Medium:
             raise Killed
 
     def fail_next_sync(self) -> None:
-        """The next sync of any file reports EIO, and its data is lost (docs/architecture.md, Durability)."""
+        """The next sync of any file reports EIO, and its data is lost (docs/architecture.md,
+        Durability)."""
 
         def fail(path: str) -> None:
             self.disk.on_sync = None

@@ -1,7 +1,8 @@
-"""One run of a simulated node's program: the product's `ReplicaHost`, with executors and a network on virtual time.
+"""One run of a simulated node's program: the product's `ReplicaHost`, with executors and a network
+on virtual time.
 
-`Jobs` is the only stand-in: an executor whose jobs are events of the world. A job begins some time after it was submitted, or never if the
-process ends before.
+`Jobs` is the only stand-in: an executor whose jobs are events of the world. A job begins some time
+after it was submitted, or never if the process ends before.
 """
 
 from __future__ import annotations
@@ -74,7 +75,12 @@ class Opener(DirectoryOpener):
     """Opens the directory of a medium. Only harm that was done to the medium explains damage."""
 
     def __init__(
-        self, medium: Medium, live: Callable[[], Life], members: Iterable[str], chance: Random, clock_ns: Callable[[], int]
+        self,
+        medium: Medium,
+        live: Callable[[], Life],
+        members: Iterable[str],
+        chance: Random,
+        clock_ns: Callable[[], int],
     ) -> None:
         super().__init__(
             medium.name,
@@ -100,13 +106,21 @@ class Process:
     """One run of a node's program: its hosted group, and what drives it."""
 
     def __init__(
-        self, medium: Medium, live: Callable[[Callable[[], Executor]], Life], members: Iterable[str], chance: Random, loop: ProcessLoop
+        self,
+        medium: Medium,
+        live: Callable[[Callable[[], Executor]], Life],
+        members: Iterable[str],
+        chance: Random,
+        loop: ProcessLoop,
     ) -> None:
-        """`live` opens the group, with executors that it is given a maker of; `members`: the nodes that its log named last."""
+        """`live` opens the group, with executors that it is given a maker of; `members`: the nodes
+        that its log named last."""
         group, name = medium.settings.group, medium.name
         self._group = group
         self._loop = loop
-        opener = Opener(medium, lambda: live(partial(self._thread, WRITE_NS)), members, chance, loop.now_ns)
+        opener = Opener(
+            medium, lambda: live(partial(self._thread, WRITE_NS)), members, chance, loop.now_ns
+        )
         shipping = ShippingJobs(
             group,
             lambda: Shipper(group, name, medium.disk, medium.root),

@@ -1,11 +1,12 @@
 """One simulated cluster: virtual time, a heap of events, and the turns of its nodes.
 
-This module orders the events; `operated.py` says what operators ask for, `__init__.py` plans faults, and `world.py` runs a whole run to its
-end. A node runs the product's code (`node.py` and `process.py` wire it), `clients.py` defines clients. The
-invariants are checked after every step (`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
+This module orders the events; `operated.py` says what operators ask for, `__init__.py` plans
+faults, and `world.py` runs a whole run to its end. A node runs the product's code (`node.py` and
+`process.py` wire it), `clients.py` defines clients. The invariants are checked after every step
+(`checkers.py`, `truth.py`) and over the clients' histories (`histories.py`).
 
-A node's turns are ordered by the product's scheduler; `Loop` drives it. A pass comes a little later than what caused it, so it takes
-everything that arrived meanwhile.
+A node's turns are ordered by the product's scheduler; `Loop` drives it. A pass comes a little later
+than what caused it, so it takes everything that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ PASS_NS = MS
 TRANSACTORS = 2
 NATIVES = 2
 NATIVES_EVERY = 5
-"""Native producers take part in every fifth seed, so that the other seeds keep finding what they found before."""
+"""Native producers take part in every fifth seed, so that the other seeds keep finding what they
+found before."""
 EVENTS_KEPT = 4096
 
 
@@ -136,17 +138,29 @@ class Cluster:
         self.step_number = 0
         self.network = Network(self.chance)
         self.starving = Starving(self.chance, self.after)
-        self.settings = settings or replace(Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes)
+        self.settings = settings or replace(
+            Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes
+        )
         self.names = list(self.settings.names)
-        self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
+        self.stations = {
+            name: Station(name, Medium(name, self.settings, bug)) for name in self.names
+        }
         for station in self.stations.values():
             # Founders have all met, with their first directories.
-            station.acquaintance.met = {name: other.medium.identity.incarnation for name, other in self.stations.items()}
+            station.acquaintance.met = {
+                name: other.medium.identity.incarnation for name, other in self.stations.items()
+            }
         log_id = self.stations[self.names[0]].medium.identity.log_id
         self.truth = Truth(log_id, self.settings.file_bytes)
-        self.media: dict[str, OnMedium] = {name: station.medium for name, station in self.stations.items()}
-        self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names}, elects=election(bug))
-        self.appointing = Appointing(self, self.controller, self.settings.names, random.Random(f"controller {seed}"))
+        self.media: dict[str, OnMedium] = {
+            name: station.medium for name, station in self.stations.items()
+        }
+        self.controller = Controller(
+            addresses={name: f"{name}:9000" for name in self.names}, elects=election(bug)
+        )
+        self.appointing = Appointing(
+            self, self.controller, self.settings.names, random.Random(f"controller {seed}")
+        )
         self.checkers = Checkers(self.truth, self.media, self.controller, self.settings.ha.minimum)
         self.wall_clocks = WallClocks(
             random.Random(f"clocks {seed}"),
@@ -161,7 +175,8 @@ class Cluster:
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was carried out."""
         self.kept: set[tuple[str, str]] | None = None
-        """(consumer group, topic) whose unread messages held back every trim that left nothing in the object store; None: none did."""
+        """(consumer group, topic) whose unread messages held back every trim that left nothing in
+        the object store; None: none did."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
         self.fifo_groups: list[Groups] = []
@@ -184,30 +199,48 @@ class Cluster:
         self._asked_at = 0
         """How much was committed when deposed leaders were last asked."""
         self._reading: dict[int, tuple[int, Life]] = {}
-        """Reads by token: the last entry that was committed when the read came to a process, and that process."""
+        """Reads by token: the last entry that was committed when the read came to a process, and
+        that process."""
         self._touched: list[str] = []
         habits = habits or Habits()
         self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
         producers = [random.Random(f"transactor {seed} {k}") for k in range(TRANSACTORS)]
-        self.transactors = [Transactor(self, self.decisions, clients + k, chance, Manners()) for k, chance in enumerate(producers)]
+        self.transactors = [
+            Transactor(self, self.decisions, clients + k, chance, Manners())
+            for k, chance in enumerate(producers)
+        ]
         self.timetable = Timetable(self.histories, self.truth)
-        self.delayer = Delayer(self, self.timetable, clients + TRANSACTORS, random.Random(f"delayer {seed}"), Plans())
-        natives = [random.Random(f"native {seed} {k}") for k in range(NATIVES if seed % NATIVES_EVERY == 0 else 0)]
+        self.delayer = Delayer(
+            self, self.timetable, clients + TRANSACTORS, random.Random(f"delayer {seed}"), Plans()
+        )
+        natives = [
+            random.Random(f"native {seed} {k}")
+            for k in range(NATIVES if seed % NATIVES_EVERY == 0 else 0)
+        ]
         first, tag = clients + TRANSACTORS + 1, chain_seed(log_id)
         self.natives = [
-            NativeProducer(self, self.truth, first + k, chance, Ways(), name="native" if k else "", log_tag=tag)
+            NativeProducer(
+                self, self.truth, first + k, chance, Ways(), name="native" if k else "", log_tag=tag
+            )
             for k, chance in enumerate(natives)
         ]
         self.store = StoredMessages(self.truth)
         self._habits = habits
-        self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
+        self.clients = [
+            Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT)
+            for k in range(clients)
+        ]
 
-    # -- time -----------------------------------------------------------------------------------------------------------------------
+    # -- time
+    # -----------------------------------------------------------------------------------------------------------------------
 
     def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
         """Schedule an action."""
         self._order += 1
-        heapq.heappush(self._heap, (self.now + (delay_ns if delay_ns > 0 else 0), self._order, action, arguments))
+        heapq.heappush(
+            self._heap,
+            (self.now + (delay_ns if delay_ns > 0 else 0), self._order, action, arguments),
+        )
 
     def note(self, text: str, node: str = "") -> None:
         """Add one line to the history; the digest covers all of them."""
@@ -237,8 +270,8 @@ class Cluster:
                 self.checkers.look(name, station.lives, station.life)
 
     def _ask_deposed(self) -> None:
-        """Another leader has committed something: somebody reads from every node that still believes that it leads. Nobody waits for the
-        answer, but it must be true."""
+        """Another leader has committed something: somebody reads from every node that still
+        believes that it leads. Nobody waits for the answer, but it must be true."""
         if len(self.truth) == self._asked_at:
             return
         self._asked_at = len(self.truth)
@@ -250,7 +283,8 @@ class Cluster:
             if not any(reader is life for _, reader in self._reading.values()):
                 self.ask(station.name, Confirm, lambda outcome: None)
 
-    # -- nodes ----------------------------------------------------------------------------------------------------------------------
+    # -- nodes
+    # ----------------------------------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
         """Start a node's next process from the content of its medium."""
@@ -268,10 +302,13 @@ class Cluster:
             self._watch(station, running)
 
     def _live(self, station: Station, thread: Callable[[], Executor]) -> Life:
-        """A process opens its group: at its start, and again after the group's files were repaired or installed."""
+        """A process opens its group: at its start, and again after the group's files were repaired
+        or installed."""
         station.lives += 1
         chance = random.Random(self.chance.random())
-        life = station.medium.live(lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread)
+        life = station.medium.live(
+            lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread
+        )
         life.changed = partial(self._leader_changed, station.name)
         if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1
@@ -319,8 +356,13 @@ class Cluster:
             self.coverage["repairs" if state is State.REPAIRING else "installs"] += 1
 
     def _leader_changed(self, name: str, change: LeaderChange) -> None:
-        self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
-        self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
+        self.note(
+            f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}",
+            name,
+        )
+        self.coverage["leaders-by-transfer"] += (
+            change.leader == name and change.reason.cause is Cause.OPERATOR
+        )
 
     def _end(self, station: Station, *, power: bool) -> None:
         """The process ends, whatever it was doing, and all its connections with it."""
@@ -333,8 +375,8 @@ class Cluster:
         station.medium.crash(self.chance if power else None)
 
     def crash(self, name: str, *, power: bool) -> None:
-        """End a process: with `power` a random subset of unsynced pages is lost, without it (SIGKILL) the cache survives. After the end of
-        faults nothing crashes any more."""
+        """End a process: with `power` a random subset of unsynced pages is lost, without it
+        (SIGKILL) the cache survives. After the end of faults nothing crashes any more."""
         station = self.stations[name]
         if station.running is None or self.healed:
             return
@@ -351,7 +393,9 @@ class Cluster:
         self.coverage["crashes"] += 1
         self.coverage["files-trimmed"] += life.trimming.files_removed
         self.checkers.dies(station.name, life)
-        self._reading = {token: read for token, read in self._reading.items() if read[1] is not life}
+        self._reading = {
+            token: read for token, read in self._reading.items() if read[1] is not life
+        }
         self._nothing_gone(station.name, life)
 
     def pause(self, name: str, duration_ns: int) -> None:
@@ -376,7 +420,8 @@ class Cluster:
             station.running.scheduler.time_is_up()
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
-        """Syncs of these nodes take this long (from, to), until the returned number is passed to `speed_up`."""
+        """Syncs of these nodes take this long (from, to), until the returned number is passed to
+        `speed_up`."""
         self._order += 1
         self._slow[self._order] = names, sync_ns
         return self._order
@@ -388,10 +433,16 @@ class Cluster:
         """The slowest of the current slowdowns of a node."""
         if not self._slow:
             return SYNC_NS
-        return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
+        return max(
+            (times for names, times in self._slow.values() if name in names),
+            key=lambda times: times[1],
+            default=SYNC_NS,
+        )
 
     def _deliver(self, sender: str, incarnation: str, to: str, packet: PeerPacket) -> None:
-        self.starving.hand(to, "read", [(sender, incarnation, packet)], self._take_in, self.stations[to])
+        self.starving.hand(
+            to, "read", [(sender, incarnation, packet)], self._take_in, self.stations[to]
+        )
 
     def _take_in(self, station: Station, came: Iterable[tuple[str, str, PeerPacket]]) -> None:
         running = station.running
@@ -409,14 +460,26 @@ class Cluster:
 
     def _sync(self, station: Station, running: Process, ticket: SyncTicket) -> None:
         early = run_ticket(ticket) if self.chance.random() < 0.5 else True
-        self.after(int(self.chance.uniform(*self._sync_ns(station.name))), self._synced, station, running, ticket, early)
+        self.after(
+            int(self.chance.uniform(*self._sync_ns(station.name))),
+            self._synced,
+            station,
+            running,
+            ticket,
+            early,
+        )
 
-    def _synced(self, station: Station, running: Process, ticket: SyncTicket, early: OSError | bool | None) -> None:
-        """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if it takes effect now."""
+    def _synced(
+        self, station: Station, running: Process, ticket: SyncTicket, early: OSError | bool | None
+    ) -> None:
+        """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if
+        it takes effect now."""
         if station.running is not running:
             return
         outcome = [early]
-        if early is True and not self._run(station, running, lambda: outcome.append(run_ticket(ticket))):
+        if early is True and not self._run(
+            station, running, lambda: outcome.append(run_ticket(ticket))
+        ):
             return
         error = outcome[-1]
         assert not isinstance(error, bool)
@@ -456,10 +519,14 @@ class Cluster:
             self.put(station, self.store.answer(fetch, self.now))
 
     def _nothing_gone(self, name: str, life: Life) -> None:
-        """Nothing was removed from the store, so no group passes over a message because it no longer exists."""
+        """Nothing was removed from the store, so no group passes over a message because it no
+        longer exists."""
         gone = life.group.leader.counters["gone"]
         if gone:
-            raise Violation("delivery", f"{name} let consumer groups pass over {gone} messages that the object store has")
+            raise Violation(
+                "delivery",
+                f"{name} let consumer groups pass over {gone} messages that the object store has",
+            )
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
         # Copy the bytes now: their map may change later.
@@ -480,13 +547,18 @@ class Cluster:
         self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
 
     def _ended_by(self, station: Station, error: Exception) -> None:
-        """The process ends itself, and its supervisor restarts it. The reason is a failed sync, a full disk, or damage that no peer can
-        mend; anything else is a proven divergence, or damage that nothing did."""
+        """The process ends itself, and its supervisor restarts it. The reason is a failed sync, a
+        full disk, or damage that no peer can mend; anything else is a proven divergence, or damage
+        that nothing did."""
         medium, fenced = station.medium, isinstance(error, Fenced | LogFenced)
         self.note(f"{'fenced' if fenced else 'failed'}: {error}", station.name)
         self.coverage["fenced"] += fenced
-        if not (medium.sync_failed or (not fenced and (medium.harmed or isinstance(error, NoSpace)))):
-            raise Violation("I2" if fenced else "I10", f"{station.name} ended itself: {error}") from error
+        if not (
+            medium.sync_failed or (not fenced and (medium.harmed or isinstance(error, NoSpace)))
+        ):
+            raise Violation(
+                "I2" if fenced else "I10", f"{station.name} ended itself: {error}"
+            ) from error
         self._end(station, power=False)
         self.after(SECOND, self.start, station.name)
 
@@ -496,11 +568,15 @@ class Cluster:
             station.life.fail(Unreadable(failure))
             self.turn_soon(station)
 
-    # -- clients --------------------------------------------------------------------------------------------------------------------
+    # -- clients
+    # --------------------------------------------------------------------------------------------------------------------
 
-    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
-        """Send a call, which is made for the given token, to a node; returns the token. `answered` is called once, unless the call is given
-        up: with an answer, or with None if the connection broke."""
+    def ask(
+        self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]
+    ) -> int:
+        """Send a call, which is made for the given token, to a node; returns the token. `answered`
+        is called once, unless the call is given up: with an answer, or with None if the connection
+        broke."""
         self._token += 1
         token = self._token
         self._waiting[token] = (answered, None)
@@ -530,21 +606,37 @@ class Cluster:
         self.put(station, call)
 
     def _done(self, node: str, done: Done) -> None:
-        """An answer leaves the cluster: from now on it must hold, whether a client receives it or not."""
+        """An answer leaves the cluster: from now on it must hold, whether a client receives it or
+        not."""
         outcome = done.outcome
         committed, life = self._reading.pop(done.token, (-1, None))
-        if life is not None and not isinstance(outcome, Refused) and life.machine.applied_index < committed:
+        if (
+            life is not None
+            and not isinstance(outcome, Refused)
+            and life.machine.applied_index < committed
+        ):
             known = f"{node} answered from what it had applied, entry {life.machine.applied_index}"
-            raise Violation("read", f"{known}, although {committed} was committed before the read came")
+            raise Violation(
+                "read", f"{known}, although {committed} was committed before the read came"
+            )
         if isinstance(outcome, Produced | FrameProduced):
             life = self.stations[node].life
             assert life is not None
-            last = outcome.last_index if isinstance(outcome, FrameProduced) else outcome.first_index + len(outcome.queue_offsets) - 1
+            last = (
+                outcome.last_index
+                if isinstance(outcome, FrameProduced)
+                else outcome.first_index + len(outcome.queue_offsets) - 1
+            )
             self.checkers.promised(node, last, outcome.term, outcome.durability, life)
         elif isinstance(outcome, MembersChanged):
-            self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
+            self.note(
+                f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node
+            )
             self.coverage["membership-changes"] += 1
-        elif isinstance(outcome, Refused) and outcome.reason in ("members-refused", "members-not-yet"):
+        elif isinstance(outcome, Refused) and outcome.reason in (
+            "members-refused",
+            "members-not-yet",
+        ):
             self.note(f"members not changed: {outcome.detail}", node)
             self.coverage["membership-changes-refused"] += 1
         if done.token in self._waiting:
@@ -556,13 +648,16 @@ class Cluster:
             waiting[0](outcome)
 
     def _reconcile(self) -> None:
-        """The controller's requests reach the leader, and connected nodes learn each other's directories."""
+        """The controller's requests reach the leader, and connected nodes learn each other's
+        directories."""
         self._greet()
         for station in self.stations.values():
             life = station.life
             if life is not None and life.group.leader.serving:
                 self._token += 1
-                call = self.controller.missing(life.machine.topics, life.machine.groups, self._token)
+                call = self.controller.missing(
+                    life.machine.topics, life.machine.groups, self._token
+                )
                 if call is not None:
                     self.put(station, call)
         self.appointing.refresh()
@@ -572,7 +667,11 @@ class Cluster:
 
     def awake(self) -> list[str]:
         """The nodes whose process runs and is not paused."""
-        return [name for name, station in self.stations.items() if station.running is not None and self.now >= station.paused_until]
+        return [
+            name
+            for name, station in self.stations.items()
+            if station.running is not None and self.now >= station.paused_until
+        ]
 
     def tell(self, node: str, appointment: Appointment) -> None:
         """The node's process receives it, if its group is open."""
@@ -582,24 +681,42 @@ class Cluster:
 
     def members(self) -> Members | None:
         """The group's members according to its newest leader; None without one."""
-        led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
+        led = [
+            (life.term, life)
+            for station in self.stations.values()
+            if (life := station.life) is not None and life.role is Role.LEADER
+        ]
         return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
 
     def agreed(self, appointment: Appointment) -> None:
         """The metadata quorum has decided it."""
         self.coverage["appointments"] += 1
         members = self.members()
-        if members is not None and members.rule is Rule.IN_SYNC and appointment.generation == members.since and not appointment.forced:
+        if (
+            members is not None
+            and members.rule is Rule.IN_SYNC
+            and appointment.generation == members.since
+            and not appointment.forced
+        ):
             self.checkers.appointed()
 
     def _greet(self) -> None:
-        """Every connected pair of nodes greets; a node that sees another directory than it knows tells its group."""
-        there = [station for station in self.stations.values() if station.running is not None and self.now >= station.paused_until]
+        """Every connected pair of nodes greets; a node that sees another directory than it knows
+        tells its group."""
+        there = [
+            station
+            for station in self.stations.values()
+            if station.running is not None and self.now >= station.paused_until
+        ]
         for station in there:
             known = station.acquaintance
             for other in there:
                 pair = station.name, other.name
-                if other is not station and self.network.reaches(*pair) and self.network.reaches(*pair[::-1]):
+                if (
+                    other is not station
+                    and self.network.reaches(*pair)
+                    and self.network.reaches(*pair[::-1])
+                ):
                     known.greeted(other.name, other.medium.identity.incarnation)
             life = station.life
             if life is not None:
@@ -609,7 +726,8 @@ class Cluster:
 
 
 class Loop:
-    """The event loop of a process, and its other threads, on the heap of the world. What comes up while the process is paused waits."""
+    """The event loop of a process, and its other threads, on the heap of the world. What comes up
+    while the process is paused waits."""
 
     process: Process
 
@@ -646,7 +764,11 @@ class Loop:
 
     def pass_at(self, at_ns: int) -> None:
         self._timer += 1
-        self._after(max(self._station.clock.when(at_ns) - self._cluster.now, MS // 10), self._time_is_up, self._timer)
+        self._after(
+            max(self._station.clock.when(at_ns) - self._cluster.now, MS // 10),
+            self._time_is_up,
+            self._timer,
+        )
 
     def _time_is_up(self, timer: int) -> None:
         if timer == self._timer:
@@ -662,7 +784,13 @@ class Loop:
         self._cluster._carry_out(self._station, self.process, output)
 
     def later(self, wait_ns: tuple[int, int], action: Callable[[], None]) -> None:
-        self._after(self._cluster.chance.randrange(*wait_ns), self._cluster._run, self._station, self.process, action)
+        self._after(
+            self._cluster.chance.randrange(*wait_ns),
+            self._cluster._run,
+            self._station,
+            self.process,
+            action,
+        )
 
     def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
         self._cluster._send(self._station.name, packets)

@@ -1,8 +1,9 @@
 """The requests and answers of transactional producers, checked against the single log of the run.
 
-Checked from outside. Laws: a message is visible only if its commit was requested, and only once; a message whose commit was confirmed
-exists, and one whose rollback was confirmed never does; no transaction is checked back more often than configured. `histories.py` reports
-messages that are stored twice or were never sent: to it a commit is a send.
+Checked from outside. Laws: a message is visible only if its commit was requested, and only once; a
+message whose commit was confirmed exists, and one whose rollback was confirmed never does; no
+transaction is checked back more often than configured. `histories.py` reports messages that are
+stored twice or were never sent: to it a commit is a send.
 """
 
 from __future__ import annotations
@@ -52,12 +53,17 @@ class Decisions:
     def asked(self, decision: Decision, commit: bool, now: int) -> None:
         """A client requests this outcome."""
         if commit and decision.sent is None:
-            decision.sent = self.histories.sent(decision.producer, decision.key, decision.value, 1, now)
+            decision.sent = self.histories.sent(
+                decision.producer, decision.key, decision.value, 1, now
+            )
 
     def told(self, decision: Decision, commit: bool, now: int) -> None:
         """An answer confirmed this outcome."""
         if decision.told not in (None, commit):
-            raise Violation("transaction", f"message {decision.value} was confirmed to be committed, and to be rolled back")
+            raise Violation(
+                "transaction",
+                f"message {decision.value} was confirmed to be committed, and to be rolled back",
+            )
         if decision.told is None:
             decision.told = commit
             self._unsettled.append(decision)
@@ -67,10 +73,15 @@ class Decisions:
 
     def checked(self, half: UndecidedHalf) -> Decision:
         """A producer is asked about a half message."""
-        decision = self.halves[int.from_bytes(half.record[RECORD_BODY_AT : RECORD_BODY_AT + VALUE_BYTES], "big")]
+        decision = self.halves[
+            int.from_bytes(half.record[RECORD_BODY_AT : RECORD_BODY_AT + VALUE_BYTES], "big")
+        ]
         decision.checks += 1
         if decision.checks > min(half.checks, self.checks_max):
-            raise Violation("transaction", f"message {decision.value} is asked about for the {decision.checks}th time")
+            raise Violation(
+                "transaction",
+                f"message {decision.value} is asked about for the {decision.checks}th time",
+            )
         return decision
 
     def settle(self) -> None:
@@ -85,12 +96,20 @@ class Decisions:
     def _compare(self, decisions: list[Decision], queues: Mapping[QueueKey, I64]) -> None:
         for key in {decision.key for decision in decisions}:
             mine = [decision for decision in decisions if decision.key == key]
-            visible = np.isin([decision.value for decision in mine], queues.get(key, np.zeros(0, np.int64)))
+            visible = np.isin(
+                [decision.value for decision in mine], queues.get(key, np.zeros(0, np.int64))
+            )
             for decision, there in zip(mine, visible.tolist(), strict=True):
                 if decision.told is True and not there:
-                    raise Violation("transaction", f"message {decision.value} was confirmed to be committed and is not in {key}")
+                    raise Violation(
+                        "transaction",
+                        f"message {decision.value} was confirmed to be committed and is not in"
+                        f" {key}",
+                    )
                 if decision.told is False and there:
-                    raise Violation("transaction", f"message {decision.value} was rolled back but is in {key}")
+                    raise Violation(
+                        "transaction", f"message {decision.value} was rolled back but is in {key}"
+                    )
 
     @property
     def confirmed(self) -> tuple[int, int]:

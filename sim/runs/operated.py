@@ -1,5 +1,5 @@
-"""What faults and operators do to a simulated cluster, besides ending and delaying its nodes (`cluster.py`): requests to the leader, new
-nodes, lost directories, other programs.
+"""What faults and operators do to a simulated cluster, besides ending and delaying its nodes
+(`cluster.py`): requests to the leader, new nodes, lost directories, other programs.
 
 `__init__.py` and its siblings decide when; the product decides whether a request is granted.
 """
@@ -9,7 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, ChangeMembers, MembersKind, RaiseLevel
+from ledgermq.node.broker.calls.member_calls import (
+    BeginTimeEpoch,
+    ChangeMembers,
+    MembersKind,
+    RaiseLevel,
+)
 from ledgermq.node.broker.calls.operator_calls import EndFile, Seal, Trim
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
@@ -19,7 +24,16 @@ from ledgermq.node.replica.retention.retention_facts import (
     snapshot_pin,
     timer_pin,
 )
-from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, agreed, decide, lowest, trim_of
+from ledgermq.node.replica.retention.retention_rules import (
+    TIME,
+    Facts,
+    Pin,
+    Rules,
+    agreed,
+    decide,
+    lowest,
+    trim_of,
+)
 from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
 from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, Role
@@ -50,13 +64,16 @@ class Operated(Cluster):
         return [
             (station, station.life)
             for station in self.stations.values()
-            if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
+            if station.life is not None
+            and self.now >= station.paused_until
+            and station.life.role is Role.LEADER
         ]
 
     def trim(self, files: int, patience_ms: int = 0, *, stored: bool = False) -> None:
-        """The leader records that the log begins up to `files` files later, if they are not needed. Members that were silent for
-        `patience_ms` are not waited for (0: all are). `stored`: what goes stays readable in the object store; a group below the level of
-        such a record is first raised to it."""
+        """The leader records that the log begins up to `files` files later, if they are not needed.
+        Members that were silent for `patience_ms` are not waited for (0: all are). `stored`: what
+        goes stays readable in the object store; a group below the level of such a record is first
+        raised to it."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
@@ -64,7 +81,9 @@ class Operated(Cluster):
                 self._raise_level(station, life)
                 continue
             nodes = life.replica.members.nodes
-            record = trim_record(life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored)
+            record = trim_record(
+                life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored
+            )
             if record is not None:
                 self._token += 1
                 self.put(station, Trim(self._token, record))
@@ -73,19 +92,20 @@ class Operated(Cluster):
                 self.note(f"trim to entry {record.begin_index}", station.name)
 
     def trimmed_for_good(self, consumed: Iterable[tuple[str, str, int]]) -> None:
-        """A trim that leaves nothing in the object store was held back by what these (consumer group, topic, queue) had not read, and by
-        nothing else."""
+        """A trim that leaves nothing in the object store was held back by what these (consumer
+        group, topic, queue) had not read, and by nothing else."""
         kept = {(group, topic) for group, topic, _ in consumed}
         self.kept = kept if self.kept is None else self.kept & kept
 
     def owed(self, group: str) -> list[str]:
-        """The topics of which a consumer group must be given every message. Before a group has read a topic, nothing keeps its messages but
-        the object store."""
+        """The topics of which a consumer group must be given every message. Before a group has read
+        a topic, nothing keeps its messages but the object store."""
         return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
     def seal(self, looks: int = SEAL_LOOKS) -> None:
-        """The nodes compute digest and root of full log files, and the leader records those on which a majority agrees. A group without a
-        log tree is first raised to the level that has one."""
+        """The nodes compute digest and root of full log files, and the leader records those on
+        which a majority agrees. A group without a log tree is first raised to the level that has
+        one."""
         for name, life in self._lives():
             if self.now >= self.stations[name].paused_until:
                 life.want_digests()
@@ -110,7 +130,8 @@ class Operated(Cluster):
         self.put(station, RaiseLevel(self._token, LevelRecord(level), asked))
 
     def begin_time_epoch(self) -> None:
-        """Ask the leader to begin a time epoch. A group below the level of such a record is first raised."""
+        """Ask the leader to begin a time epoch. A group below the level of such a record is first
+        raised."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
@@ -123,7 +144,14 @@ class Operated(Cluster):
     def late_group(self, seed: int) -> None:
         """A consumer group that is new reads every topic from the beginning."""
         number = len(self.clients)
-        client = Client(self, number, random.Random(f"late group {seed}"), self._habits, RECORD_BODY_AT, f"late-{number}")
+        client = Client(
+            self,
+            number,
+            random.Random(f"late group {seed}"),
+            self._habits,
+            RECORD_BODY_AT,
+            f"late-{number}",
+        )
         client.wind_down(receives=True)
         self.clients.append(client)
         self.note(f"consumer group {client.group} begins")
@@ -140,19 +168,24 @@ class Operated(Cluster):
 
     def _begin_fifo(self, groups: Groups, seed: int) -> None:
         """Until the group's record is committed, its messages would have no order."""
-        if not any(station.life is not None and groups.name in station.life.machine.groups for station in self.stations.values()):
+        if not any(
+            station.life is not None and groups.name in station.life.machine.groups
+            for station in self.stations.values()
+        ):
             self.after(RECONCILE_NS, self._begin_fifo, groups, seed)
             return
         for number in range(FIFO_CONSUMERS):
-            consumer = FifoConsumer(self, groups, number, random.Random(f"fifo {seed} {number}"), RECORD_BODY_AT)
+            consumer = FifoConsumer(
+                self, groups, number, random.Random(f"fifo {seed} {number}"), RECORD_BODY_AT
+            )
             self.fifo_consumers.append(consumer)
             if self.healed:
                 consumer.wind_down(receives=False)
             consumer.start()
 
     def end_file(self) -> None:
-        """The leader ends the log file with the last committed entry early, for an operator. A group below the level of that is first
-        raised."""
+        """The leader ends the log file with the last committed entry early, for an operator. A
+        group below the level of that is first raised."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
                 continue
@@ -165,15 +198,32 @@ class Operated(Cluster):
             self.coverage["early-ends"] += 1
 
     def _seal_record(self, leader: Life) -> SealRecord | None:
-        """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
+        """The seal of the first file for which a majority of the voters reports the same, as in a
+        node's digest exchange."""
         files = leader.unsealed()
-        lives = [(name, life) for name, life in self._lives() if self.now >= self.stations[name].paused_until]
+        lives = [
+            (name, life)
+            for name, life in self._lives()
+            if self.now >= self.stations[name].paused_until
+        ]
         for file in files:
-            told = {name: f"{life.digests.known[file.base]} {root}" for name, life in lives if (root := life.digests.roots.get(file.base))}
+            told = {
+                name: f"{life.digests.known[file.base]} {root}"
+                for name, life in lives
+                if (root := life.digests.roots.get(file.base))
+            }
             found = agreed(told, leader.replica.members.voters)
             if found is not None:
                 sha256, root = found[0].split()
-                return SealRecord(file.base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
+                return SealRecord(
+                    file.base,
+                    file.first_index,
+                    file.last_index,
+                    file.end_pos,
+                    sha256,
+                    found[1],
+                    root,
+                )
         return None
 
     def transfer(self, to: str) -> None:
@@ -181,7 +231,12 @@ class Operated(Cluster):
         for station, life in self._leader_lives():
             if station.name == to:
                 continue
-            refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
+            refusal = life.replica.transfer(
+                station.clock.at(self.now),
+                to,
+                Cause.OPERATOR,
+                self.chance.randrange(50 * MS, SECOND),
+            )
             self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
             self.coverage["transfers-refused" if refusal else "transfers"] += 1
             self.turn_soon(station)
@@ -189,22 +244,32 @@ class Operated(Cluster):
     def join(self) -> str:
         """A new node starts with an empty directory; returns its name."""
         name = f"j{len(self.names) - len(self.settings.names) + 1}"
-        station = self.stations[name] = Station(name, Medium(name, self.settings, self.bug, founder=False))
+        station = self.stations[name] = Station(
+            name, Medium(name, self.settings, self.bug, founder=False)
+        )
         self.names.append(name)
         self.media[name] = station.medium
         self.start(name)
         return name
 
     def change_members(self, kind: MembersKind, node: str, *, observer: bool = False) -> None:
-        """Ask the leader to change the members by one. No operator removes a voter while another one's directory is lost."""
+        """Ask the leader to change the members by one. No operator removes a voter while another
+        one's directory is lost."""
         if kind in ("demote", "remove") and not self._all_count():
             self.note(f"no {kind} of {node} while a directory is lost")
             return
-        incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
+        incarnation = (
+            self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
+        )
         for station, _ in self._leader_lives():
             self._token += 1
             reads = self.reads(node) if kind == "add" else None
-            self.put(station, ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
+            self.put(
+                station,
+                ChangeMembers(
+                    self._token, kind, node, incarnation, observer=observer, level_max=reads
+                ),
+            )
             self.note(f"asked to {kind} {node}", station.name)
 
     def led(self) -> tuple[str, Members] | None:
@@ -215,13 +280,20 @@ class Operated(Cluster):
         station, life = found
         return station.name, life.replica.core.configurations.at(life.commit_index)
 
-    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """As `change_members`, for an operator that waits for the answer; 0 while the change is not allowed."""
+    def ask_to_change(
+        self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]
+    ) -> int:
+        """As `change_members`, for an operator that waits for the answer; 0 while the change is not
+        allowed."""
         if kind == "remove" and not self._all_count():
             return 0
         incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
         reads = self.reads(node) if kind == "add" else None
-        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation, level_max=reads), answered)
+        return self.ask(
+            leader,
+            lambda token: ChangeMembers(token, kind, node, incarnation, level_max=reads),
+            answered,
+        )
 
     def operate(self, source: str, target: str, chance: random.Random) -> None:
         """An operator starts to ask for a removal, or for a move to `target`."""
@@ -243,7 +315,11 @@ class Operated(Cluster):
     def told_level(self, name: str) -> int:
         """The level that a node's process tells now; 0 if none answers."""
         station = self.stations[name]
-        return 0 if station.life is None or self.now < station.paused_until else station.life.machine.level_max
+        return (
+            0
+            if station.life is None or self.now < station.paused_until
+            else station.life.machine.level_max
+        )
 
     def level_of(self, name: str) -> int:
         """The feature level of the group, as a running node has applied it."""
@@ -261,8 +337,9 @@ class Operated(Cluster):
             self.after(self.chance.randrange(*CALL_NS), self.start, name)
 
     def change_rule(self) -> Rule | None:
-        """Ask the leader to change to the other rule; returns that rule, None without a leader. No operator does that while a directory is
-        lost: between both rules the group needs every voter."""
+        """Ask the leader to change to the other rule; returns that rule, None without a leader. No
+        operator does that while a directory is lost: between both rules the group needs every
+        voter."""
         members = self.members()
         if members is None or self.healed or not self._all_count():
             return None
@@ -274,8 +351,9 @@ class Operated(Cluster):
         return goal
 
     def wipe(self, name: str) -> bool:
-        """A node loses its directory, and gets a new one when it is started. Only if the group must survive it: all members are up and
-        agree on their identities, and no other directory is lost. Returns whether it was done."""
+        """A node loses its directory, and gets a new one when it is started. Only if the group must
+        survive it: all members are up and agree on their identities, and no other directory is
+        lost. Returns whether it was done."""
         station = self.stations[name]
         if self.healed or not self._can_spare(name):
             self.note("the directory cannot be spared", name)
@@ -296,33 +374,51 @@ class Operated(Cluster):
         for node in members.nodes:
             station = self.stations[node]
             life = station.life
-            if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
+            if (
+                life is None
+                or station.medium.harmed
+                or life.replica.members != members
+                or life.replica.members_index > life.commit_index
+            ):
                 return False
-        seats = [station.running.seat for station in self.stations.values() if station.running is not None]
+        seats = [
+            station.running.seat
+            for station in self.stations.values()
+            if station.running is not None
+        ]
         asked = (call for seat in seats if seat is not None for call in seat.held)
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
 
     def _left_without(self, name: str, members: Members) -> bool:
-        """Whether the group can continue without this node's data. Between two rules it needs every voter."""
+        """Whether the group can continue without this node's data. Between two rules it needs every
+        voter."""
         if members.rule is not Rule.IN_SYNC:
-            return name not in members.voters or (members.rule is Rule.MAJORITY and len(members.voters) > 2)
+            return name not in members.voters or (
+                members.rule is Rule.MAJORITY and len(members.voters) > 2
+            )
         known = self.controller.appointment
-        in_sync = set(members.voters if known is None or known.generation != members.since else known.in_sync)
+        in_sync = set(
+            members.voters if known is None or known.generation != members.since else known.in_sync
+        )
         return in_sync != {name}
 
     def _all_count(self) -> bool:
-        """Whether each member has the directory that the group knows, and none is still returning."""
+        """Whether each member has the directory that the group knows, and none is still
+        returning."""
         members = self.members()
         if members is None or members.returning:
             return False
         media = [(node, self.stations[node].medium) for node in members.nodes]
         return all(
-            members.incarnations.get(node) == medium.identity.incarnation if node in members.incarnations else medium.directories == 1
+            members.incarnations.get(node) == medium.identity.incarnation
+            if node in members.incarnations
+            else medium.directories == 1
             for node, medium in media
         )
 
     def _verify_all(self, station: Station) -> None:
-        """An operator requests a full verification of a replica, because rot in unread bytes is not found otherwise."""
+        """An operator requests a full verification of a replica, because rot in unread bytes is not
+        found otherwise."""
         if station.running is not None:
             self._end(station, power=False)
         self.start(station.name)
@@ -334,25 +430,46 @@ class Operated(Cluster):
         return [] if members is None else [self.stations[node].life for node in members.nodes]
 
     def _lives(self) -> list[tuple[str, Life]]:
-        return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
+        return [
+            (station.name, station.life)
+            for station in self.stations.values()
+            if station.life is not None
+        ]
 
 
 def trim_record(
-    life: Life, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0, *, stored: bool = False
+    life: Life,
+    members: tuple[str, ...],
+    node: str,
+    most: int,
+    now_ms: int,
+    patience_ms: int = 0,
+    *,
+    stored: bool = False,
 ) -> TrimRecord | None:
-    """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every digest
-    known; with `stored`, as if the object store had them. Members that were silent for `patience_ms` are not waited for (0: all are). None
-    if everything is pinned; if it waits for a snapshot, one is requested."""
+    """For the leader: the record to trim the oldest `most` files, decided as a node's retention
+    does if every file is due and every digest known; with `stored`, as if the object store had
+    them. Members that were silent for `patience_ms` are not waited for (0: all are). None if
+    everything is pinned; if it waits for a snapshot, one is requested."""
     book, machine = life.files, life.machine
     while not book.advance():
         continue
     status = life.group.status()
-    pins: list[Pin] = list(follower_pins(book, members, node, status.peers, status.end_index, patience_ms))
-    pins += [snapshot_pin(book, node, life.store.durable_snapshot_index), *half_pin(machine), *timer_pin(machine)]
+    pins: list[Pin] = list(
+        follower_pins(book, members, node, status.peers, status.end_index, patience_ms)
+    )
+    pins += [
+        snapshot_pin(book, node, life.store.durable_snapshot_index),
+        *half_pin(machine),
+        *timer_pin(machine),
+    ]
     pins += () if stored else consumer_pins(machine, consumed_queues(machine))
     files = book.files()
     bases = frozenset(file.base for file in files)
     verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), 0, bases))
-    if any(verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts[:most]):
+    if any(
+        verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"}
+        for verdict in verdicts[:most]
+    ):
         life.snapshot_soon()
     return trim_of(verdicts[:most], {}, stored=stored)

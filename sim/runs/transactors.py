@@ -1,8 +1,10 @@
-"""Simulated transactional producers: they send half messages, end transactions, and answer checks of undecided ones.
+"""Simulated transactional producers: they send half messages, end transactions, and answer checks
+of undecided ones.
 
-Such a producer stands for two real ones, the original producer and the one that answers a check in its place, so it contradicts itself: it
-repeats a decision while the outcome of the first try is unknown, and sends the opposite from elsewhere. Committed messages go to an
-ordinary queue; `decisions.py` checks the answers against the log.
+Such a producer stands for two real ones, the original producer and the one that answers a check in
+its place, so it contradicts itself: it repeats a decision while the outcome of the first try is
+unknown, and sends the opposite from elsewhere. Committed messages go to an ordinary queue;
+`decisions.py` checks the answers against the log.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import Produced
-from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.broker.calls.transaction_calls import (
+    ChecksCounted,
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+    Resolved,
+)
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.actors.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER
@@ -43,7 +53,14 @@ class Manners:
 class Transactor:
     """One transactional producer."""
 
-    def __init__(self, cluster: Cluster, decisions: Decisions, number: int, chance: random.Random, manners: Manners) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        decisions: Decisions,
+        number: int,
+        chance: random.Random,
+        manners: Manners,
+    ) -> None:
         self._cluster = cluster
         self._decisions = decisions
         self._number = number
@@ -84,7 +101,9 @@ class Transactor:
             self._check()
         cluster.after(chance.randrange(*manners.round_ns), self._round)
 
-    def _ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> None:
+    def _ask(
+        self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]
+    ) -> None:
         def came(outcome: Answer) -> None:
             self._asked.pop(token, None)
             answered(outcome)
@@ -101,7 +120,10 @@ class Transactor:
 
     def _send(self) -> None:
         chance = self._chance
-        queue, count = chance.randrange(QUEUES[NORMAL]), chance.randrange(*self._manners.halves_a_send)
+        queue, count = (
+            chance.randrange(QUEUES[NORMAL]),
+            chance.randrange(*self._manners.halves_a_send),
+        )
         values = range(self._next_value, self._next_value + count)
         self._next_value += count
         made = [self._decisions.begun(self._number, (NORMAL, queue), value) for value in values]
@@ -135,7 +157,8 @@ class Transactor:
                     self._decisions.told(decision, commit, self._cluster.now)
                     self._open.pop(offset, None)
                 elif node == self._node:
-                    # It ended otherwise, or this node is not the leader any more; a check will ask again.
+                    # It ended otherwise, or this node is not the leader any more; a check will ask
+                    # again.
                     self._open.pop(offset, None)
             else:
                 self._elsewhere(outcome)
@@ -148,7 +171,8 @@ class Transactor:
     # Checks
 
     def _check(self) -> None:
-        """As the leader's node does: find due transactions, count the check, and ask; the answer is a decision like any other, or none."""
+        """As the leader's node does: find due transactions, count the check, and ask; the answer is
+        a decision like any other, or none."""
         node = self._node
 
         def due(outcome: Answer) -> None:

@@ -1,8 +1,8 @@
 """One run of a simulated cluster: a function of its seed and scenario.
 
-This module does what happens before, between and after the faults: it starts everything, compares what clients saw and replicas derived
-with the log from time to time, and at the end it ends all faults, demands progress and compares all replicas. `cluster.py` runs the events
-in between.
+This module does what happens before, between and after the faults: it starts everything, compares
+what clients saw and replicas derived with the log from time to time, and at the end it ends all
+faults, demands progress and compares all replicas. `cluster.py` runs the events in between.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ DRAINED_SHARE = 0.25
 class World(Operated):
     """A cluster that is run once; `run` is the only entry point."""
 
-    def run(self, steps: int, schedule: Callable[[World], None], *, until_ns: int | None = None) -> Outcome:
-        """`schedule` schedules the faults (`faults.acting(plan)`); after `steps` events, or `until_ns` of virtual time, all faults end and
-        progress is demanded."""
+    def run(
+        self, steps: int, schedule: Callable[[World], None], *, until_ns: int | None = None
+    ) -> Outcome:
+        """`schedule` schedules the faults (`faults.acting(plan)`); after `steps` events, or
+        `until_ns` of virtual time, all faults end and progress is demanded."""
         violation = None
         began = self.now
         processors = structlog.get_config()["processors"]
@@ -63,7 +65,16 @@ class World(Operated):
         finally:
             processors[:] = logging
         durable, memory = self.histories.acknowledged
-        result = Outcome(self.seed, self.step_number, "", violation, len(self.truth), len(self.checkers.leaders), durable, memory)
+        result = Outcome(
+            self.seed,
+            self.step_number,
+            "",
+            violation,
+            len(self.truth),
+            len(self.checkers.leaders),
+            durable,
+            memory,
+        )
         result.lost_memory = self.histories.early_lost() if violation is None else 0
         result.virtual_ns = self.now - began
         self._count(result)
@@ -97,7 +108,8 @@ class World(Operated):
             self.coverage["states-compared"] += 1
 
     def _demand_progress(self) -> None:
-        """End all faults; within a virtual time limit all replicas must agree on a leader and commit and apply one more entry."""
+        """End all faults; within a virtual time limit all replicas must agree on a leader and
+        commit and apply one more entry."""
         self.healed = True
         self.note("everything heals")
         self.network.heal()
@@ -122,18 +134,23 @@ class World(Operated):
             if not self._one_event():
                 continue
             members = self._in_force()
-            if members and all(life is not None and life.machine.applied_index >= goal for life in members):
+            if members and all(
+                life is not None and life.machine.applied_index >= goal for life in members
+            ):
                 break
             if self.hopeless and self._refused_by_name():
                 self.coverage["refused-by-name"] += 1
                 return
         else:
-            raise Violation("O7", f"no progress within {HEAL_S} s of virtual time after everything healed")
+            raise Violation(
+                "O7", f"no progress within {HEAL_S} s of virtual time after everything healed"
+            )
         self._come_to_rest(deadline)
         self._compare_all()
 
     def _come_to_rest(self, deadline: int) -> None:
-        """Clients stop sending; all replicas must reach and apply the same log, and in some runs every message must be acknowledged."""
+        """Clients stop sending; all replicas must reach and apply the same log, and in some runs
+        every message must be acknowledged."""
         drains = self.chance.random() < DRAINED_SHARE
         self.note("clients send no more" + (", and take what is left" if drains else ""))
         for client in self.clients:
@@ -150,13 +167,32 @@ class World(Operated):
             if not self._one_event():
                 continue
             lives = self._in_force()
-            ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
-            same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
-            same = same and not self._delays_left() and not any(native.waits for native in self.natives)
+            ends = {
+                (life.end_index, life.machine.applied_index) for life in lives if life is not None
+            }
+            same = (
+                None not in lives
+                and len(ends) == 1
+                and all(end == applied for end, applied in ends)
+            )
+            same = (
+                same
+                and not self._delays_left()
+                and not any(native.waits for native in self.natives)
+            )
             same = same and all(operator.ended for operator in self.operators)
             upgraded = same and any(isinstance(operator, Upgrader) for operator in self.operators)
-            if upgraded and (behind := [life.group.node for life in lives if life is not None and life.machine.level < NEXT_LEVEL]):
-                raise Violation("level", f"the upgrade is finished, and {', '.join(behind)} is at the former level")
+            if upgraded and (
+                behind := [
+                    life.group.node
+                    for life in lives
+                    if life is not None and life.machine.level < NEXT_LEVEL
+                ]
+            ):
+                raise Violation(
+                    "level",
+                    f"the upgrade is finished, and {', '.join(behind)} is at the former level",
+                )
             if same and self._all_count() and (not drains or self._all_acknowledged()):
                 # Polls of several clients may follow each other without a gap, for ever.
                 for client in self.clients:
@@ -166,14 +202,27 @@ class World(Operated):
                 if self._waiting:
                     continue
                 self.coverage["drained"] += drains
-                for group in dict.fromkeys(client.group for client in self.clients) if drains else ():
+                for group in (
+                    dict.fromkeys(client.group for client in self.clients) if drains else ()
+                ):
                     self.histories.all_delivered(group, self.owed(group))
                 return
         if endless := [str(operator) for operator in self.operators if not operator.ended]:
-            raise Violation("O7", f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after everything healed")
+            raise Violation(
+                "O7",
+                f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after"
+                " everything healed",
+            )
         if drains and len(ends) == 1:
-            raise Violation("delivery", f"messages are left that no client receives within {HEAL_S} s of virtual time")
-        raise Violation("O7", f"the replicas did not come to hold the same within {HEAL_S} s of virtual time: {sorted(ends)}")
+            raise Violation(
+                "delivery",
+                f"messages are left that no client receives within {HEAL_S} s of virtual time",
+            )
+        raise Violation(
+            "O7",
+            f"the replicas did not come to hold the same within {HEAL_S} s of virtual time:"
+            f" {sorted(ends)}",
+        )
 
     def _delays_left(self) -> bool:
         """Whether a delayed message is still to be delivered."""
@@ -184,12 +233,23 @@ class World(Operated):
         """Whether every message was delivered and none is in flight."""
         machine = next(life for life in self._in_force() if life is not None).machine
         groups = dict.fromkeys(client.group for client in self.clients)
-        queues = [(group, topic, queue) for group in groups for topic, config in machine.topics.items() for queue in range(config.queues)]
-        return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
+        queues = [
+            (group, topic, queue)
+            for group in groups
+            for topic, config in machine.topics.items()
+            for queue in range(config.queues)
+        ]
+        return machine.delivery.in_flight == 0 and all(
+            machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues
+        )
 
     def _refused_by_name(self) -> bool:
         """Whether a majority reports that no replica has the entries it lacks."""
-        refused = [s for s in self.stations.values() if s.running is not None and s.running.state is State.REFUSED]
+        refused = [
+            s
+            for s in self.stations.values()
+            if s.running is not None and s.running.state is State.REFUSED
+        ]
         return len(refused) > len(self.stations) // 2
 
     def _compare_all(self) -> None:
@@ -203,9 +263,13 @@ class World(Operated):
             self._nothing_gone(station.name, life)
             if life in members:
                 self.checkers.still_durable(station.name, life)
-            wrong = station.medium.first_difference(self.truth.pieces(life.begin_index, life.machine.applied_index), life)
+            wrong = station.medium.first_difference(
+                self.truth.pieces(life.begin_index, life.machine.applied_index), life
+            )
             if wrong is not None:
-                raise Violation("I2", f"{station.name} holds other bytes than were committed at entry {wrong}")
+                raise Violation(
+                    "I2", f"{station.name} holds other bytes than were committed at entry {wrong}"
+                )
         self._compare_states()
         for name, life in sorted(self._lives(), key=lambda found: found[1].machine.applied_index):
             life.machine.export(self.stations[name].medium.identity.log_id)
@@ -216,26 +280,35 @@ class World(Operated):
             groups.check()
         self.decisions.finish()
         self.timetable.finish(self.truth.machine.timers.pending)
-        judge(self.natives, self.truth.pieces(0, len(self.truth) - 1), self.truth.machine.time_epochs)
+        judge(
+            self.natives, self.truth.pieces(0, len(self.truth) - 1), self.truth.machine.time_epochs
+        )
 
     def _count(self, result: Outcome) -> None:
         of = self.coverage
         of["elections"] = self.checkers.elections
         of["redeliveries"] = sum(group.again for group in self.histories.groups.values())
-        of["acknowledgements-repeated"] = sum(group.repeated for group in self.histories.groups.values())
+        of["acknowledgements-repeated"] = sum(
+            group.repeated for group in self.histories.groups.values()
+        )
         of["reads"] = self.histories.reads
         of["transactions-committed"], of["transactions-rolled-back"] = self.decisions.confirmed
         of["delayed-messages"], of["recalls"] = self.timetable.confirmed
         of["frames-acknowledged"] = sum(len(native.receipts) for native in self.natives)
         of["frames-answered-again"] = sum(native.duplicates for native in self.natives)
-        of["transaction-checks"] = sum(decision.checks for decision in self.decisions.halves.values())
-        of["acknowledged-messages"] = sum(len(done) for group in self.histories.groups.values() for done in group.done.values())
+        of["transaction-checks"] = sum(
+            decision.checks for decision in self.decisions.halves.values()
+        )
+        of["acknowledged-messages"] = sum(
+            len(done) for group in self.histories.groups.values() for done in group.done.values()
+        )
         of["files-trimmed"] += sum(life.trimming.files_removed for _, life in self._lives())
         result.coverage = dict(sorted(of.items()))
 
 
 def _drop(logger: Any, method: str, event: Any) -> Any:
-    """The nodes' log lines are of no interest: the timeline has what happened. An unexpected error that the product survives is one."""
+    """The nodes' log lines are of no interest: the timeline has what happened. An unexpected error
+    that the product survives is one."""
     if event.get("exc_info"):
         raise Violation("assertion", str(event["event"])) from sys.exc_info()[1]
     raise structlog.DropEvent
@@ -244,4 +317,8 @@ def _drop(logger: Any, method: str, event: Any) -> Any:
 def _place(error: BaseException) -> str:
     """Module and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}" if frames else "nowhere"
+    return (
+        f"{frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}"
+        if frames
+        else "nowhere"
+    )

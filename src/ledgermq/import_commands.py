@@ -1,7 +1,8 @@
-"""The command `ledgermq import`: arguments, confirmation, the table and the exit status. `importing.py` does the work.
+"""The command `ledgermq import`: arguments, confirmation, the table and the exit status.
+`importing.py` does the work.
 
-Exit status: 0 imported and audited, 1 the written log differs from the source or failed its audit, or the question was answered with no,
-4 refused.
+Exit status: 0 imported and audited, 1 the written log differs from the source or failed its audit,
+or the question was answered with no, 4 refused.
 """
 
 from __future__ import annotations
@@ -17,9 +18,23 @@ from typing import Any
 import click
 
 from ledgermq.audit.run.jobs import FAIL, PASS
-from ledgermq.importing import Imported, Place, Target, begin_aside, carry_out, discard, make_visible, require_space
+from ledgermq.importing import (
+    Imported,
+    Place,
+    Target,
+    begin_aside,
+    carry_out,
+    discard,
+    make_visible,
+    require_space,
+)
 from ledgermq.node.process.commands import Size
-from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of
+from ledgermq.node.process.local import (
+    DEFAULT_GROUP,
+    DEFAULT_LOG_FILE_BYTES,
+    LocalCluster,
+    config_of,
+)
 from ledgermq.node.runtime.config_loading import load
 from ledgermq.proto.names import is_system_name
 from ledgermq.proto.status import ExitCode
@@ -41,23 +56,59 @@ REMEDY = "correct this, then run the command again"
 
 
 @click.command("import")
-@click.option("--from", "source", required=True, metavar="STOREROOT", help="The storePathRootDir of a stopped RocketMQ broker. Only read.")
-@click.option("--dledger-self", "self_id", metavar="ID", help="Choose one of several dledger-ID directories.  [default: the only one]")
-@click.option("--data", metavar="DIR", help="Directory of a new cluster for `ledgermq up`; new or empty.")
-@click.option("--nodes", type=click.IntRange(1, 99), default=3, show_default=True, help="Number of nodes of the new cluster in --data.")
 @click.option(
-    "--log-file-size", type=Size(), default=DEFAULT_LOG_FILE_BYTES, show_default="64MiB", help="Log file size of the new cluster in --data."
+    "--from",
+    "source",
+    required=True,
+    metavar="STOREROOT",
+    help="The storePathRootDir of a stopped RocketMQ broker. Only read.",
+)
+@click.option(
+    "--dledger-self",
+    "self_id",
+    metavar="ID",
+    help="Choose one of several dledger-ID directories.  [default: the only one]",
+)
+@click.option(
+    "--data", metavar="DIR", help="Directory of a new cluster for `ledgermq up`; new or empty."
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 99),
+    default=3,
+    show_default=True,
+    help="Number of nodes of the new cluster in --data.",
+)
+@click.option(
+    "--log-file-size",
+    type=Size(),
+    default=DEFAULT_LOG_FILE_BYTES,
+    show_default="64MiB",
+    help="Log file size of the new cluster in --data.",
 )
 @click.option(
     "--config", "configs", multiple=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Instead of --data: configuration of a node for `ledgermq serve`; repeat it for each node on this machine.",
 )  # fmt: skip
-@click.option("--group", metavar="NAME", help="The broker group of --config that receives the messages.  [default: the only one]")
-@click.option("--topics", multiple=True, metavar="NAME[,NAME]...", help="Import only these topics.  [default: all]")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="The broker group of --config that receives the messages.  [default: the only one]",
+)
+@click.option(
+    "--topics",
+    multiple=True,
+    metavar="NAME[,NAME]...",
+    help="Import only these topics.  [default: all]",
+)
 @click.option("--skip-damaged", is_flag=True, help="Skip damaged parts of the source.")
 @click.option("--dry-run", is_flag=True, help="Read everything and show the result; write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if messages would be lost.")
-@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+@click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation, even if messages would be lost."
+)
+@click.option(
+    "--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text."
+)
 def import_store(
     source: str,
     self_id: str | None,
@@ -74,19 +125,22 @@ def import_store(
 ) -> None:
     """Create a cluster from the store root of a RocketMQ broker: plain commit log, or DLedger.
 
-    Messages keep their topic, queue, queue offset, tag, keys, properties, body and times; topics and consumer groups keep their settings,
-    and consumer groups their offsets. The new cluster is written under a temporary name, read back and audited before it gets its final
-    name. With --config the same source gives the same log on every machine. Exit status: 0 imported and audited, 1 check failed, or the
-    question was answered with no, 4 refused.
+    Messages keep their topic, queue, queue offset, tag, keys, properties, body and times; topics
+    and consumer groups keep their settings, and consumer groups their offsets. The new cluster is
+    written under a temporary name, read back and audited before it gets its final name. With
+    --config the same source gives the same log on every machine. Exit status: 0 imported and
+    audited, 1 check failed, or the question was answered with no, 4 refused.
 
     \b
     Examples:
-      ledgermq import --from /opt/rocketmq/store --data ledgermq-data --dry-run
-      ledgermq import --from /opt/rocketmq/store --data ledgermq-data
-      ledgermq import --from /opt/rocketmq/store --dledger-self n0 --config node.yaml --topics orders,payments
+      ledgermq import --from /opt/rocketmq/store --data ledgermq-data --dry-run ledgermq import
+      --from /opt/rocketmq/store --data ledgermq-data ledgermq import --from /opt/rocketmq/store
+      --dledger-self n0 --config node.yaml --topics orders,payments
     """
     if not dry_run and bool(data) == bool(configs):
-        raise click.UsageError("choose the target: --data DIR for `ledgermq up`, or --config FILE for `ledgermq serve`")
+        raise click.UsageError(
+            "choose the target: --data DIR for `ledgermq up`, or --config FILE for `ledgermq serve`"
+        )
     if data and configs:
         raise click.UsageError("--data and --config exclude each other; give one of them")
     allow_open_files()
@@ -99,7 +153,9 @@ def import_store(
             _tell(found, settings, None, None, as_object)
             return
         _confirm(found, yes)
-        _import(found, settings, data, nodes, log_file_size, configs, group, skip_damaged, as_object)
+        _import(
+            found, settings, data, nodes, log_file_size, configs, group, skip_damaged, as_object
+        )
     except (Refused, BadCopy):
         raise
     except StorageError as error:
@@ -109,10 +165,14 @@ def import_store(
         raise BadCopy(f"{error.filename or source}: {error.strerror or error}", REMEDY) from error
 
 
-def _survey(source: str, self_id: str | None, topics: Sequence[str] | None, skip_damaged: bool) -> tuple[Survey, Settings]:
+def _survey(
+    source: str, self_id: str | None, topics: Sequence[str] | None, skip_damaged: bool
+) -> tuple[Survey, Settings]:
     root = recognise(source, self_id)
     progress = ProgressLine("reading")
-    found = survey(root, topics=topics, skip_damaged=skip_damaged, progress=Meter(root.bytes, progress))
+    found = survey(
+        root, topics=topics, skip_damaged=skip_damaged, progress=Meter(root.bytes, progress)
+    )
     progress.close()
     return found, settings_of(found)
 
@@ -121,19 +181,30 @@ def _losses(found: Survey) -> Iterator[str]:
     """What the new cluster lacks of the source, one sentence each."""
     for damage in found.damages:
         if damage.resumes is not None:
-            yield f"skipped: {damage.text}; the log continues at byte {damage.resumes[1]} of {damage.resumes[0]}"
+            yield (
+                f"skipped: {damage.text}; the log continues at byte {damage.resumes[1]} of"
+                f" {damage.resumes[0]}"
+            )
         elif damage.rest_bytes:
             yield f"torn tail cut: {damage.text}"
     lost = sum(queue.lost for queue in found.queues.values())
     if lost:
         yield f"{lost} messages could not be read; each is replaced by a message that says so"
     if found.undecided:
-        some = ", ".join(map(str, found.undecided[:SHOWN])) + (", …" if len(found.undecided) > SHOWN else "")
-        yield f"{len(found.undecided)} transactions are undecided and end here (half messages at offsets {some})"
+        some = ", ".join(map(str, found.undecided[:SHOWN])) + (
+            ", …" if len(found.undecided) > SHOWN else ""
+        )
+        yield (
+            f"{len(found.undecided)} transactions are undecided and end here (half messages at"
+            f" offsets {some})"
+        )
 
 
 def _said(found: Survey, settings: Settings) -> Iterator[str]:
-    yield f"{found.root.layout} in {found.root.path}: {found.messages} messages, {size_words(found.root.bytes)} of files"
+    yield (
+        f"{found.root.layout} in {found.root.path}: {found.messages} messages,"
+        f" {size_words(found.root.bytes)} of files"
+    )
     for name in found.configuration.missing:
         yield f"{name} is missing: {_WITHOUT.get(name, 'unknown')}"
     yield from _losses(found)
@@ -144,7 +215,9 @@ _WITHOUT = {
     "config/topics.json": "topics are derived from their messages",
     "config/subscriptionGroup.json": "consumer groups get the default settings",
     "config/consumerOffset.json": "consumer groups begin where their queues begin",
-    "config/delayOffset.json": "every message with a delay level that is still there counts as waiting",
+    "config/delayOffset.json": (
+        "every message with a delay level that is still there counts as waiting"
+    ),
 }
 
 
@@ -152,9 +225,14 @@ def _confirm(found: Survey, yes: bool) -> None:
     if yes or not any(_losses(found)):
         return
     if not sys.stdin.isatty():
-        raise Refused("part of the source would be lost, and there is no terminal to ask on", "read the lines above, then add --yes")
+        raise Refused(
+            "part of the source would be lost, and there is no terminal to ask on",
+            "read the lines above, then add --yes",
+        )
     if not click.confirm("Import without the lost parts?", default=False, err=True):
-        click.echo("nothing was written; import another replica of the broker, if there is one", err=True)
+        click.echo(
+            "nothing was written; import another replica of the broker, if there is one", err=True
+        )
         raise SystemExit(ExitCode.FAILED)
 
 
@@ -169,22 +247,28 @@ def _import(
     skip_damaged: bool,
     as_object: bool,
 ) -> None:
-    target = _local(os.path.abspath(data), nodes, log_file_size) if data else _configured(configs, group)
+    target = (
+        _local(os.path.abspath(data), nodes, log_file_size) if data else _configured(configs, group)
+    )
     try:
         require_space(target, found)
         progress = ProgressLine("importing")
         meter = Meter(found.root.bytes, progress)
         say = lambda text: print(f"import: {text}", file=sys.stderr, flush=True)  # noqa: E731 - one line, used once
-        done = carry_out(target, found, settings, skip_damaged=skip_damaged, written_bytes=meter, say=say)
+        done = carry_out(
+            target, found, settings, skip_damaged=skip_damaged, written_bytes=meter, say=say
+        )
         progress.close()
     except BaseException:
-        # Refused, failed or interrupted: what was written is useless, and the same command starts again.
+        # Refused, failed or interrupted: what was written is useless, and the same command starts
+        # again.
         discard(target.renames)
         raise
     _tell(found, settings, done, target, as_object)
     if not done.good:
         raise BadCopy(
-            f"what was written to {target.renames[0][0]} differs from what was read, or failed its audit",
+            f"what was written to {target.renames[0][0]} differs from what was read, or failed its"
+            " audit",
             "keep the directory for an investigation; the source is unchanged",
         )
     make_visible(target)
@@ -203,26 +287,52 @@ def _configured(files: Sequence[Path], group: str | None) -> Target:
     first = loaded[0]
     for file, config in zip(files, loaded, strict=True):
         if (config.cluster, config.nodes.keys()) != (first.cluster, first.nodes.keys()):
-            raise Refused(f"{file} and {files[0]} configure different clusters", "give the nodes of one cluster")
-    if len({config.node for config in loaded}) != len(loaded) or len({config.data for config in loaded}) != len(loaded):
-        raise Refused("two configurations name the same node or the same data directory", "give every node its own")
+            raise Refused(
+                f"{file} and {files[0]} configure different clusters",
+                "give the nodes of one cluster",
+            )
+    if len({config.node for config in loaded}) != len(loaded) or len(
+        {config.data for config in loaded}
+    ) != len(loaded):
+        raise Refused(
+            "two configurations name the same node or the same data directory",
+            "give every node its own",
+        )
     names = [known.name for known in first.cluster.groups]
     chosen = group or (names[0] if len(names) == 1 else None)
     if chosen not in names:
-        raise Refused(f"the cluster has the broker groups {', '.join(names)}", "choose one of them with --group")
+        raise Refused(
+            f"the cluster has the broker groups {', '.join(names)}",
+            "choose one of them with --group",
+        )
     if is_system_name(chosen):
-        raise Refused(f"the broker group name {chosen!r} is reserved", "choose another name in the configuration")
+        raise Refused(
+            f"the broker group name {chosen!r} is reserved",
+            "choose another name in the configuration",
+        )
     wanted = next(known for known in first.cluster.groups if known.name == chosen)
     if wanted.replication != "raft":
-        remedy = "import with replication: raft, and change the group afterwards with `ledgermq replication`"
-        raise Refused(f"broker group {chosen} is an HA group, and an imported log begins without a master", remedy)
+        remedy = (
+            "import with replication: raft, and change the group afterwards with `ledgermq"
+            " replication`"
+        )
+        raise Refused(
+            f"broker group {chosen} is an HA group, and an imported log begins without a master",
+            remedy,
+        )
     replicas = wanted.replicas
     for config in loaded:
         if config.node not in replicas:
-            raise Refused(f"node {config.node} keeps no replica of broker group {chosen}", f"give the nodes {', '.join(replicas)}")
+            raise Refused(
+                f"node {config.node} keeps no replica of broker group {chosen}",
+                f"give the nodes {', '.join(replicas)}",
+            )
     finals = [str(config.data.absolute()) for config in loaded]
     asides = [begin_aside(final) for final in finals]
-    places = tuple(Place(config.node, aside, final) for config, aside, final in zip(loaded, asides, finals, strict=True))
+    places = tuple(
+        Place(config.node, aside, final)
+        for config, aside, final in zip(loaded, asides, finals, strict=True)
+    )
     return Target(first, chosen, places, tuple(zip(asides, finals, strict=True)))
 
 
@@ -258,12 +368,17 @@ def _rows(found: Survey, settings: Settings, written: Written | None) -> list[di
     return rows
 
 
-def _tell(found: Survey, settings: Settings, done: Imported | None, target: Target | None, as_object: bool) -> None:
+def _tell(
+    found: Survey, settings: Settings, done: Imported | None, target: Target | None, as_object: bool
+) -> None:
     """Print the result on stdout."""
     written = None if done is None else done.written
     rows = _rows(found, settings, written)
     left_out = found.left_out if written is None else written.left_out
-    skipped = [{"topic": topic, "reason": reason, "messages": count} for (topic, reason), count in sorted(left_out.items())]
+    skipped = [
+        {"topic": topic, "reason": reason, "messages": count}
+        for (topic, reason), count in sorted(left_out.items())
+    ]
     verdict = None if done is None else PASS if done.good else FAIL
     if as_object:
         value = {
@@ -278,12 +393,17 @@ def _tell(found: Survey, settings: Settings, done: Imported | None, target: Targ
             "consumer_groups": [group.name for group in settings.groups],
             "consumer_offsets": sum(map(len, settings.offsets.values())),
             "undecided_transactions": len(found.undecided),
-            "damages": [{"file": one.path, "at": one.at, "reason": one.reason, "resumes": one.resumes} for one in _hurt(found)],
+            "damages": [
+                {"file": one.path, "at": one.at, "reason": one.reason, "resumes": one.resumes}
+                for one in _hurt(found)
+            ],
             "remarks": settings.remarks,
             "entries": None if written is None else written.entries,
             "times_raised": None if written is None else written.times_raised,
             "differences": None if done is None else list(done.differences),
-            "nodes": None if target is None else {place.node: place.final for place in target.places},
+            "nodes": (
+                None if target is None else {place.node: place.final for place in target.places}
+            ),
             "audit": verdict,
         }
         print(json.dumps(value, ensure_ascii=False), flush=True)
@@ -300,7 +420,10 @@ def _tell(found: Survey, settings: Settings, done: Imported | None, target: Targ
         print("import: dry run, nothing was written", flush=True)
         return
     if written.times_raised:
-        print(f"store times: {written.times_raised} messages had an earlier time than the message before them, and now have its time")
+        print(
+            f"store times: {written.times_raised} messages had an earlier time than the message"
+            " before them, and now have its time"
+        )
     for text in done.differences:
         print(f"differs: {text}")
     for finding in done.audit.findings[:DAMAGES_SHOWN]:
@@ -308,8 +431,15 @@ def _tell(found: Survey, settings: Settings, done: Imported | None, target: Targ
     for reason in done.audit.reasons:
         print(f"audit: {reason}")
     if done.good:
-        start = f"ledgermq up --data {target.renames[0][1]}" if len(target.renames) == 1 and len(target.places) > 1 else "ledgermq serve"
-        print(f"imported: {written.entries} entries on {', '.join(place.node for place in target.places)}; start them: {start}")
+        start = (
+            f"ledgermq up --data {target.renames[0][1]}"
+            if len(target.renames) == 1 and len(target.places) > 1
+            else "ledgermq serve"
+        )
+        print(
+            f"imported: {written.entries} entries on"
+            f" {', '.join(place.node for place in target.places)}; start them: {start}"
+        )
     print(f"import: {verdict}", flush=True)
 
 
@@ -320,9 +450,13 @@ def _hurt(found: Survey) -> list[Any]:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     heads = ("TOPIC", "KIND", "QUEUES", "MESSAGES", "FIRST", "NEXT", "DELAYED", "LOST", "REPEATED")
-    lines = [heads] + [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
+    lines = [heads] + [
+        tuple("-" if value is None else str(value) for value in row.values()) for row in rows
+    ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     for line in lines:
         words = [text.ljust(width) for text, width in zip(line[:WORDS], widths, strict=False)]
-        numbers = [text.rjust(width) for text, width in zip(line[WORDS:], widths[WORDS:], strict=True)]
+        numbers = [
+            text.rjust(width) for text, width in zip(line[WORDS:], widths[WORDS:], strict=True)
+        ]
         yield "  ".join([*words, *numbers]).rstrip()

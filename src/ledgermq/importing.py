@@ -1,7 +1,9 @@
-"""Import of a RocketMQ store root as a cluster: combines the reading and writing of `storage` with the state that `node` derives.
+"""Import of a RocketMQ store root as a cluster: combines the reading and writing of `storage` with
+the state that `node` derives.
 
-Everything is written to directories whose names end in `.importing`, and renamed when it is complete and audited. A crash at any moment
-leaves either nothing, or directories that the same command removes before it starts again.
+Everything is written to directories whose names end in `.importing`, and renamed when it is
+complete and audited. A crash at any moment leaves either nothing, or directories that the same
+command removes before it starts again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from ledgermq.storage.files.real_disk import HeldFile, RealDisk
 from ledgermq.storage.importing.checking import differences
 from ledgermq.storage.importing.settings import Settings
 from ledgermq.storage.importing.survey import Survey
-from ledgermq.storage.importing.writing import Written, create, origin_of, queue_begins, raft_queue, write
+from ledgermq.storage.importing.writing import (
+    Written,
+    create,
+    origin_of,
+    queue_begins,
+    raft_queue,
+    write,
+)
 from ledgermq.storage.queues.consume_queue import Minimum
 from ledgermq.storage.state.identity import NodeIdentity, mint, write_identity, write_node
 from ledgermq.storage.state.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE
@@ -34,7 +43,8 @@ from ledgermq.storage.state.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE
 ASIDE = ".importing"
 MARKER = "importing"
 ENTRY_SPARE_BYTES = 160
-"""Upper bound of the space that an entry needs beyond its message, including its units in derived files."""
+"""Upper bound of the space that an entry needs beyond its message, including its units in derived
+files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster to create. `config`: of any of its nodes; `renames`: (aside, final) of the directories to rename at the end."""
+    """The cluster to create. `config`: of any of its nodes; `renames`: (aside, final) of the
+    directories to rename at the end."""
 
     config: NodeConfig
     group: str
@@ -70,7 +81,8 @@ class Imported:
     audit: Audit
 
     partial: bool
-    """Whether an audit has too little to compare, because not every replica was created here, or there is only one."""
+    """Whether an audit has too little to compare, because not every replica was created here, or
+    there is only one."""
 
     @property
     def good(self) -> bool:
@@ -80,14 +92,17 @@ class Imported:
 
 
 def begin_aside(final: str) -> str:
-    """Create an empty directory beside `final`, which must be missing or empty; removes the files of an interrupted import. Raises Refused,
-    OSError."""
+    """Create an empty directory beside `final`, which must be missing or empty; removes the files
+    of an interrupted import. Raises Refused, OSError."""
     disk = RealDisk()
     require_empty(disk, final)
     aside = f"{final.rstrip('/')}{ASIDE}"
     if disk.exists(aside):
         if not disk.exists(f"{aside}/{MARKER}"):
-            raise Refused(f"{aside} exists, but not from an interrupted import", "move it away, or choose another --data")
+            raise Refused(
+                f"{aside} exists, but not from an interrupted import",
+                "move it away, or choose another --data",
+            )
         shutil.rmtree(aside)
     disk.mkdirs(aside)
     disk.replace_file(f"{aside}/{MARKER}", b"unfinished: the same command begins again\n")
@@ -118,9 +133,14 @@ def carry_out(
     """Create every directory under its temporary name. Raises Refused, StorageError, OSError."""
     disk, config = RealDisk(), target.config
     members = target.broker_group.replicas
-    commands = commands_for(target.group, members, list(config.nodes), settings.topics, settings.groups)
+    commands = commands_for(
+        target.group, members, list(config.nodes), settings.topics, settings.groups
+    )
     state = state_after(commands)
-    numbered = [replace(topic, incarnation=state.topics[topic.namespace, topic.name].incarnation) for topic in settings.topics]
+    numbered = [
+        replace(topic, incarnation=state.topics[topic.namespace, topic.name].incarnation)
+        for topic in settings.topics
+    ]
     settings = replace(settings, topics=numbered)
     first, *others = target.places
     identity = _identity(target, first.node)
@@ -128,18 +148,31 @@ def carry_out(
     origin = origin_of(identity, members, config.cluster.created_ms)
     disk.mkdirs(first.aside)
     create(disk, root, identity, origin)
-    written = write(disk, root, identity, found, settings, skip_damaged=skip_damaged, progress=written_bytes)
+    written = write(
+        disk, root, identity, found, settings, skip_damaged=skip_damaged, progress=written_bytes
+    )
     say("deriving consume queues and state")
     begins: dict[str, dict[int, Minimum]] = {
-        topic: {queue: (offset, None) for queue, offset in queues.items()} for topic, queues in queue_begins(found).items()
+        topic: {queue: (offset, None) for queue, offset in queues.items()}
+        for topic, queues in queue_begins(found).items()
     }
     raft_topic, minimum = raft_queue(origin)
     begins[raft_topic] = {0: minimum}
-    snapshot = first_snapshot(identity.log_id, origin.begin, origin.entry_bytes, members, config.cluster.created_ms, begins)
+    snapshot = first_snapshot(
+        identity.log_id,
+        origin.begin,
+        origin.entry_bytes,
+        members,
+        config.cluster.created_ms,
+        begins,
+    )
     sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", snapshot)
     index = make_again(disk, root, identity)
-    assert index == written.end_index, f"the state was derived up to entry {index} of {written.end_index}"
-    # The state before the first entry is stored nowhere else. One snapshot generation keeps it, so that an audit can derive the rest.
+    assert index == written.end_index, (
+        f"the state was derived up to entry {index} of {written.end_index}"
+    )
+    # The state before the first entry is stored nowhere else. One snapshot generation keeps it, so
+    # that an audit can derive the rest.
     sealed_json.write(disk, f"{root}/state/{PREVIOUS_FILE}", snapshot)
     say("reading the log back")
     differ = tuple(differences(disk, root, identity, written))
@@ -148,7 +181,11 @@ def carry_out(
         _copy(disk, root, first.node, target, place)
     for place in target.places:
         write_journal(disk, f"{place.aside}/controller", list(config.nodes), commands)
-        write_node(disk, place.aside, NodeIdentity(config.cluster_id, place.node, config.cluster.created_ms))
+        write_node(
+            disk,
+            place.aside,
+            NodeIdentity(config.cluster_id, place.node, config.cluster.created_ms),
+        )
     say("auditing")
     partial = len(target.places) < max(2, len(members))
     return Imported(written, differ, audit([place.aside for place in target.places]), partial)
@@ -185,12 +222,15 @@ def _identity(target: Target, node: str) -> Identity:
 
 
 def _copy(disk: RealDisk, source: str, owner: str, target: Target, place: Place) -> None:
-    """Create another replica of the group in `source`: the same files except the identity, which is written last."""
+    """Create another replica of the group in `source`: the same files except the identity, which is
+    written last."""
     root, former = f"{place.aside}/{target.group}", f"dledger-{owner}/"
     for path in walk(disk, source):
         if path == "identity.json":
             continue
-        name = f"dledger-{place.node}/{path.removeprefix(former)}" if path.startswith(former) else path
+        name = (
+            f"dledger-{place.node}/{path.removeprefix(former)}" if path.startswith(former) else path
+        )
         disk.mkdirs(os.path.dirname(f"{root}/{name}"))
         held = HeldFile(f"{source}/{path}")
         try:

@@ -1,5 +1,6 @@
-"""The command `ledgermq repair`: combines the plan of `audit` with the work of `storage` on stopped nodes and of running nodes themselves,
-audits again, and reports what is left. No decision about bytes is made here.
+"""The command `ledgermq repair`: combines the plan of `audit` with the work of `storage` on stopped
+nodes and of running nodes themselves, audits again, and reports what is left. No decision about
+bytes is made here.
 
 Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
 """
@@ -45,16 +46,25 @@ ANSWER_WITHIN_S = 10.0
 
 
 @click.command()
-@click.option("--from-findings", "findings", required=True, metavar="FILE", help="Output of `audit --findings DIR` or `audit --json`.")
+@click.option(
+    "--from-findings",
+    "findings",
+    required=True,
+    metavar="FILE",
+    help="Output of `audit --findings DIR` or `audit --json`.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
-@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+@click.option(
+    "--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text."
+)
 def repair(findings: str, dry_run: bool, as_object: bool) -> None:
     """Repair what an audit found damaged, from intact replicas, and audit again.
 
-    For stopped nodes, the audited directories are repaired: damaged log files are recreated beside the old ones, verified and exchanged;
-    derived files are rebuilt from the log. Running nodes repair their own entries. Bytes without a majority's proof are never changed.
-    Every step is recorded in state/repairs of the broker group's directory.
-    Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
+    For stopped nodes, the audited directories are repaired: damaged log files are recreated beside
+    the old ones, verified and exchanged; derived files are rebuilt from the log. Running nodes
+    repair their own entries. Bytes without a majority's proof are never changed. Every step is
+    recorded in state/repairs of the broker group's directory. Exit status: 0 repaired and audited
+    again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
 
     \b
     Examples:
@@ -80,8 +90,15 @@ def repair(findings: str, dry_run: bool, as_object: bool) -> None:
         _note_verdict(results, plan, name)
     still = _still(results, plan)
     undecided = [_left(one) for one in still if one.klass == UNDECIDABLE]
-    plan = replace(plan, directories=(*plan.directories, *hidden), undecided=(*plan.undecided, *undecided))
-    _end(plan, [*failed, *(_left(one) for one in still if one.klass != UNDECIDABLE)], dry_run=False, as_object=as_object)
+    plan = replace(
+        plan, directories=(*plan.directories, *hidden), undecided=(*plan.undecided, *undecided)
+    )
+    _end(
+        plan,
+        [*failed, *(_left(one) for one in still if one.klass != UNDECIDABLE)],
+        dry_run=False,
+        as_object=as_object,
+    )
 
 
 def _planned(report: Report) -> Plan:
@@ -90,15 +107,24 @@ def _planned(report: Report) -> Plan:
     except Moved as moved:
         raise Refused(str(moved), "audit again, then repair from those findings") from moved
     except NodeLost as lost:
-        raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
+        raise Refused(
+            str(lost), "start the node, or audit the directories of stopped nodes"
+        ) from lost
     except OSError as error:
-        what = f"{error.filename or 'a file of an audited directory'} cannot be read ({error.strerror or error})"
-        raise Refused(what, "check the disk, or audit and repair without that directory if a majority of the voters is left") from error
+        what = (
+            f"{error.filename or 'a file of an audited directory'} cannot be read"
+            f" ({error.strerror or error})"
+        )
+        raise Refused(
+            what,
+            "check the disk, or audit and repair without that directory if a majority of the voters"
+            " is left",
+        ) from error
 
 
 def _hidden(results: Sequence[Audit], plan: Plan) -> tuple[DirectoryRepair, ...]:
-    """Repairs for what the audit still finds on the repaired replicas. A file derived from damaged entries can be judged only after the
-    entries are right."""
+    """Repairs for what the audit still finds on the repaired replicas. A file derived from damaged
+    entries can be judged only after the entries are right."""
     mended = {(one.replica, one.group) for one in plan.directories if one.opens}
     if not any((one.replica, one.group) in mended for one in _still(results, plan)):
         return ()
@@ -112,12 +138,21 @@ def _report(path: str) -> Report:
     try:
         found = read_report(path)
     except NoFindings as error:
-        raise click.UsageError(f"{error}; give the directory of `audit --findings`, or the object of `audit --json`") from error
+        raise click.UsageError(
+            f"{error}; give the directory of `audit --findings`, or the object of `audit --json`"
+        ) from error
     except OSError as error:
-        raise click.UsageError(f"{path} cannot be read ({error.strerror}); give the output of `ledgermq audit --findings DIR`") from error
+        raise click.UsageError(
+            f"{path} cannot be read ({error.strerror}); give the output of `ledgermq audit"
+            " --findings DIR`"
+        ) from error
     if isinstance(found, Report):
         return found
-    print(f"repair: auditing {', '.join(found)} again: {path} lacks the data for a repair", file=sys.stderr, flush=True)
+    print(
+        f"repair: auditing {', '.join(found)} again: {path} lacks the data for a repair",
+        file=sys.stderr,
+        flush=True,
+    )
     return _told(audit(found))
 
 
@@ -135,9 +170,15 @@ def _locked(directories: Sequence[str]) -> Iterator[None]:
             try:
                 lock = DirectoryLock(directory)
             except BlockingIOError as error:
-                raise Refused(f"another process uses {directory}", "stop the node first, or audit the running cluster") from error
+                raise Refused(
+                    f"another process uses {directory}",
+                    "stop the node first, or audit the running cluster",
+                ) from error
             except OSError as error:
-                raise Refused(f"{directory} cannot be opened ({error.strerror})", "audit again where the directories are") from error
+                raise Refused(
+                    f"{directory} cannot be opened ({error.strerror})",
+                    "audit again where the directories are",
+                ) from error
             stack.callback(lock.close)
         yield
 
@@ -154,7 +195,8 @@ def _say(text: str) -> None:
 
 
 def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator[Left]:
-    """Carry out the plan for stopped nodes; a failed repair is reported, and the others continue. `name` is that of the repair."""
+    """Carry out the plan for stopped nodes; a failed repair is reported, and the others continue.
+    `name` is that of the repair."""
     disk = RealDisk()
     for one in repairs:
         try:
@@ -168,7 +210,12 @@ def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator
         except (StorageError, UnknownControlRecord) as error:
             yield Left(one.replica, one.group, one.group, str(error))
         except OSError as error:
-            yield Left(one.replica, one.group, one.group, f"{error.filename or one.root}: {error.strerror or error}; run the repair again")
+            yield Left(
+                one.replica,
+                one.group,
+                one.group,
+                f"{error.filename or one.root}: {error.strerror or error}; run the repair again",
+            )
 
 
 def _mend_running(ranged: RangeRepair) -> Left | None:
@@ -189,10 +236,18 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
         except (ClusterError, NodeLost) as error:
             return Left(ranged.replica, ranged.group, ranged.group, f"{what}: {error}")
         if answer.done:
-            _say(f"{ranged.replica} {ranged.group}: {'; '.join(answer.repaired) or f'{what} are whole'}")
+            _say(
+                f"{ranged.replica} {ranged.group}:"
+                f" {'; '.join(answer.repaired) or f'{what} are whole'}"
+            )
             return None
         if time.monotonic() > deadline:
-            return Left(ranged.replica, ranged.group, ranged.group, f"{what}: not done yet: {answer.waits_for}; run the repair again")
+            return Left(
+                ranged.replica,
+                ranged.group,
+                ranged.group,
+                f"{what}: not done yet: {answer.waits_for}; run the repair again",
+            )
         if answer.waits_for != said:
             said = answer.waits_for
             _say(f"{ranged.replica} {ranged.group}: {said}")
@@ -200,7 +255,8 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
 
 
 def _audited_again(report: Report, failed: list[Left]) -> list[Audit]:
-    """Audit the same directories and nodes again. An audit that was not possible is added to `failed`."""
+    """Audit the same directories and nodes again. An audit that was not possible is added to
+    `failed`."""
     _say("auditing again")
     local = [directory for directory in report.directories if not is_remote(directory)]
     nodes = [split(directory)[0] for directory in report.directories if is_remote(directory)]
@@ -218,14 +274,28 @@ def _found(results: Sequence[Audit]) -> list[Finding]:
 
 def _note_verdict(results: Sequence[Audit], plan: Plan, name: str) -> None:
     for one in plan.directories:
-        here = [finding.text for finding in _found(results) if (finding.group, finding.replica) == (one.group, one.replica)]
-        note(RealDisk(), one.root, name, _now_ms(), "audited", verdict=results[0].verdict, findings=here)
+        here = [
+            finding.text
+            for finding in _found(results)
+            if (finding.group, finding.replica) == (one.group, one.replica)
+        ]
+        note(
+            RealDisk(),
+            one.root,
+            name,
+            _now_ms(),
+            "audited",
+            verdict=results[0].verdict,
+            findings=here,
+        )
 
 
 def _still(results: Sequence[Audit], plan: Plan) -> list[Finding]:
     """The audits' findings after the repair, in files that the plan does not report as left."""
     known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
-    return [finding for finding in _found(results) if (finding.replica, finding.flaw.file) not in known]
+    return [
+        finding for finding in _found(results) if (finding.replica, finding.flaw.file) not in known
+    ]
 
 
 def _audit_nodes(addresses: Sequence[str]) -> Audit:
@@ -235,7 +305,12 @@ def _audit_nodes(addresses: Sequence[str]) -> Audit:
 
 def _left(finding: Finding) -> Left:
     flaw = finding.flaw
-    return Left(finding.replica, finding.group, flaw.file, f"still {finding.klass} (rule {flaw.rule}): {flaw.proof}")
+    return Left(
+        finding.replica,
+        finding.group,
+        flaw.file,
+        f"still {finding.klass} (rule {flaw.rule}): {flaw.proof}",
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------------- saying
@@ -249,24 +324,51 @@ def _explain(plan: Plan) -> None:
 def _explained(plan: Plan) -> Iterator[str]:
     for one in plan.directories:
         for file in one.files:
-            others = sorted({piece.source for piece in file.pieces if piece.source is not None and not piece.source.startswith(one.root)})
-            yield f"{one.replica} {one.group}: log file {file.base:020d} is recreated from {', '.join(others) or 'its own entries'}"
+            others = sorted(
+                {
+                    piece.source
+                    for piece in file.pieces
+                    if piece.source is not None and not piece.source.startswith(one.root)
+                }
+            )
+            yield (
+                f"{one.replica} {one.group}: log file {file.base:020d} is recreated from"
+                f" {', '.join(others) or 'its own entries'}"
+            )
             yield f"  wrong: {file.why}"
             yield f"  proof: {file.proof}"
         if one.end is not None:
-            yield f"{one.replica} {one.group}: its log ends with entry {one.end.index}; its former content is kept in state/replaced"
+            yield (
+                f"{one.replica} {one.group}: its log ends with entry {one.end.index}; its former"
+                " content is kept in state/replaced"
+            )
         if one.mark_slots:
-            yield f"{one.replica} {one.group}: both slots of the synced mark are written, and the rest of the file is zero"
+            yield (
+                f"{one.replica} {one.group}: both slots of the synced mark are written, and the"
+                " rest of the file is zero"
+            )
         if one.hard_state_fill:
-            yield f"{one.replica} {one.group}: the slots of the hard state stay, and the rest of the file is zeroed"
+            yield (
+                f"{one.replica} {one.group}: the slots of the hard state stay, and the rest of the"
+                " file is zeroed"
+            )
         if one.begin is not None:
-            yield f"{one.replica} {one.group}: the begin file says entry {one.begin.index} again, whose chain CRC continues what it tells"
+            yield (
+                f"{one.replica} {one.group}: the begin file says entry {one.begin.index} again,"
+                " whose chain CRC continues what it tells"
+            )
         if one.snapshot is not None:
             yield f"{one.replica} {one.group}: the snapshot is copied from {one.snapshot}"
         if one.derived:
-            yield f"{one.replica} {one.group}: dropped, to be rebuilt from the log: {', '.join(one.derived)}"
+            yield (
+                f"{one.replica} {one.group}: dropped, to be rebuilt from the log:"
+                f" {', '.join(one.derived)}"
+            )
     for ranged in plan.ranges:
-        yield f"{ranged.replica} {ranged.group}: the node repairs entries {ranged.first_index} to {ranged.last_index} ({ranged.why})"
+        yield (
+            f"{ranged.replica} {ranged.group}: the node repairs entries {ranged.first_index} to"
+            f" {ranged.last_index} ({ranged.why})"
+        )
     for left in plan.undecided:
         yield f"undecidable: {left.text}"
     for left in plan.remaining:

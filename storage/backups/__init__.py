@@ -1,1 +1,2 @@
-"""Copies of node directories: taken at a consistent point, verified, and turned into node directories again, also from an object store."""
+"""Copies of node directories: taken at a consistent point, verified, and turned into node
+directories again, also from an object store."""

@@ -1,13 +1,17 @@
-"""A backup of one node directory at a consistent point, taken while the node runs or after it stopped (format §15).
+"""A backup of one node directory at a consistent point, taken while the node runs or after it
+stopped (format §15).
 
-The backup point of each broker group's log is the last entry that this replica noted as committed and has durable: no later leader can
-replace that entry. Files are held open before any byte is copied, so a concurrent trim cannot take them away. Bytes up to the synced mark
-are copied inside the kernel; bytes below the mark never change except by a truncation, which stops above the commit index. The copy is then
-read from the medium, all its CRCs up to the point are checked, and it is cut there. The source is only read.
+The backup point of each broker group's log is the last entry that this replica noted as committed
+and has durable: no later leader can replace that entry. Files are held open before any byte is
+copied, so a concurrent trim cannot take them away. Bytes up to the synced mark are copied inside
+the kernel; bytes below the mark never change except by a truncation, which stops above the commit
+index. The copy is then read from the medium, all its CRCs up to the point are checked, and it is
+cut there. The source is only read.
 
-Derived files are not copied: index files are written while the entries are verified; consume queues and the key index are rebuilt when a
-restored node starts. A trimmed log needs a snapshot, because the state of its removed entries can no longer be derived. The backup gets
-an incarnation of its own: it is another directory than the one whose promises the peers know.
+Derived files are not copied: index files are written while the entries are verified; consume queues
+and the key index are rebuilt when a restored node starts. A trimmed log needs a snapshot, because
+the state of its removed entries can no longer be derived. The backup gets an incarnation of its
+own: it is another directory than the one whose promises the peers know.
 """
 
 from __future__ import annotations
@@ -19,9 +23,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgermq.proto.types import Identity, SyncedMark
-from ledgermq.storage.backups.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step, digest, write_manifest
+from ledgermq.storage.backups.backup_manifest import (
+    BackupPoint,
+    BadCopy,
+    KeptFile,
+    Manifest,
+    Refused,
+    Step,
+    digest,
+    write_manifest,
+)
 from ledgermq.storage.backups.copied_log import CopiedLog, prove_and_index, write_small_files
-from ledgermq.storage.backups.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree, walk
+from ledgermq.storage.backups.trees import (
+    Meter,
+    Progress,
+    ignore,
+    require_empty,
+    require_room,
+    sync_tree,
+    walk,
+)
 from ledgermq.storage.files.mapped_files import file_name, parse_name
 from ledgermq.storage.files.real_disk import HeldFile, RealDisk, cut_file
 from ledgermq.storage.log.begin import Begin, read_begin
@@ -34,7 +55,8 @@ from ledgermq.storage.tiered.controller_files import read_files
 
 CONTROLLER = "controller"
 TRIES = 20
-"""How often a listing, or a set of small files, is read again when it changed during the reading."""
+"""How often a listing, or a set of small files, is read again when it changed during the
+reading."""
 PASSES = 3
 """Every byte is copied, verified and digested."""
 Mint = Callable[[], str]
@@ -61,28 +83,50 @@ class _Log:
             yield base, min(size, self.mark.end_pos - base)
 
 
-def backup(disk: RealDisk, source: str, target: str, *, program: str, made_ms: int, mint: Mint, progress: Progress) -> Manifest:
-    """Copy the node directory `source` into `target`, which must be empty or missing, and verify the copy.
+def backup(
+    disk: RealDisk,
+    source: str,
+    target: str,
+    *,
+    program: str,
+    made_ms: int,
+    mint: Mint,
+    progress: Progress,
+) -> Manifest:
+    """Copy the node directory `source` into `target`, which must be empty or missing, and verify
+    the copy.
 
-    Raises Refused before anything was written. Raises BadCopy when the source or the copy is damaged, other StorageErrors and OSError; the
-    unfinished target then stays, without a manifest."""
+    Raises Refused before anything was written. Raises BadCopy when the source or the copy is
+    damaged, other StorageErrors and OSError; the unfinished target then stays, without a
+    manifest."""
     node = identity.read_node(disk, source)
     if node is None:
-        raise Refused(f"{source} is not a node directory (no {identity.NODE_FILE})", "give a node directory, such as ledgermq-data/n1")
+        raise Refused(
+            f"{source} is not a node directory (no {identity.NODE_FILE})",
+            "give a node directory, such as ledgermq-data/n1",
+        )
     require_empty(disk, target)
-    if os.path.commonpath([os.path.realpath(source), os.path.realpath(target)]) == os.path.realpath(source):
+    if os.path.commonpath([os.path.realpath(source), os.path.realpath(target)]) == os.path.realpath(
+        source
+    ):
         raise Refused(f"{target} lies inside {source}", "choose a directory outside the node's own")
     with ExitStack() as held:
         logs = [
-            _hold(disk, source, name, held) for name in disk.listdir(source) if disk.exists(f"{source}/{name}/{identity.IDENTITY_FILE}")
+            _hold(disk, source, name, held)
+            for name in disk.listdir(source)
+            if disk.exists(f"{source}/{name}/{identity.IDENTITY_FILE}")
         ]
         total = sum(length for log in logs for _, length in log.lengths())
         require_room(disk, target, total)
         meter = Meter(total * PASSES, progress)
         disk.mkdirs(target)
-        points = {log.name: _copy_log(disk, log, f"{target}/{log.name}", mint, meter) for log in logs}
+        points = {
+            log.name: _copy_log(disk, log, f"{target}/{log.name}", mint, meter) for log in logs
+        }
     _copy_controller(disk, source, target)
-    disk.replace_file(f"{target}/{identity.NODE_FILE}", disk.read_file(f"{source}/{identity.NODE_FILE}"))
+    disk.replace_file(
+        f"{target}/{identity.NODE_FILE}", disk.read_file(f"{source}/{identity.NODE_FILE}")
+    )
     sync_tree(disk, target)
     files = {path: _kept(disk, target, path, points, meter) for path in walk(disk, target)}
     manifest = Manifest(program, made_ms, node.cluster_id, node.node, points, files)
@@ -94,7 +138,8 @@ def backup(disk: RealDisk, source: str, target: str, *, program: str, made_ms: i
 
 
 def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
-    """Read and hold open everything of one group that the copy needs. Raises Refused, Damaged, OSError."""
+    """Read and hold open everything of one group that the copy needs. Raises Refused, Damaged,
+    OSError."""
     root = f"{source}/{name}"
     found = identity.read_identity(disk, root)
     assert found is not None, f"{root} lost its identity"
@@ -109,30 +154,54 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
         if begin.index > mark.index + 1:
             # Trimmed between the two readings; the trim moved the mark first.
             continue
-        snapshots = [value for _, value in read_snapshots(disk, f"{root}/state") if value.get("log_id") == found.log_id]
+        snapshots = [
+            value
+            for _, value in read_snapshots(disk, f"{root}/state")
+            if value.get("log_id") == found.log_id
+        ]
         noted = checkpoints.read_log_checkpoint(disk, log_directory)
-        known = [-1 if noted is None else noted.committed_index, *(int(value["applied_index"]) for value in snapshots)]
+        known = [
+            -1 if noted is None else noted.committed_index,
+            *(int(value["applied_index"]) for value in snapshots),
+        ]
         index = min(max(known), mark.index)
         if index < begin.index:
             what = f"{root} has nothing noted as committed and durable yet"
-            raise Refused(what, "try again in a few seconds while the node runs; is it the right directory?")
-        fits = [value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index]
+            raise Refused(
+                what, "try again in a few seconds while the node runs; is it the right directory?"
+            )
+        fits = [
+            value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index
+        ]
         if begin.index > 0 and not fits:
-            if attempt + 1 < TRIES and any(int(value["applied_index"]) > mark.index for value in snapshots):
+            if attempt + 1 < TRIES and any(
+                int(value["applied_index"]) > mark.index for value in snapshots
+            ):
                 # Perhaps written after the mark was read.
                 continue
-            what = f"{root} was trimmed up to entry {begin.index} and has no snapshot between there and entry {index}"
-            raise Refused(what, "let the node run for two minutes, which writes one, then try again")
-        log = _Log(name, root, found, files, begin, mark, index, fits[0] if begin.index > 0 else None)
+            what = (
+                f"{root} was trimmed up to entry {begin.index} and has no snapshot between there"
+                f" and entry {index}"
+            )
+            raise Refused(
+                what, "let the node run for two minutes, which writes one, then try again"
+            )
+        log = _Log(
+            name, root, found, files, begin, mark, index, fits[0] if begin.index > 0 else None
+        )
         missing = [base for base, _ in log.lengths() if base not in files]
         if missing:
-            raise BadCopy(f"{log_directory}/data/{file_name(missing[0])} is missing", "back up another replica, and audit this one")
+            raise BadCopy(
+                f"{log_directory}/data/{file_name(missing[0])} is missing",
+                "back up another replica, and audit this one",
+            )
         return log
     raise Refused(f"the files of {root} change faster than they can be listed", "try again")
 
 
 def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, HeldFile] | None:
-    """Every log file, held open until `held` ends; None if one vanished between listing and opening."""
+    """Every log file, held open until `held` ends; None if one vanished between listing and
+    opening."""
     files = {}
     for name in disk.listdir(directory):
         base = parse_name(name)
@@ -150,14 +219,25 @@ def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, Held
 
 
 def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> BackupPoint:
-    """Copy one group, verify the copy, cut it at its point, and make it a directory that a node can start from."""
+    """Copy one group, verify the copy, cut it at its point, and make it a directory that a node can
+    start from."""
     directory = f"{root}/dledger-{log.identity.replica}"
-    for folder in (f"{directory}/data", f"{directory}/index", f"{root}/state", f"{root}/consumequeue"):
+    for folder in (
+        f"{directory}/data",
+        f"{directory}/index",
+        f"{root}/state",
+        f"{root}/consumequeue",
+    ):
         disk.mkdirs(folder)
     for base, length in log.lengths():
         path = f"{directory}/data/{file_name(base)}"
-        log.files[base].copy_to(path, length, log.identity.data_file_bytes, allocate=False, step=step)
-    remedy = f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not a backup"
+        log.files[base].copy_to(
+            path, length, log.identity.data_file_bytes, allocate=False, step=step
+        )
+    remedy = (
+        f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not"
+        " a backup"
+    )
     copied = CopiedLog(root, log.identity, log.begin, log.index, log.mark.end_pos, log.snapshot)
     proved = prove_and_index(disk, copied, step, remedy, allocate=False)
     _cut(disk, f"{directory}/data", log.identity.data_file_bytes, proved.point.pos)
@@ -178,8 +258,8 @@ def _cut(disk: RealDisk, directory: str, size: int, end: int) -> None:
 
 
 def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
-    """Copy the controller's small files as of one moment: read them until two readings agree. They hold settings (topics, groups), no
-    messages."""
+    """Copy the controller's small files as of one moment: read them until two readings agree. They
+    hold settings (topics, groups), no messages."""
     before: dict[str, bytes] | None = None
     for _ in range(TRIES):
         found = read_files(disk, f"{source}/{CONTROLLER}")
@@ -189,14 +269,20 @@ def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
                 disk.replace_file(f"{target}/{CONTROLLER}/{name}", data)
             return
         before = found
-    raise Refused(f"the files of {source}/{CONTROLLER} change faster than they can be read", "try again")
+    raise Refused(
+        f"the files of {source}/{CONTROLLER} change faster than they can be read", "try again"
+    )
 
 
-def _kept(disk: RealDisk, target: str, path: str, points: dict[str, BackupPoint], step: Step) -> KeptFile:
+def _kept(
+    disk: RealDisk, target: str, path: str, points: dict[str, BackupPoint], step: Step
+) -> KeptFile:
     size = disk.file_size(f"{target}/{path}")
     used = size
     group, *_, kind, name = path.split("/") if path.count("/") == 3 else ("", "", "")
     if kind in ("data", "index"):
         end = points[group].end_pos if kind == "data" else (points[group].index + 1) * UNIT_BYTES
         used = min(size, end - int(name))
-    return KeptFile(size, used, digest(disk, f"{target}/{path}", step if kind == "data" else ignore))
+    return KeptFile(
+        size, used, digest(disk, f"{target}/{path}", step if kind == "data" else ignore)
+    )

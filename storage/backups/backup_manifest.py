@@ -1,7 +1,9 @@
-"""The manifest of a backup (`backup.json`, format §15): its origin, the backup point of each log, and every file with its digest.
+"""The manifest of a backup (`backup.json`, format §15): its origin, the backup point of each log,
+and every file with its digest.
 
-The manifest is written last and durably: a directory without one is an unfinished backup and cannot be restored. This module holds the
-value, its file, and the comparison of files with it; `backup.py` and `restore.py` know what the files mean.
+The manifest is written last and durably: a directory without one is an unfinished backup and cannot
+be restored. This module holds the value, its file, and the comparison of files with it; `backup.py`
+and `restore.py` know what the files mean.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class BadCopy(StorageError):
 
 
 class Refused(StorageError):
-    """Nothing was started: the target is in use, or the source cannot provide what was requested (exit status 4)."""
+    """Nothing was started: the target is in use, or the source cannot provide what was requested
+    (exit status 4)."""
 
     exit_code = ExitCode.REFUSED
 
@@ -47,7 +50,8 @@ class Refused(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class BackupPoint:
-    """The kept part of one log: entries `begin_index` … `index`. `snapshot_index` is the applied index of the snapshot, −1 without one."""
+    """The kept part of one log: entries `begin_index` … `index`. `snapshot_index` is the applied
+    index of the snapshot, −1 without one."""
 
     log_id: str
     replica: str
@@ -74,7 +78,8 @@ Kept = TypeVar("Kept", BackupPoint, KeptFile)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole manifest: `files` by path within the backup, `groups` by name of the broker group."""
+    """The whole manifest: `files` by path within the backup, `groups` by name of the broker
+    group."""
 
     program: str
     made_ms: int
@@ -97,21 +102,29 @@ def read_manifest(disk: Disk, directory: str) -> Manifest:
     path = f"{directory}/{MANIFEST_FILE}"
     if not disk.exists(path):
         what = f"{directory} holds no finished backup (no {MANIFEST_FILE})"
-        raise Refused(what, "give a directory that `ledgermq backup` completed; repeat an interrupted backup")
+        raise Refused(
+            what, "give a directory that `ledgermq backup` completed; repeat an interrupted backup"
+        )
     try:
         value = sealed_json.read(disk, path)
     except Damaged as damaged:
         raise BadCopy(str(damaged), "use another backup") from damaged
     if value.pop("v", None) != VERSION:
-        raise UnknownFormat(f"{path} was written by another version of LedgerMQ: restore with the program that wrote it")
+        raise UnknownFormat(
+            f"{path} was written by another version of LedgerMQ: restore with the program that"
+            " wrote it"
+        )
     try:
         return _manifest(value)
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadCopy(f"{path} does not have the content of a manifest ({error})", "use another backup") from error
+        raise BadCopy(
+            f"{path} does not have the content of a manifest ({error})", "use another backup"
+        ) from error
 
 
 def is_backup(disk: Disk, directory: str) -> bool:
-    """Whether a directory is a finished backup. It looks like a node's, and must stay as its manifest says."""
+    """Whether a directory is a finished backup. It looks like a node's, and must stay as its
+    manifest says."""
     return disk.exists(f"{directory}/{MANIFEST_FILE}")
 
 
@@ -131,8 +144,11 @@ def digest(disk: Disk, path: str, step: Step) -> str:
 
 
 def _manifest(value: dict[str, Any]) -> Manifest:
-    """Raises KeyError, TypeError or AttributeError if the value has another form, or a path that leads out of the directory."""
-    groups = {_inside(name): _typed(BackupPoint(**point)) for name, point in value.pop("groups").items()}
+    """Raises KeyError, TypeError or AttributeError if the value has another form, or a path that
+    leads out of the directory."""
+    groups = {
+        _inside(name): _typed(BackupPoint(**point)) for name, point in value.pop("groups").items()
+    }
     files = {_inside(path): _typed(KeptFile(**kept)) for path, kept in value.pop("files").items()}
     for path, kept in files.items():
         if not 0 <= kept.used <= kept.bytes:

@@ -1,5 +1,5 @@
-"""A copied log, as backups and restored directories have it: verified entry by entry, with its index, and with the small files that say
-where it ends.
+"""A copied log, as backups and restored directories have it: verified entry by entry, with its
+index, and with the small files that say where it ends.
 
 The caller has put the log files in place. Nothing here decides what belongs to the copy.
 """
@@ -26,8 +26,8 @@ from ledgermq.storage.state.snapshot import SNAPSHOT_FILE
 
 @dataclass(frozen=True, slots=True)
 class CopiedLog:
-    """The copy in the group directory `root`, of entries `begin.index` … `index`, none of which ends behind `end_pos`. `snapshot`: what
-    the log was before its begin, if it was trimmed."""
+    """The copy in the group directory `root`, of entries `begin.index` … `index`, none of which
+    ends behind `end_pos`. `snapshot`: what the log was before its begin, if it was trimmed."""
 
     root: str
     identity: Identity
@@ -45,13 +45,18 @@ class CopiedLog:
         return -1 if self.snapshot is None else int(self.snapshot["applied_index"])
 
 
-def prove_and_index(disk: Disk, log: CopiedLog, step: Step, remedy: str, *, allocate: bool) -> Proved:
-    """Verify the entries and write their index units. Checks that the snapshot belongs to this history. Raises BadCopy, OSError."""
+def prove_and_index(
+    disk: Disk, log: CopiedLog, step: Step, remedy: str, *, allocate: bool
+) -> Proved:
+    """Verify the entries and write their index units. Checks that the snapshot belongs to this
+    history. Raises BadCopy, OSError."""
     size = log.identity.index_file_bytes
     first = log.begin.index * UNIT_BYTES // size * size
     for base in range(first, log.index * UNIT_BYTES + 1, size):
         disk.create(f"{log.directory}/index/{file_name(base)}", size, allocate=False).close()
-    data = MappedFiles(disk, f"{log.directory}/data", log.identity.data_file_bytes, allocate=allocate)
+    data = MappedFiles(
+        disk, f"{log.directory}/data", log.identity.data_file_bytes, allocate=allocate
+    )
     units = IndexFiles(MappedFiles(disk, f"{log.directory}/index", size, allocate=False))
     data.origin, units.files.origin = log.begin.pos, first
     data.load()
@@ -66,28 +71,42 @@ def prove_and_index(disk: Disk, log: CopiedLog, step: Step, remedy: str, *, allo
     watch = log.begin.index - 1 if log.snapshot is None else log.snapshot_index
     try:
         begin = Point(log.begin.pos, log.begin.index, log.begin.term, log.begin.chain)
-        proved = prove(data, begin, log.index, log.end_pos, watch=watch, each=put, step=step, remedy=remedy)
+        proved = prove(
+            data, begin, log.index, log.end_pos, watch=watch, each=put, step=step, remedy=remedy
+        )
         units.sync()
     finally:
         data.close()
         units.files.close()
-    if log.snapshot is not None and proved.watched != (log.snapshot["applied_term"], log.snapshot["chain_crc"]):
-        raise BadCopy(f"the snapshot for {log.root} does not agree with the log at entry {watch}", remedy)
+    if log.snapshot is not None and proved.watched != (
+        log.snapshot["applied_term"],
+        log.snapshot["chain_crc"],
+    ):
+        raise BadCopy(
+            f"the snapshot for {log.root} does not agree with the log at entry {watch}", remedy
+        )
     return proved
 
 
-def write_small_files(disk: Disk, log: CopiedLog, proved: Proved, committed_index: int) -> BackupPoint:
-    """Write mark, hard state, checkpoint, begin and snapshot of a log that ends where `proved` does; all but the names are durable."""
+def write_small_files(
+    disk: Disk, log: CopiedLog, proved: Proved, committed_index: int
+) -> BackupPoint:
+    """Write mark, hard state, checkpoint, begin and snapshot of a log that ends where `proved`
+    does; all but the names are durable."""
     point, log_id = proved.point, log.identity.log_id
     mark = SyncedMark(point.term, log.index, point.pos, point.chain)
     SyncedMarkFile.create(disk, f"{log.directory}/syncedmark", log_id, mark).close()
     term = HardStateFile.create(disk, f"{log.directory}/hardstate")
     term.save(HardState(point.term))
     term.close()
-    checkpoints.write_log_checkpoint(disk, log.directory, checkpoints.LogCheckpoint(log.index, committed_index))
+    checkpoints.write_log_checkpoint(
+        disk, log.directory, checkpoints.LogCheckpoint(log.index, committed_index)
+    )
     if log.begin != whole(log_id):
         write_begin(disk, log.directory, log_id, log.begin)
     if log.snapshot is not None:
         sealed_json.write(disk, f"{log.root}/state/{SNAPSHOT_FILE}", log.snapshot)
     ends = point.term, point.pos, point.chain, proved.store_ms
-    return BackupPoint(log_id, log.identity.replica, log.begin.index, log.index, *ends, log.snapshot_index)
+    return BackupPoint(
+        log_id, log.identity.replica, log.begin.index, log.index, *ends, log.snapshot_index
+    )

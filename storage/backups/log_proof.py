@@ -1,7 +1,8 @@
-"""Verification of a copied log: every entry up to a given one is read again, and both its CRCs and the chain are computed (format §2, §3).
+"""Verification of a copied log: every entry up to a given one is read again, and both its CRCs and
+the chain are computed (format §2, §3).
 
-For logs that are not being written: backups and restored directories. `log_recovery.py` answers another question, namely what may be kept.
-Nothing here writes.
+For logs that are not being written: backups and restored directories. `log_recovery.py` answers
+another question, namely what may be kept. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _STORE_TIME = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The end of the verified part: `point` lies behind its last entry, whose store time is `store_ms`; `watched` are the term and chain
-    CRC of the requested entry."""
+    """The end of the verified part: `point` lies behind its last entry, whose store time is
+    `store_ms`; `watched` are the term and chain CRC of the requested entry."""
 
     point: Point
     store_ms: int
@@ -31,10 +32,19 @@ class Proved:
 
 
 def prove(
-    files: MappedFiles, begin: Point, last_index: int, stop: int, *, watch: int, each: Callable[[Piece], None], step: Step, remedy: str
+    files: MappedFiles,
+    begin: Point,
+    last_index: int,
+    stop: int,
+    *,
+    watch: int,
+    each: Callable[[Piece], None],
+    step: Step,
+    remedy: str,
 ) -> Proved:
-    """Read the entries from `begin` to `last_index`, none of which ends behind the position `stop`, and pass them to `each` piece by piece.
-    Raises BadCopy, which names the damaged file and entry and contains `remedy`; OSError."""
+    """Read the entries from `begin` to `last_index`, none of which ends behind the position `stop`,
+    and pass them to `each` piece by piece. Raises BadCopy, which names the damaged file and entry
+    and contains `remedy`; OSError."""
     walker = Walker(files, begin, verify=True)
     watched = (begin.term, begin.chain) if watch == begin.index - 1 else None
     for whole in walker.pieces(stop):
@@ -54,7 +64,10 @@ def prove(
     pos = walker.point.pos
     name = file_name(files.base_of(pos))
     problem = walker.problem or "there are zeros, or the file is missing"
-    what = f"{files.directory}/{name}: entry {walker.point.index} at byte {pos - files.base_of(pos)} is damaged ({problem})"
+    what = (
+        f"{files.directory}/{name}: entry {walker.point.index} at byte {pos - files.base_of(pos)}"
+        f" is damaged ({problem})"
+    )
     raise BadCopy(what, remedy)
 
 
@@ -64,4 +77,10 @@ def _shortened(piece: Piece, last_index: int) -> Piece:
     if count >= len(piece.starts):
         return piece
     end = int(piece.starts[count - 1]) + int(piece.sizes[count - 1])
-    return replace(piece, data=piece.data[:end], starts=piece.starts[:count], sizes=piece.sizes[:count], terms=piece.terms[:count])
+    return replace(
+        piece,
+        data=piece.data[:end],
+        starts=piece.starts[:count],
+        sizes=piece.sizes[:count],
+        terms=piece.terms[:count],
+    )

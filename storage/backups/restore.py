@@ -1,9 +1,12 @@
-"""Creating a node directory from a backup (format §15): files are copied and compared with the manifest, logs verified entry by entry.
+"""Creating a node directory from a backup (format §15): files are copied and compared with the
+manifest, logs verified entry by entry.
 
-A restored directory is a *successor*: cluster, node and logs are those of the backup, the incarnation is new. Its predecessor may have made
-promises after the backup (acknowledged entries, votes), so peers that remember the predecessor refuse it; restored replicas accept each
-other when all of them have met. For the same reason its commit index is the lowest that its snapshot allows: entries that it has beyond
-other restored replicas may be replaced by the leader they elect. The identity is written last: until then no node can start here.
+A restored directory is a *successor*: cluster, node and logs are those of the backup, the
+incarnation is new. Its predecessor may have made promises after the backup (acknowledged entries,
+votes), so peers that remember the predecessor refuse it; restored replicas accept each other when
+all of them have met. For the same reason its commit index is the lowest that its snapshot allows:
+entries that it has beyond other restored replicas may be replaced by the leader they elect. The
+identity is written last: until then no node can start here.
 """
 
 from __future__ import annotations
@@ -13,9 +16,24 @@ from dataclasses import replace
 
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.backups.backup import PASSES, Mint
-from ledgermq.storage.backups.backup_manifest import BackupPoint, BadCopy, Manifest, Refused, Step, digest, read_manifest
+from ledgermq.storage.backups.backup_manifest import (
+    BackupPoint,
+    BadCopy,
+    Manifest,
+    Refused,
+    Step,
+    digest,
+    read_manifest,
+)
 from ledgermq.storage.backups.log_proof import prove
-from ledgermq.storage.backups.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree
+from ledgermq.storage.backups.trees import (
+    Meter,
+    Progress,
+    ignore,
+    require_empty,
+    require_room,
+    sync_tree,
+)
 from ledgermq.storage.files.errors import StorageError
 from ledgermq.storage.files.mapped_files import MappedFiles
 from ledgermq.storage.files.real_disk import HeldFile, RealDisk
@@ -28,10 +46,14 @@ from ledgermq.storage.state import checkpoints, identity
 REMEDY = "use another backup, and remove the target"
 
 
-def restore(disk: RealDisk, source: str, target: str, *, node: str | None, mint: Mint, progress: Progress) -> Manifest:
-    """Create the node directory `target`, which must be empty or missing, from the backup `source`: as the original node, or as `node`,
-    which is possible because the logs of all replicas of a group are identical. Raises Refused before anything was written, BadCopy when
-    the backup or the copy is damaged, other StorageErrors, OSError. Files written before an error stay, but no node starts from them."""
+def restore(
+    disk: RealDisk, source: str, target: str, *, node: str | None, mint: Mint, progress: Progress
+) -> Manifest:
+    """Create the node directory `target`, which must be empty or missing, from the backup `source`:
+    as the original node, or as `node`, which is possible because the logs of all replicas of a
+    group are identical. Raises Refused before anything was written, BadCopy when the backup or the
+    copy is damaged, other StorageErrors, OSError. Files written before an error stay, but no node
+    starts from them."""
     manifest = read_manifest(disk, source)
     require_empty(disk, target)
     node = manifest.node if node is None else node
@@ -47,18 +69,24 @@ def restore(disk: RealDisk, source: str, target: str, *, node: str | None, mint:
         directory = f"{target}/{name}/dledger-{node}"
         found = identity.read_identity(disk, f"{source}/{name}")
         if found is None or found.log_id != point.log_id:
-            raise BadCopy(f"{source}/{name}/{identity.IDENTITY_FILE} is missing or of another log", REMEDY)
+            raise BadCopy(
+                f"{source}/{name}/{identity.IDENTITY_FILE} is missing or of another log", REMEDY
+            )
         for folder in ("state", "consumequeue"):
             disk.mkdirs(f"{target}/{name}/{folder}")
         _prove(disk, directory, point, found.data_file_bytes, found.index_file_bytes, meter)
-        checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(point.index, point.snapshot_index))
+        checkpoints.write_log_checkpoint(
+            disk, directory, checkpoints.LogCheckpoint(point.index, point.snapshot_index)
+        )
     _take_over(disk, source, target, node, manifest, mint)
     return manifest
 
 
-def _copy_file(disk: RealDisk, source: str, target: str, path: str, node: str, manifest: Manifest, step: Step) -> None:
-    """Copy one file of the manifest, and check its digest. Files that name the directory's owner are rewritten at the end, but checked here
-    too."""
+def _copy_file(
+    disk: RealDisk, source: str, target: str, path: str, node: str, manifest: Manifest, step: Step
+) -> None:
+    """Copy one file of the manifest, and check its digest. Files that name the directory's owner
+    are rewritten at the end, but checked here too."""
     kept = manifest.files[path]
     new = f"{target}/{_renamed(path, node, manifest)}"
     counted = step if _is_log_file(path) else ignore
@@ -77,21 +105,36 @@ def _copy_file(disk: RealDisk, source: str, target: str, path: str, node: str, m
     except FileNotFoundError as error:
         raise BadCopy(f"{error.filename} is missing from the backup", REMEDY) from error
     if found != kept.sha256:
-        raise BadCopy(f"{source}/{path} does not match the backup's manifest: the file or its copy is damaged", REMEDY)
+        raise BadCopy(
+            f"{source}/{path} does not match the backup's manifest: the file or its copy is"
+            " damaged",
+            REMEDY,
+        )
 
 
 def _renamed(path: str, node: str, manifest: Manifest) -> str:
     """The path of a backup file in a directory of `node`."""
     group, _, rest = path.partition("/")
     former = f"dledger-{manifest.groups[group].replica}/" if group in manifest.groups else ""
-    return f"{group}/dledger-{node}/{rest.removeprefix(former)}" if former and rest.startswith(former) else path
+    return (
+        f"{group}/dledger-{node}/{rest.removeprefix(former)}"
+        if former and rest.startswith(former)
+        else path
+    )
 
 
 def _is_log_file(path: str) -> bool:
     return path.count("/") == 3 and path.split("/")[2] == "data"
 
 
-def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: int, index_file_bytes: int, step: Step) -> None:
+def _prove(
+    disk: RealDisk,
+    directory: str,
+    point: BackupPoint,
+    data_file_bytes: int,
+    index_file_bytes: int,
+    step: Step,
+) -> None:
     """Verify every entry, the index units, the end, and the zeros behind it."""
     data = MappedFiles(disk, f"{directory}/data", data_file_bytes, allocate=True)
     units = IndexFiles(MappedFiles(disk, f"{directory}/index", index_file_bytes, allocate=False))
@@ -100,7 +143,10 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
         described = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
         described["term"] = piece.terms
         if units.get(piece.first_index, len(described)).tobytes() != described.tobytes():
-            raise BadCopy(f"{directory}/index does not describe the entries from {piece.first_index} on", REMEDY)
+            raise BadCopy(
+                f"{directory}/index does not describe the entries from {piece.first_index} on",
+                REMEDY,
+            )
         data.close_idle(lambda file: False)
 
     try:
@@ -109,9 +155,22 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
         data.load()
         units.files.load()
         if begin.index != point.begin_index:
-            raise BadCopy(f"{directory} begins with entry {begin.index}, the manifest says {point.begin_index}", REMEDY)
+            raise BadCopy(
+                f"{directory} begins with entry {begin.index}, the manifest says"
+                f" {point.begin_index}",
+                REMEDY,
+            )
         first = Point(begin.pos, begin.index, begin.term, begin.chain)
-        proved = prove(data, first, point.index, point.end_pos, watch=-2, each=compare, step=step, remedy=REMEDY)
+        proved = prove(
+            data,
+            first,
+            point.index,
+            point.end_pos,
+            watch=-2,
+            each=compare,
+            step=step,
+            remedy=REMEDY,
+        )
         found = (proved.point.pos, proved.point.term, proved.point.chain)
         if found != (point.end_pos, point.term, point.chain_crc):
             raise BadCopy(f"{directory} does not end where the manifest says", REMEDY)
@@ -129,13 +188,18 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
         units.files.close()
 
 
-def _take_over(disk: RealDisk, source: str, target: str, node: str, manifest: Manifest, mint: Mint) -> None:
-    """Write the identities that make the directory the node's own; the last step, after everything else is durable."""
+def _take_over(
+    disk: RealDisk, source: str, target: str, node: str, manifest: Manifest, mint: Mint
+) -> None:
+    """Write the identities that make the directory the node's own; the last step, after everything
+    else is durable."""
     sync_tree(disk, target)
     for name in manifest.groups:
         found = identity.read_identity(disk, f"{source}/{name}")
         assert found is not None, f"{source}/{name} lost its identity"
-        identity.write_identity(disk, f"{target}/{name}", replace(found, replica=node, incarnation=mint()))
+        identity.write_identity(
+            disk, f"{target}/{name}", replace(found, replica=node, incarnation=mint())
+        )
     whose = identity.read_node(disk, source)
     if whose is None:
         raise BadCopy(f"{source}/{identity.NODE_FILE} is missing from the backup", REMEDY)

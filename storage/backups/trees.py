@@ -1,4 +1,5 @@
-"""Directory trees on the real disk, as backup and restore need them: walking, checking for emptiness, syncing, and measuring progress.
+"""Directory trees on the real disk, as backup and restore need them: walking, checking for
+emptiness, syncing, and measuring progress.
 
 This module does not know what a file means.
 """
@@ -41,7 +42,10 @@ def require_empty(disk: RealDisk, target: str) -> None:
     except NotADirectoryError:
         raise Refused(f"{target} is a file", "give an empty or a new directory") from None
     if found:
-        raise Refused(f"{target} is not empty ({found[0]} is there)", "give an empty or a new directory, or empty this one")
+        raise Refused(
+            f"{target} is not empty ({found[0]} is there)",
+            "give an empty or a new directory, or empty this one",
+        )
 
 
 def require_room(disk: RealDisk, target: str, wanted: int) -> None:
@@ -51,7 +55,10 @@ def require_room(disk: RealDisk, target: str, wanted: int) -> None:
         parent = os.path.dirname(parent)
     free = disk.free_bytes(parent)
     if free < wanted + SPARE_BYTES:
-        raise Refused(f"{target} has room for {free} bytes, {wanted + SPARE_BYTES} are needed", "free space, or choose another directory")
+        raise Refused(
+            f"{target} has room for {free} bytes, {wanted + SPARE_BYTES} are needed",
+            "free space, or choose another directory",
+        )
 
 
 def walk(disk: RealDisk, directory: str, below: str = "") -> Iterator[str]:
@@ -65,7 +72,8 @@ def walk(disk: RealDisk, directory: str, below: str = "") -> Iterator[str]:
 
 
 def sync_tree(disk: RealDisk, directory: str) -> None:
-    """Make the names of all files and folders under `directory` durable, and its own; the content of the files must be durable already."""
+    """Make the names of all files and folders under `directory` durable, and its own; the content
+    of the files must be durable already."""
     for folder, _, _ in os.walk(directory, topdown=False):
         disk.sync_dir(folder)
     disk.sync_dir(os.path.dirname(os.path.abspath(directory)))

@@ -1,1 +1,2 @@
-"""The commands that work on directories of stopped or running nodes without asking a cluster, and the doctor's measurements."""
+"""The commands that work on directories of stopped or running nodes without asking a cluster, and
+the doctor's measurements."""

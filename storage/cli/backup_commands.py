@@ -1,6 +1,8 @@
-"""The commands `ledgermq backup` and `ledgermq restore`: arguments, progress and exit status. `backup.py` and `restore.py` do the work.
+"""The commands `ledgermq backup` and `ledgermq restore`: arguments, progress and exit status.
+`backup.py` and `restore.py` do the work.
 
-Exit status: 0 done and verified, 1 a copy or its source is damaged or could not be read, 4 refused before anything was written.
+Exit status: 0 done and verified, 1 a copy or its source is damaged or could not be read, 4 refused
+before anything was written.
 """
 
 from __future__ import annotations
@@ -38,13 +40,18 @@ BAR_EVERY_S = 0.1
 BAR_CELLS = 30
 DEFAULT_DATA = "ledgermq-data"
 
-_JSON = click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
-EXACT = click.option("--bytes", "exact", is_flag=True, help="Show exact bytes instead of rounded sizes.")
+_JSON = click.option(
+    "--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text."
+)
+EXACT = click.option(
+    "--bytes", "exact", is_flag=True, help="Show exact bytes instead of rounded sizes."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One copied directory: its manifest (which names the source), its target, and the node it belongs to."""
+    """One copied directory: its manifest (which names the source), its target, and the node it
+    belongs to."""
 
     manifest: Manifest
     directory: str
@@ -77,17 +84,23 @@ class ProgressLine:
 
 
 @click.command()
-@click.option("--data", help="The node directory.  [default: the directory in ./ledgermq-data, if there is exactly one]")
+@click.option(
+    "--data",
+    help=(
+        "The node directory.  [default: the directory in ./ledgermq-data, if there is exactly one]"
+    ),
+)
 @click.option("--to", "target", required=True, help="Directory for the backup; new or empty.")
 @EXACT
 @_JSON
 def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
     """Back up one node directory at a consistent point, and verify the copy.
 
-    The node may be running or stopped; its directory is only read. The backup point of each broker group is the last entry that this
-    replica noted as committed, at most about three seconds ago. All replicas have identical logs, so one backup is enough for a cluster.
-    The workers of a node are backed up one after the other, into directories of the same names inside the target.
-    Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
+    The node may be running or stopped; its directory is only read. The backup point of each broker
+    group is the last entry that this replica noted as committed, at most about three seconds ago.
+    All replicas have identical logs, so one backup is enough for a cluster. The workers of a node
+    are backed up one after the other, into directories of the same names inside the target. Exit
+    status: 0 done and verified, 1 damaged or unreadable, 4 refused.
 
     \b
     Examples:
@@ -104,7 +117,13 @@ def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
         manifest = _carried_out(
             place,
             lambda: make_backup(
-                RealDisk(), f"{source}{worker}", place, program=__version__, made_ms=made_ms, mint=_new_uuid, progress=progress
+                RealDisk(),
+                f"{source}{worker}",
+                place,
+                program=__version__,
+                made_ms=made_ms,
+                mint=_new_uuid,
+                progress=progress,
             ),
         )
         return Done(manifest, f"{target}{worker}", manifest.node)
@@ -116,15 +135,55 @@ def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "source", required=True, help="A directory of `ledgermq backup`, or the nodes' tiered.url, s3://bucket/prefix.")
-@click.option("--data", help="The node directory to create; new or empty. Required, but for --check.")
-@click.option("--node", help="Restore as this node of the cluster; required with s3://.  [default: the node that was backed up]")
-@click.option("--endpoint", default="", help="With s3://: the server, if it is not AWS's, such as https://store.example.com:9000.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    help="A directory of `ledgermq backup`, or the nodes' tiered.url, s3://bucket/prefix.",
+)
+@click.option(
+    "--data", help="The node directory to create; new or empty. Required, but for --check."
+)
+@click.option(
+    "--node",
+    help=(
+        "Restore as this node of the cluster; required with s3://.  [default: the node that was"
+        " backed up]"
+    ),
+)
+@click.option(
+    "--endpoint",
+    default="",
+    help="With s3://: the server, if it is not AWS's, such as https://store.example.com:9000.",
+)
 @click.option("--region", default="us-east-1", show_default=True, help="With s3://: the region.")
-@click.option("--credentials", default="", help="With s3://: file in the format of AWS's shared credentials.  [default: environment, role]")
-@click.option("--ca", default="", help="With s3://: PEM file of the authority of the server's certificate, if it is not a public one.")
-@click.option("--group", "groups", multiple=True, help="With s3://: restore this broker group only; repeatable.  [default: all]")
-@click.option("--check", "only_check", is_flag=True, help="With s3://: only verify what the store holds; create nothing.")
+@click.option(
+    "--credentials",
+    default="",
+    help=(
+        "With s3://: file in the format of AWS's shared credentials.  [default: environment, role]"
+    ),
+)
+@click.option(
+    "--ca",
+    default="",
+    help=(
+        "With s3://: PEM file of the authority of the server's certificate, if it is not a public"
+        " one."
+    ),
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="With s3://: restore this broker group only; repeatable.  [default: all]",
+)
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="With s3://: only verify what the store holds; create nothing.",
+)
 @EXACT
 @_JSON
 def restore(
@@ -142,9 +201,10 @@ def restore(
 ) -> None:
     """Create a node directory from a backup or from an object store, and verify it.
 
-    To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then start them together. A restored replica
-    takes part after every other replica of its group has contacted it. Peers that still have their own data refuse it.
-    Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
+    To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then
+    start them together. A restored replica takes part after every other replica of its group has
+    contacted it. Peers that still have their own data refuse it. Exit status: 0 done and verified,
+    1 damaged or unreadable, 4 refused.
 
     \b
     Examples:
@@ -163,8 +223,13 @@ def restore(
     progress = ProgressLine("restore")
     if source.startswith("s3://"):
         if not node:
-            raise click.UsageError("--from s3://… needs --node: the store holds the log of all replicas, so name the one to create")
-        stored, held = _from_store(_Place(source, endpoint, region, credentials, ca), data, node, groups, progress)
+            raise click.UsageError(
+                "--from s3://… needs --node: the store holds the log of all replicas, so name the"
+                " one to create"
+            )
+        stored, held = _from_store(
+            _Place(source, endpoint, region, credentials, ca), data, node, groups, progress
+        )
         progress.close()
         left = [key for log in held for key in log.behind_gap]
         _tell([stored], "restored", exact, as_object, {"not_restored": left})
@@ -172,7 +237,9 @@ def restore(
             _tell_loss(held)
         return
     if endpoint or credentials or ca or groups:
-        raise click.UsageError("--endpoint, --credentials, --ca and --group are for --from s3://… only")
+        raise click.UsageError(
+            "--endpoint, --credentials, --ca and --group are for --from s3://… only"
+        )
 
     def one(worker: str) -> Done:
         place = f"{_plain(data)}{worker}"
@@ -181,7 +248,14 @@ def restore(
             place = f"{_plain(data)}/{as_node}"
         manifest = _carried_out(
             place,
-            lambda: make_restore(RealDisk(), f"{_plain(source)}{worker}", place, node=as_node, mint=_new_uuid, progress=progress),
+            lambda: make_restore(
+                RealDisk(),
+                f"{_plain(source)}{worker}",
+                place,
+                node=as_node,
+                mint=_new_uuid,
+                progress=progress,
+            ),
         )
         return Done(manifest, place if worker else data, as_node or manifest.node)
 
@@ -204,10 +278,14 @@ class _Place(NamedTuple):
         """Sends no request. Raises Unusable, StoreFailure."""
         from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
 
-        return S3ObjectStore(S3Place(self.url, self.endpoint, self.region, self.credentials, ca_file=self.ca))
+        return S3ObjectStore(
+            S3Place(self.url, self.endpoint, self.region, self.credentials, ca_file=self.ca)
+        )
 
 
-def _from_store(place: _Place, data: str, node: str, groups: Sequence[str], progress: ProgressLine) -> tuple[Done, list[HeldLog]]:
+def _from_store(
+    place: _Place, data: str, node: str, groups: Sequence[str], progress: ProgressLine
+) -> tuple[Done, list[HeldLog]]:
     """Restore one node directory from an object store."""
     held: list[HeldLog] = []
 
@@ -238,14 +316,23 @@ def _check_store(place: _Place, groups: Sequence[str], as_object: bool) -> None:
     progress.close()
     if as_object:
         found = [
-            {"group": log.stored.group, "files": len(log.files), "begin_index": log.files[0].first, "index": log.files[-1].last}
+            {
+                "group": log.stored.group,
+                "files": len(log.files),
+                "begin_index": log.files[0].first,
+                "index": log.files[-1].last,
+            }
             for log in held
         ]
         print(json.dumps({"v": 1, "verified": True, "groups": found}), flush=True)
         return
     for log in held:
         entries = f"{log.files[0].first} to {log.files[-1].last}"
-        print(f"{log.stored.group}: {len(log.files)} files with the entries {entries} are intact in the object store", flush=True)
+        print(
+            f"{log.stored.group}: {len(log.files)} files with the entries {entries} are intact in"
+            " the object store",
+            flush=True,
+        )
 
 
 @contextmanager
@@ -260,25 +347,45 @@ def _store_errors() -> Iterator[None]:
         what, _, remedy = str(error).partition(": ")
         raise BadCopy(what, remedy) from error
     except StoreFailure as error:
-        raise BadCopy(str(error), "check the address, the credentials and the server, and try again") from error
+        raise BadCopy(
+            str(error), "check the address, the credentials and the server, and try again"
+        ) from error
 
 
 def _tell_loss(held: Sequence[HeldLog]) -> None:
     """Name what the store does not hold."""
     for log in held:
-        print(f"  lost: everything that {log.stored.group} had stored behind entry {log.files[-1].last}")
+        print(
+            f"  lost: everything that {log.stored.group} had stored behind entry"
+            f" {log.files[-1].last}"
+        )
         if log.behind_gap:
-            what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
+            what = (
+                f"{len(log.behind_gap)} files that do not continue the log, the first is"
+                f" {log.behind_gap[0]}"
+            )
             print(f"  not restored: {what}. Give the restored nodes another prefix as tiered.url")
     sys.stdout.flush()
 
 
 def only_node() -> str:
     """The default node directory: the only one of a local cluster."""
-    found = sorted(entry.path for entry in os.scandir(DEFAULT_DATA) if os.path.isfile(f"{entry.path}/{NODE_FILE}")) if _is_there() else []
+    found = (
+        sorted(
+            entry.path
+            for entry in os.scandir(DEFAULT_DATA)
+            if os.path.isfile(f"{entry.path}/{NODE_FILE}")
+        )
+        if _is_there()
+        else []
+    )
     if len(found) == 1:
         return found[0]
-    some = f"there are {', '.join(found)}" if found else f"there is no node directory in ./{DEFAULT_DATA}"
+    some = (
+        f"there are {', '.join(found)}"
+        if found
+        else f"there is no node directory in ./{DEFAULT_DATA}"
+    )
     raise click.UsageError(f"which node directory? {some}; name one with --data")
 
 
@@ -287,7 +394,8 @@ def _is_there() -> bool:
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files as far as the system allows: a backup holds every log file of the node open."""
+    """Raise the limit of open files as far as the system allows: a backup holds every log file of
+    the node open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -302,8 +410,15 @@ def _new_uuid() -> str:
 
 @contextmanager
 def _nothing_if_interrupted(target: str) -> Iterator[None]:
-    """After Ctrl-C, remove what the command wrote into a target that was missing or empty before: the next run would refuse it."""
-    before = os.listdir(target) if os.path.isdir(target) else ["a file"] if os.path.lexists(target) else None
+    """After Ctrl-C, remove what the command wrote into a target that was missing or empty before:
+    the next run would refuse it."""
+    before = (
+        os.listdir(target)
+        if os.path.isdir(target)
+        else ["a file"]
+        if os.path.lexists(target)
+        else None
+    )
     try:
         yield
     except KeyboardInterrupt:
@@ -319,8 +434,8 @@ def _nothing_if_interrupted(target: str) -> Iterator[None]:
 
 
 def _carried_out(target: str, job: Any) -> Manifest:
-    """Run the job and return the manifest. Errors get the exit statuses of these commands; those of a node that cannot start do not
-    apply."""
+    """Run the job and return the manifest. Errors get the exit statuses of these commands; those of
+    a node that cannot start do not apply."""
     try:
         manifest: Manifest = job()
         return manifest
@@ -328,31 +443,59 @@ def _carried_out(target: str, job: Any) -> Manifest:
         raise
     except StorageError as error:
         what, _, remedy = str(error).rpartition(": ")
-        raise BadCopy(what or remedy, remedy if what else "look at the source with `ledgermq audit`") from error
+        raise BadCopy(
+            what or remedy, remedy if what else "look at the source with `ledgermq audit`"
+        ) from error
     except OSError as error:
         where = error.filename or target
-        remedy = "free space, remove the target and try again" if is_no_space(error) else "correct this, remove the target and try again"
+        remedy = (
+            "free space, remove the target and try again"
+            if is_no_space(error)
+            else "correct this, remove the target and try again"
+        )
         raise BadCopy(f"{where}: {error.strerror or error}", remedy) from error
 
 
 def _with_workers(directory: str) -> list[str]:
     """The suffixes of a node directory: "" for the node, and one for each further worker."""
-    return ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))] if os.path.isdir(directory) else [""]
+    return (
+        ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))]
+        if os.path.isdir(directory)
+        else [""]
+    )
 
 
-def _tell(done: Sequence[Done], what: str, exact: bool, as_object: bool, more: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Print the result on stdout: for the node, and for its further workers. `more`: further keys of the object."""
+def _tell(
+    done: Sequence[Done],
+    what: str,
+    exact: bool,
+    as_object: bool,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Print the result on stdout: for the node, and for its further workers. `more`: further keys
+    of the object."""
     if as_object:
         first, *workers = [_object(each) for each in done]
-        print(json.dumps({"v": 1, **first, **({"workers": workers} if workers else {}), **more}), flush=True)
+        print(
+            json.dumps({"v": 1, **first, **({"workers": workers} if workers else {}), **more}),
+            flush=True,
+        )
         return
     for each in done:
         manifest = each.manifest
         size = f"{manifest.used_bytes} bytes" if exact else size_words(manifest.used_bytes)
-        print(f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)} files, {size}")
+        print(
+            f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)}"
+            f" files, {size}"
+        )
         for name, point in sorted(manifest.groups.items()):
-            stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(timespec="seconds")
-            print(f"  {name}: entries {point.begin_index} to {point.index}, the last of term {point.term}, stored at {stored}")
+            stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(
+                timespec="seconds"
+            )
+            print(
+                f"  {name}: entries {point.begin_index} to {point.index}, the last of term"
+                f" {point.term}, stored at {stored}"
+            )
     sys.stdout.flush()
 
 
@@ -369,5 +512,15 @@ def _object(done: Done) -> dict[str, Any]:
         }
         for name, point in sorted(manifest.groups.items())
     ]
-    value = {"verified": True, "directory": done.directory, "cluster_id": manifest.cluster_id, "node": done.node}
-    return {**value, "made_ms": manifest.made_ms, "used_bytes": manifest.used_bytes, "groups": groups}
+    value = {
+        "verified": True,
+        "directory": done.directory,
+        "cluster_id": manifest.cluster_id,
+        "node": done.node,
+    }
+    return {
+        **value,
+        "made_ms": manifest.made_ms,
+        "used_bytes": manifest.used_bytes,
+        "groups": groups,
+    }

@@ -1,10 +1,14 @@
-"""The measurements of `ledgermq doctor`: measures a medium through a port and an injected clock, and evaluates the figures.
+"""The measurements of `ledgermq doctor`: measures a medium through a port and an injected clock,
+and evaluates the figures.
 
-Pure except for the port: facts about the machine come from `doctor_facts.py`; output and exit status belong to `doctor_commands.py`.
+Pure except for the port: facts about the machine come from `doctor_facts.py`; output and exit
+status belong to `doctor_commands.py`.
 
-Cost model. A batch of S bytes is on stable storage after T = S/R + W + F: R is the rate of long sequential writes, W the cost of one write
-call, F the cost of a flush of almost no data. F is shared by all batches that arrive while the previous flush runs (group commit), so a
-slow F costs latency first, and throughput only while batches stay small. At S = R × (W + F) half of T is transfer.
+Cost model. A batch of S bytes is on stable storage after T = S/R + W + F: R is the rate of long
+sequential writes, W the cost of one write call, F the cost of a flush of almost no data. F is
+shared by all batches that arrive while the previous flush runs (group commit), so a slow F costs
+latency first, and throughput only while batches stay small. At S = R × (W + F) half of T is
+transfer.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ FILES_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The time budget of the measurements. A single call is never interrupted, so one very slow flush can exceed the budget."""
+    """The time budget of the measurements. A single call is never interrupted, so one very slow
+    flush can exceed the budget."""
 
     allocate_s: float = 3.0
     write_s: float = 4.0
@@ -57,13 +62,16 @@ class Effort:
     """Limit on written bytes: a fast disk must not be worn for a more exact figure."""
 
 
-QUICK = Effort(allocate_s=1.0, write_s=0.7, flush_s=0.5, flushes_max=60, written_bytes_max=512 * MIB)
+QUICK = Effort(
+    allocate_s=1.0, write_s=0.7, flush_s=0.5, flushes_max=60, written_bytes_max=512 * MIB
+)
 THOROUGH = Effort()
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the operating system reports about the medium and this process's limits; None if unknown. For limits, None means no limit."""
+    """What the operating system reports about the medium and this process's limits; None if
+    unknown. For limits, None means no limit."""
 
     file_system: str
     in_memory: bool
@@ -92,7 +100,8 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured terms: `rate` (R) in bytes per second, `write_s` (W), `flushes` by size; F is the p50 of the smallest size."""
+    """The measured terms: `rate` (R) in bytes per second, `write_s` (W), `flushes` by size; F is
+    the p50 of the smallest size."""
 
     rate: float
     written_bytes: int
@@ -133,7 +142,8 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rereading a node's logs on this disk (scrub): a suitable rate, and how long a pass takes at that rate."""
+    """Rereading a node's logs on this disk (scrub): a suitable rate, and how long a pass takes at
+    that rate."""
 
     bytes_per_s: int
     pass_s: float
@@ -157,7 +167,13 @@ def probe_bytes(free: int) -> int:
     return size if size >= PROBE_BYTES_MIN else 0
 
 
-def measure(probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], int], progress: Callable[[int, int], None]) -> Measured:
+def measure(
+    probe: Probe,
+    size: int,
+    effort: Effort,
+    clock_ns: Callable[[], int],
+    progress: Callable[[int, int], None],
+) -> Measured:
     """Measure a medium with a scratch file of up to `size` bytes. Raises OSError."""
     stages = 2 + len(FLUSH_SIZES)
     size = _allocate(probe, size, effort.allocate_s, clock_ns)
@@ -181,7 +197,8 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def _allocate(probe: Probe, size: int, limit_s: float, clock_ns: Callable[[], int]) -> int:
-    """Allocate blocks, as the log does ahead of need, within the time limit. Returns the number of bytes."""
+    """Allocate blocks, as the log does ahead of need, within the time limit. Returns the number of
+    bytes."""
     zeros = bytes(WRITE_BYTES)
     end_ns = clock_ns() + int(limit_s * NS_A_SECOND)
     done = 0
@@ -194,8 +211,11 @@ def _allocate(probe: Probe, size: int, limit_s: float, clock_ns: Callable[[], in
     return done
 
 
-def _sequential(probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], int]) -> tuple[float, int]:
-    """Bytes per second over whole passes of the file, each ended by a flush; and the number of bytes written."""
+def _sequential(
+    probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], int]
+) -> tuple[float, int]:
+    """Bytes per second over whole passes of the file, each ended by a flush; and the number of
+    bytes written."""
     data = bytes(range(256)) * (WRITE_BYTES // 256)
     began = clock_ns()
     written = 0
@@ -209,8 +229,11 @@ def _sequential(probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], 
             return written * NS_A_SECOND / passed, written
 
 
-def _flushes(probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Callable[[], int]) -> tuple[list[float], list[float]]:
-    """Seconds of every flush after one write of `chunk` bytes, and of every write before a flush."""
+def _flushes(
+    probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Callable[[], int]
+) -> tuple[list[float], list[float]]:
+    """Seconds of every flush after one write of `chunk` bytes, and of every write before a
+    flush."""
     data = b"\xa5" * chunk
     end_ns = clock_ns() + int(effort.flush_s * NS_A_SECOND)
     offset = 0
@@ -231,48 +254,87 @@ def _flushes(probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Call
 
 
 def examine(facts: Facts, measured: Measured | None, own_bytes: int | None = None) -> Verdict:
-    """Evaluate the figures. `own_bytes`: what the node in the directory takes of the file system, if there is one."""
-    warnings = [*_about_medium(facts, measured), *_about_space(facts, own_bytes), *_about_limits(facts)]
-    return Verdict(facts, measured, None if measured is None else advise(facts, measured), tuple(warnings))
+    """Evaluate the figures. `own_bytes`: what the node in the directory takes of the file system,
+    if there is one."""
+    warnings = [
+        *_about_medium(facts, measured),
+        *_about_space(facts, own_bytes),
+        *_about_limits(facts),
+    ]
+    return Verdict(
+        facts, measured, None if measured is None else advise(facts, measured), tuple(warnings)
+    )
 
 
 def advise(facts: Facts, measured: Measured) -> Advice:
-    """Recommend flush policy and log file size. The policy decides only when a send is acknowledged: a commit is durable on a majority."""
+    """Recommend flush policy and log file size. The policy decides only when a send is
+    acknowledged: a commit is durable on a majority."""
     slowest = max(flush.p99_s for flush in measured.flushes)
     if facts.in_memory:
         policy, why = "durable", "flushes are free on a memory file system: only for trials"
     elif slowest <= SYNC_WARN_S:
         policy, why = "durable", f"99 of 100 flushes finish within {slowest * 1000:.1f} ms"
     elif slowest <= SYNC_ALARM_S:
-        policy, why = "hybrid", f"flushes of up to {slowest * 1000:.0f} ms: let only messages that need it wait for them"
+        policy, why = (
+            "hybrid",
+            (
+                f"flushes of up to {slowest * 1000:.0f} ms: let only messages that need it wait for"
+                " them"
+            ),
+        )
     else:
-        policy, why = "memory", f"flushes of up to {slowest * 1000:.0f} ms would delay every acknowledgement; a faster disk is better"
+        policy, why = (
+            "memory",
+            (
+                f"flushes of up to {slowest * 1000:.0f} ms would delay every acknowledgement; a"
+                " faster disk is better"
+            ),
+        )
     return Advice(policy, why, log_file_bytes(facts.total_bytes, measured.rate))
 
 
 def reading(rate: float, log_bytes: int) -> tuple[Reading, list[Warning_]]:
-    """The default rate; more if a pass would take longer than a week, but never more than a twentieth of the disk's rate. `rate` in bytes
-    per second; `log_bytes` of all broker groups of the node."""
+    """The default rate; more if a pass would take longer than a week, but never more than a
+    twentieth of the disk's rate. `rate` in bytes per second; `log_bytes` of all broker groups of
+    the node."""
     most = rate * SCRUB_PART_OF_DISK
     wanted = max(SCRUB_BYTES_PER_S, log_bytes / SCRUB_PASS_S)
     chosen = max(1, round(min(wanted, most)))
     found = Reading(chosen, log_bytes / chosen, chosen / rate)
     if log_bytes <= SCRUB_BYTES_PER_S * SCRUB_PASS_S:
         return found, []
-    what = f"at the default of {SCRUB_BYTES_PER_S // MIB} MiB/s reading {log_bytes / GIB:,.0f} GiB of logs again takes longer than a week"
+    what = (
+        f"at the default of {SCRUB_BYTES_PER_S // MIB} MiB/s reading {log_bytes / GIB:,.0f} GiB of"
+        " logs again takes longer than a week"
+    )
     remedy = f"set scrub.bytes_per_s to {chosen}"
     if found.pass_s > SCRUB_PASS_S:
-        remedy += f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep fewer messages, or use more nodes"
+        remedy += (
+            f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep fewer messages,"
+            " or use more nodes"
+        )
     return found, [Warning_(WARN, what, remedy)]
 
 
 def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
-    """Sealed log files, by position, whose digest on this node differs from the one that a majority recorded."""
+    """Sealed log files, by position, whose digest on this node differs from the one that a majority
+    recorded."""
     if not differing:
         return []
-    names = ", ".join(f"{base:020d}" for base in differing[:FILES_NAMED]) + (" and more" if len(differing) > FILES_NAMED else "")
-    what = f"{len(differing)} sealed log file{'s' if len(differing) > 1 else ''} of {group} differ from what a majority sealed: {names}"
-    return [Warning_(ALARM, what, "delete nothing; run ledgermq audit over all replicas, it names the damaged bytes")]
+    names = ", ".join(f"{base:020d}" for base in differing[:FILES_NAMED]) + (
+        " and more" if len(differing) > FILES_NAMED else ""
+    )
+    what = (
+        f"{len(differing)} sealed log file{'s' if len(differing) > 1 else ''} of {group} differ"
+        f" from what a majority sealed: {names}"
+    )
+    return [
+        Warning_(
+            ALARM,
+            what,
+            "delete nothing; run ledgermq audit over all replicas, it names the damaged bytes",
+        )
+    ]
 
 
 def about_access(directory: str) -> Warning_:
@@ -282,7 +344,8 @@ def about_access(directory: str) -> Warning_:
 
 
 def log_file_bytes(total_bytes: int, rate: float) -> int:
-    """The largest usual size of which the disk holds enough files, and which is created fast enough."""
+    """The largest usual size of which the disk holds enough files, and which is created fast
+    enough."""
     for size in LOG_FILE_SIZES:
         if size * FILES_A_DISK <= total_bytes and size / rate <= FILE_ALLOCATION_S:
             return size
@@ -291,16 +354,40 @@ def log_file_bytes(total_bytes: int, rate: float) -> int:
 
 def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
     if facts.in_memory:
-        what = f"{facts.file_system} is a memory file system: nothing on it survives a restart of the machine"
+        what = (
+            f"{facts.file_system} is a memory file system: nothing on it survives a restart of the"
+            " machine"
+        )
         return [Warning_(ALARM, what, "put the data on a disk")]
     if measured is None:
-        return [Warning_(ALARM, f"{facts.free_bytes:,} bytes free are too few to measure the medium", "free space, then try again")]
+        return [
+            Warning_(
+                ALARM,
+                f"{facts.free_bytes:,} bytes free are too few to measure the medium",
+                "free space, then try again",
+            )
+        ]
     slow = max(measured.flushes, key=lambda flush: flush.p99_s)
-    what = f"a flush of {slow.write_bytes // KIB} KiB takes {slow.p99_s * 1000:.0f} ms (p99), above {{}} ms"
+    what = (
+        f"a flush of {slow.write_bytes // KIB} KiB takes {slow.p99_s * 1000:.0f} ms (p99), above"
+        " {} ms"
+    )
     if slow.p99_s > SYNC_ALARM_S:
-        return [Warning_(ALARM, what.format(round(SYNC_ALARM_S * 1000)), "use another disk, or find what else writes to this one")]
+        return [
+            Warning_(
+                ALARM,
+                what.format(round(SYNC_ALARM_S * 1000)),
+                "use another disk, or find what else writes to this one",
+            )
+        ]
     if slow.p99_s > SYNC_WARN_S:
-        return [Warning_(WARN, what.format(round(SYNC_WARN_S * 1000)), "find what else writes to this disk; durable sends wait that long")]
+        return [
+            Warning_(
+                WARN,
+                what.format(round(SYNC_WARN_S * 1000)),
+                "find what else writes to this disk; durable sends wait that long",
+            )
+        ]
     return []
 
 
@@ -308,9 +395,15 @@ def _about_space(facts: Facts, own_bytes: int | None) -> list[Warning_]:
     used, used_bytes = facts.used_percent, facts.total_bytes - facts.free_bytes
     for level, limit in ((ALARM, DISK_ALARM_PERCENT), (WARN, DISK_WARN_PERCENT)):
         if used > limit:
-            what, remedy = f"{used:.1f} % of the file system are used, above {limit} %", "free or add space, or keep messages shorter"
+            what, remedy = (
+                f"{used:.1f} % of the file system are used, above {limit} %",
+                "free or add space, or keep messages shorter",
+            )
             if own_bytes is not None and 2 * own_bytes < used_bytes:
-                what += f"; {units.size_words(used_bytes - own_bytes)} of that by other files than this node's"
+                what += (
+                    f"; {units.size_words(used_bytes - own_bytes)} of that by other files than this"
+                    " node's"
+                )
                 remedy = "make room among the other files, or give the node a disk of its own"
             return [Warning_(level, what, remedy)]
     return []
@@ -320,7 +413,9 @@ def _about_limits(facts: Facts) -> list[Warning_]:
     found = []
     if facts.open_files is not None and facts.open_files < OPEN_FILES_MIN:
         what = f"this process may open {facts.open_files} files, a node wants {OPEN_FILES_MIN}"
-        found.append(Warning_(WARN, what, "raise the limit: ulimit -n, or LimitNOFILE of the service"))
+        found.append(
+            Warning_(WARN, what, "raise the limit: ulimit -n, or LimitNOFILE of the service")
+        )
     if facts.max_map_count is not None and facts.max_map_count < MAP_COUNT_MIN:
         what = f"a process may have {facts.max_map_count} memory maps, a node wants {MAP_COUNT_MIN}"
         found.append(Warning_(WARN, what, "raise it: sysctl vm.max_map_count=65530"))

@@ -1,6 +1,8 @@
-"""The sources of the doctor's facts: kernel tables, the limits of this process, a scratch file without a name, and a node's small files.
+"""The sources of the doctor's facts: kernel tables, the limits of this process, a scratch file
+without a name, and a node's small files.
 
-Everything is only read, except the scratch file. It appears in no directory, and disappears with the process.
+Everything is only read, except the scratch file. It appears in no directory, and disappears with
+the process.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class ScratchFile:
         except OSError as error:
             if error.errno not in WITHOUT_NAMELESS:
                 raise
-            self._fd, path = tempfile.mkstemp(prefix=".ledgermq-doctor-", suffix=".tmp", dir=directory)
+            self._fd, path = tempfile.mkstemp(
+                prefix=".ledgermq-doctor-", suffix=".tmp", dir=directory
+            )
             os.unlink(path)
 
     def write(self, offset: int, data: bytes) -> None:
@@ -59,7 +63,8 @@ class ScratchFile:
 
 @dataclass(frozen=True, slots=True)
 class GroupFound:
-    """One broker group of a node directory. An index of −1 means none; `clean`: its last process stopped cleanly."""
+    """One broker group of a node directory. An index of −1 means none; `clean`: its last process
+    stopped cleanly."""
 
     group: str
     replica: str
@@ -75,14 +80,16 @@ class GroupFound:
     differing_files: tuple[int, ...] = ()
     """The positions of those files for which this node computed another digest."""
     verified_ms: int | None = None
-    """When the log file with the oldest verification was last read or written; None if not recorded."""
+    """When the log file with the oldest verification was last read or written; None if not
+    recorded."""
     recovery: str | None = None
     """A description of the recovery from a lost majority, if there was one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFound:
-    """The owner and the content of a node directory; `problem` is why the rest could not be read."""
+    """The owner and the content of a node directory; `problem` is why the rest could not be
+    read."""
 
     cluster_id: str
     node: str
@@ -114,7 +121,8 @@ def open_to_all(directory: str) -> bool:
 
 
 def file_system(directory: str) -> str:
-    """The type of the file system that holds `directory`, found by the longest mount point above it."""
+    """The type of the file system that holds `directory`, found by the longest mount point above
+    it."""
     path = f"{os.path.realpath(directory)}/"
     best, kind = "", "unknown"
     try:
@@ -130,7 +138,8 @@ def file_system(directory: str) -> str:
 
 
 def rotational(device: int) -> bool | None:
-    """Whether the block device, or the disk of the partition, is rotational according to the kernel; None if unknown."""
+    """Whether the block device, or the disk of the partition, is rotational according to the
+    kernel; None if unknown."""
     place = f"{BLOCK_DEVICES}/{os.major(device)}:{os.minor(device)}"
     for queue in (f"{place}/queue/rotational", f"{place}/../queue/rotational"):
         found = _number(queue)
@@ -151,8 +160,14 @@ def look_at_node(directory: str) -> NodeFound | None:
     used = _used_bytes(directory)
     try:
         places = ["", *(f"{worker}/" for worker in identity.workers_in(disk, directory))]
-        inside = [f"{place}{name}" for place in places for name in disk.listdir(f"{directory}/{place}".rstrip("/"))]
-        roots = [name for name in inside if disk.exists(f"{directory}/{name}/{identity.IDENTITY_FILE}")]
+        inside = [
+            f"{place}{name}"
+            for place in places
+            for name in disk.listdir(f"{directory}/{place}".rstrip("/"))
+        ]
+        roots = [
+            name for name in inside if disk.exists(f"{directory}/{name}/{identity.IDENTITY_FILE}")
+        ]
         groups = tuple(_look_at_group(disk, f"{directory}/{name}") for name in roots)
     except (StorageError, OSError) as error:
         return NodeFound(node.cluster_id, node.node, used, (), str(error))
@@ -181,19 +196,31 @@ def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
 
 
 def _sealed(disk: RealDisk, root: str, log_id: str) -> tuple[int, tuple[int, ...]]:
-    """The number of files sealed by a majority, and those for which this node computed another digest (format §9, §11)."""
-    snapshot, noted = _note(disk, f"{root}/state/snapshot", log_id), _note(disk, f"{root}/state/digests", log_id)
-    seals = {int(seal["base"]): seal["sha256"] for seal in snapshot.get("retained", {}).get("seals", ())}
+    """The number of files sealed by a majority, and those for which this node computed another
+    digest (format §9, §11)."""
+    snapshot, noted = (
+        _note(disk, f"{root}/state/snapshot", log_id),
+        _note(disk, f"{root}/state/digests", log_id),
+    )
+    seals = {
+        int(seal["base"]): seal["sha256"] for seal in snapshot.get("retained", {}).get("seals", ())
+    }
     digests = {int(base): sha256 for base, sha256 in noted.get("digests", {}).items()}
-    return len(seals), tuple(sorted(base for base, sha256 in seals.items() if digests.get(base, sha256) != sha256))
+    return len(seals), tuple(
+        sorted(base for base, sha256 in seals.items() if digests.get(base, sha256) != sha256)
+    )
 
 
 def _verified_ms(disk: RealDisk, root: str, log_id: str) -> int | None:
-    return min((int(ms) for _, ms in _note(disk, f"{root}/state/scrub", log_id).get("files", ())), default=None)
+    return min(
+        (int(ms) for _, ms in _note(disk, f"{root}/state/scrub", log_id).get("files", ())),
+        default=None,
+    )
 
 
 def _note(disk: RealDisk, path: str, log_id: str) -> dict[str, Any]:
-    """A file of `state/`; empty if it is missing, damaged or of another log: opening the group reports such errors."""
+    """A file of `state/`; empty if it is missing, damaged or of another log: opening the group
+    reports such errors."""
     try:
         value = sealed_json.read(disk, path)
     except (FileNotFoundError, Damaged):
@@ -209,11 +236,14 @@ def _recovery(disk: RealDisk, root: str) -> str | None:
     if note["state"] != "done":
         return "a recovery was interrupted: run the same `ledgermq recover` again"
     gone = ", ".join(loss["given_up"]) or "nobody"
-    return f"restarted behind entry {loss['index']} of log {loss['former_log_id']}; abandoned: {gone}"
+    return (
+        f"restarted behind entry {loss['index']} of log {loss['former_log_id']}; abandoned: {gone}"
+    )
 
 
 def _used_bytes(directory: str) -> int:
-    """The disk space of all files under a directory. Files that vanish during the walk count as zero."""
+    """The disk space of all files under a directory. Files that vanish during the walk count as
+    zero."""
     used = 0
     for folder, _, names in os.walk(directory):
         for name in names:

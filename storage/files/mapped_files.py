@@ -1,15 +1,19 @@
-"""A sequence of files of one fixed length, named by the absolute offset of their first byte (format §1).
+"""A sequence of files of one fixed length, named by the absolute offset of their first byte (format
+§1).
 
-This module does naming, contiguity, lookup by offset, opening on demand with a bound, the maps of the files, and creating the next file. At
-most one file is created ahead of need: an injected background runner prepares it as `next.alloc` and syncs it, and the owner renames it.
-The owner knows what the bytes mean, and when a directory or a file is synced; `names_changed` tells it that the directory needs a sync.
+This module does naming, contiguity, lookup by offset, opening on demand with a bound, the maps of
+the files, and creating the next file. At most one file is created ahead of need: an injected
+background runner prepares it as `next.alloc` and syncs it, and the owner renames it. The owner
+knows what the bytes mean, and when a directory or a file is synced; `names_changed` tells it that
+the directory needs a sync.
 
-The next file gets its blocks, its map populated and, if wanted, its pages locked, all by the background runner; an owner that cannot wait
-creates the file without its map. Maps that were not used for a while are unmapped. This is counted in sweeps (the owner calls `sweep` after
-each group commit), because the store has no clock. A map that a reader's view pins stays.
+The next file gets its blocks, its map populated and, if wanted, its pages locked, all by the
+background runner; an owner that cannot wait creates the file without its map. Maps that were not
+used for a while are unmapped. This is counted in sweeps (the owner calls `sweep` after each group
+commit), because the store has no clock. A map that a reader's view pins stays.
 
-Not thread-safe, except for the functions that the runner executes: they fill a file that no other code uses yet, and call only methods of
-`DiskFile` that any thread may call.
+Not thread-safe, except for the functions that the runner executes: they fill a file that no other
+code uses yet, and call only methods of `DiskFile` that any thread may call.
 """
 
 from __future__ import annotations
@@ -22,7 +26,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ledgermq.storage.files.errors import LIMIT_REMEDY, Damaged, Exhausted, LogDamaged, NoSpace, is_exhausted, is_no_space
+from ledgermq.storage.files.errors import (
+    LIMIT_REMEDY,
+    Damaged,
+    Exhausted,
+    LogDamaged,
+    NoSpace,
+    is_exhausted,
+    is_no_space,
+)
 from ledgermq.storage.files.memory import LOCK_REMEDY
 from ledgermq.storage.files.ports import Disk, DiskFile
 
@@ -32,16 +44,19 @@ Submit = Callable[[Callable[[], object]], None]
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 64
 HEADROOM_FRACTION = 8
-"""Creating a file leaves this part of its length free, for everything that is not allocated ahead."""
+"""Creating a file leaves this part of its length free, for everything that is not allocated
+ahead."""
 UNFINISHED = (".alloc", ".tmp")
 STAGED = ".staged"
-"""Files of a log that is being installed: only the installation (`installing.py`) reads and removes them."""
+"""Files of a log that is being installed: only the installation (`installing.py`) reads and removes
+them."""
 MAPS_MAX = 4
 """At most this many maps of files before the one being written are kept, those used last …"""
 COLD_SWEEPS = 256
 """… and none that was not used for this many sweeps."""
 SWEEP_EVERY = 16
-"""Maps are checked at every n-th sweep: with many open files a check costs as much as a small append."""
+"""Maps are checked at every n-th sweep: with many open files a check costs as much as a small
+append."""
 
 
 def run_now(function: Callable[[], object]) -> None:
@@ -64,8 +79,8 @@ def ignore(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """How the memory of the next file is prepared: `stores` = its map will be written through; `refused` is called once if locking or
-    populating is not possible, with the remedy."""
+    """How the memory of the next file is prepared: `stores` = its map will be written through;
+    `refused` is called once if locking or populating is not possible, with the remedy."""
 
     populate: bool = False
     stores: bool = False
@@ -85,7 +100,12 @@ class _Warmer:
 
     def warm(self, file: DiskFile) -> None:
         if self.warmth.populate:
-            self._attempt("populated", "it is faulted in page by page instead", lambda: file.warm(stores=self.warmth.stores), file)
+            self._attempt(
+                "populated",
+                "it is faulted in page by page instead",
+                lambda: file.warm(stores=self.warmth.stores),
+                file,
+            )
         self.lock(file)
 
     def lock(self, file: DiskFile) -> None:
@@ -93,7 +113,9 @@ class _Warmer:
             return
         if self.warmth.stores:
             # Lock the map that will be written through; the read-only map would be replaced by it.
-            self._attempt("mapped", "it is mapped when it is written", lambda: file.store(0, b""), file)
+            self._attempt(
+                "mapped", "it is mapped when it is written", lambda: file.store(0, b""), file
+            )
         self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
 
     def _attempt(self, what: str, remedy: str, act: Callable[[], None], file: DiskFile) -> None:
@@ -107,9 +129,12 @@ class _Warmer:
 
 
 class _Preparation:
-    """One file being created, by the first thread that claims it: the background runner, or the owner that cannot wait."""
+    """One file being created, by the first thread that claims it: the background runner, or the
+    owner that cannot wait."""
 
-    def __init__(self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int, warmer: _Warmer) -> None:
+    def __init__(
+        self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int, warmer: _Warmer
+    ) -> None:
         self.path = path
         self.free_bytes = free_bytes
         """Free space of the file system before the attempt."""
@@ -126,7 +151,8 @@ class _Preparation:
         self._settled = threading.Event()
 
     def run(self) -> None:
-        """For the background: create the file, unless another thread does, and warm it in either case."""
+        """For the background: create the file, unless another thread does, and warm it in either
+        case."""
         self._make()
         self._made.wait()
         if self.file is not None and not self.cancelled:
@@ -139,7 +165,8 @@ class _Preparation:
         return self._settled.is_set()
 
     def finish(self) -> None:
-        """Create the file now, or wait for the thread that is creating it; its map is left to the background."""
+        """Create the file now, or wait for the thread that is creating it; its map is left to the
+        background."""
         self._make()
         self._made.wait()
 
@@ -174,18 +201,28 @@ class _Preparation:
 
 
 class MappedFiles:
-    """The files of one directory. `bases` are the offsets of the existing files, ascending and without gaps."""
+    """The files of one directory. `bases` are the offsets of the existing files, ascending and
+    without gaps."""
 
     def __init__(
-        self, disk: Disk, directory: str, file_bytes: int, submit: Submit = run_now, *, allocate: bool, warmth: Warmth = COLD
+        self,
+        disk: Disk,
+        directory: str,
+        file_bytes: int,
+        submit: Submit = run_now,
+        *,
+        allocate: bool,
+        warmth: Warmth = COLD,
     ) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
         self.bases: list[int] = []
         self.names_changed = False
-        """Whether a name was added or removed since the owner last reset this; the directory then needs a sync."""
+        """Whether a name was added or removed since the owner last reset this; the directory then
+        needs a sync."""
         self.origin = 0
-        """Where the first file begins, or would begin; the owner moves it when files at the front are no longer needed."""
+        """Where the first file begins, or would begin; the owner moves it when files at the front
+        are no longer needed."""
         self.left_over: list[int] = []
         """Files before the origin that still exist after an interrupted removal."""
         self._disk = disk
@@ -205,8 +242,9 @@ class MappedFiles:
         """Why the last attempt to create a file failed."""
 
     def load(self) -> None:
-        """Find the files, and remove unfinished ones. Raises LogDamaged for a wrong length, Damaged for an invalid name; `gap_after`
-        reports gaps. Files before the origin become `left_over`."""
+        """Find the files, and remove unfinished ones. Raises LogDamaged for a wrong length, Damaged
+        for an invalid name; `gap_after` reports gaps. Files before the origin become
+        `left_over`."""
         bases = []
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
@@ -217,21 +255,28 @@ class MappedFiles:
                 continue
             base = parse_name(name)
             if base is None or base % self.file_bytes:
-                raise Damaged(f"{path} is not a file of this store (its files have {self.file_bytes} bytes): move it away")
+                raise Damaged(
+                    f"{path} is not a file of this store (its files have {self.file_bytes} bytes):"
+                    " move it away"
+                )
             size = self._disk.file_size(path)
             if size != self.file_bytes:
-                raise LogDamaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
+                raise LogDamaged(
+                    f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica"
+                    " from its peers"
+                )
             bases.append(base)
         self.bases = [base for base in bases if base >= self.origin]
         self.left_over = [base for base in bases if base < self.origin]
-        # The former process may have stopped between creating a name and syncing it: the names may be in the cache only.
+        # The former process may have stopped between creating a name and syncing it: the names may
+        # be in the cache only.
         if self._disk.exists(self.directory):
             self._disk.sync_dir(self.directory)
         self.names_changed = False
 
     def repair(self) -> bool:
-        """As `load`, for derived files: files of wrong name or length are removed, and missing files from the origin on are created empty.
-        True if there were any."""
+        """As `load`, for derived files: files of wrong name or length are removed, and missing
+        files from the origin on are created empty. True if there were any."""
         found: list[int] = []
         suspect = False
         # As in `load`, a name may be in the cache only. The owner's first sync of names covers it.
@@ -241,7 +286,11 @@ class MappedFiles:
             if name.endswith(STAGED):
                 continue
             base = parse_name(name)
-            if base is not None and base % self.file_bytes == 0 and self._disk.file_size(path) == self.file_bytes:
+            if (
+                base is not None
+                and base % self.file_bytes == 0
+                and self._disk.file_size(path) == self.file_bytes
+            ):
                 found.append(base)
                 continue
             suspect = suspect or not name.endswith(UNFINISHED)
@@ -278,12 +327,15 @@ class MappedFiles:
         return self.begin <= offset < self.end
 
     def at(self, offset: int) -> DiskFile:
-        """The file that holds the byte at `offset`. Open files beyond the bound are closed, least recently used first; views and syncs hold
-        the content independently."""
+        """The file that holds the byte at `offset`. Open files beyond the bound are closed, least
+        recently used first; views and syncs hold the content independently."""
         base = offset - offset % self.file_bytes
         file = self._open.get(base)
         if file is None:
-            assert self.has(offset), f"{self.directory} has no file for offset {offset}: it holds {self.begin} to {self.end}"
+            assert self.has(offset), (
+                f"{self.directory} has no file for offset {offset}: it holds {self.begin} to"
+                f" {self.end}"
+            )
             file = self._open[base] = self._disk.open(f"{self.directory}/{file_name(base)}")
         else:
             self._open.move_to_end(base)
@@ -300,8 +352,9 @@ class MappedFiles:
                     file.close()
 
     def sweep(self, end: int, keep: Callable[[DiskFile], bool]) -> None:
-        """Called after each group commit, with the offset to be written next: unlocks files before that one, unmaps unused maps, and closes
-        files beyond the bound for which `keep` is false."""
+        """Called after each group commit, with the offset to be written next: unlocks files before
+        that one, unmaps unused maps, and closes files beyond the bound for which `keep` is
+        false."""
         if len(self._open) > OPEN_FILES_MAX:
             self.close_idle(keep)
         self._sweeps += 1
@@ -335,16 +388,25 @@ class MappedFiles:
         return sum(file.locked_bytes for file in self._files())
 
     def prepare(self) -> None:
-        """Start creating the next file in the background, unless that was started or the disk is known to be too full."""
+        """Start creating the next file in the background, unless that was started or the disk is
+        known to be too full."""
         if self.upcoming is not None and self.upcoming.ready and self.upcoming.cancelled:
             self.upcoming = None
         if self.upcoming is None and self._has_room():
             free = self._disk.free_bytes(self.directory) if self._allocate else 0
-            self.upcoming = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free, self._warmer)
+            self.upcoming = _Preparation(
+                self._disk,
+                self._unfinished_path(),
+                self.file_bytes,
+                self._allocate,
+                free,
+                self._warmer,
+            )
             self._submit(self.upcoming.run)
 
     def adopt_if_ready(self) -> bool:
-        """Give the prepared file its final name, if it is ready. The owner must sync the directory before it relies on the name."""
+        """Give the prepared file its final name, if it is ready. The owner must sync the directory
+        before it relies on the name."""
         return self.upcoming is not None and self.upcoming.ready and self._take()
 
     def _take(self) -> bool:
@@ -372,22 +434,31 @@ class MappedFiles:
         return True
 
     def extend(self) -> None:
-        """Ensure that one more file exists behind the last one, waiting for its creation. Raises NoSpace, OSError."""
+        """Ensure that one more file exists behind the last one, waiting for its creation. Raises
+        NoSpace, OSError."""
         self.prepare()
         if self.upcoming is not None:
             self.upcoming.finish()
         if self.upcoming is None or not self._take():
             if self._refusal is not None and is_exhausted(self._refusal):
-                raise Exhausted(f"no log file can be made in {self.directory} ({self._refusal}): {LIMIT_REMEDY}; writing resumes by itself")
-            raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
+                raise Exhausted(
+                    f"no log file can be made in {self.directory} ({self._refusal}):"
+                    f" {LIMIT_REMEDY}; writing resumes by itself"
+                )
+            raise NoSpace(
+                f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space;"
+                " writing resumes by itself"
+            )
 
     def stop_preparing(self) -> None:
-        """Stop preparing; on return no file is being created. A file that is ready can still be adopted."""
+        """Stop preparing; on return no file is being created. A file that is ready can still be
+        adopted."""
         if self.upcoming is not None:
             self.upcoming.cancel()
 
     def drop_from(self, offset: int) -> list[DiskFile]:
-        """Remove the files that begin at or behind `offset`, last first. Returns those that were open, for the owner to close."""
+        """Remove the files that begin at or behind `offset`, last first. Returns those that were
+        open, for the owner to close."""
         dropped = []
         while self.bases and self.bases[-1] >= offset:
             base = self.bases.pop()
@@ -400,8 +471,9 @@ class MappedFiles:
         return dropped
 
     def drop_below(self, offset: int) -> tuple[list[str], list[DiskFile]]:
-        """Remove the files that end at or before `offset`, first one first, but never the last file. Returns their paths, and the open ones
-        for the owner to close: views of them stay valid."""
+        """Remove the files that end at or before `offset`, first one first, but never the last
+        file. Returns their paths, and the open ones for the owner to close: views of them stay
+        valid."""
         while len(self.bases) > 1 and self.bases[0] + self.file_bytes <= offset:
             self.left_over.append(self.bases.pop(0))
         self.origin = self.begin
@@ -453,8 +525,12 @@ class MappedFiles:
         return self.upcoming is not None or self._has_room()
 
     def _has_room(self) -> bool:
-        """Whether an attempt may succeed. A failed attempt is repeated only after space was freed, because it writes until it fails."""
+        """Whether an attempt may succeed. A failed attempt is repeated only after space was freed,
+        because it writes until it fails."""
         if not self._allocate:
             return True
         free = self._disk.free_bytes(self.directory)
-        return free >= self.file_bytes + self.file_bytes // HEADROOM_FRACTION and free >= self._room_wanted
+        return (
+            free >= self.file_bytes + self.file_bytes // HEADROOM_FRACTION
+            and free >= self._room_wanted
+        )

@@ -1,8 +1,10 @@
-"""The disk port over POSIX: the only module of the product that calls the operating system for files of a node directory.
+"""The disk port over POSIX: the only module of the product that calls the operating system for
+files of a node directory.
 
-It only forwards calls, and raises every failure as the `OSError` it was. Reads and writes go through `pread` and `pwrite`, syncs through
-`fdatasync` (which, unlike flushing a map, releases the interpreter lock, and also persists bytes stored through a map). A map is read-only
-and serves views until the first `store` needs a writable one.
+It only forwards calls, and raises every failure as the `OSError` it was. Reads and writes go
+through `pread` and `pwrite`, syncs through `fdatasync` (which, unlike flushing a map, releases the
+interpreter lock, and also persists bytes stored through a map). A map is read-only and serves views
+until the first `store` needs a writable one.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from ledgermq.storage.files.ports import Buffer, Disk, DiskFile
 ZERO_CHUNK_BYTES = 1 << 20
 """Allocation writes zeros in pieces of this size …"""
 ZERO_SYNC_BYTES = 16 << 20
-"""… and syncs after this many, so that a background allocation never fills the device queue in front of the log's own sync."""
+"""… and syncs after this many, so that a background allocation never fills the device queue in
+front of the log's own sync."""
 COPY_BYTES = 16 << 20
-"""A copy is made in pieces of at most this size, so that it can be interrupted and can report progress."""
+"""A copy is made in pieces of at most this size, so that it can be interrupted and can report
+progress."""
 CANNOT_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 """The error codes for two file systems between which `copy_file_range` does not work."""
 
@@ -32,7 +36,8 @@ CANNOT_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSU
 class RealFile:
     """A file descriptor and, when requested, a shared map of it.
 
-    `_guard` serialises mapping and unmapping: a background thread warms, locks and unmaps while the owner reads and stores.
+    `_guard` serialises mapping and unmapping: a background thread warms, locks and unmaps while the
+    owner reads and stores.
     """
 
     def __init__(self, path: str, fd: int, size: int, *, new: bool) -> None:
@@ -45,7 +50,8 @@ class RealFile:
         self._stores = False
         self._locked = False
         self._view: memoryview | None = None
-        """A view of `_map` that is never handed out: when it is released, only others' views pin the map."""
+        """A view of `_map` that is never handed out: when it is released, only others' views pin
+        the map."""
         self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         """Every map of this object that still exists, because of `_map` or of a view."""
 
@@ -65,7 +71,9 @@ class RealFile:
 
     def pwrite(self, offset: int, data: Buffer) -> None:
         length = len(data)
-        assert offset >= 0 and offset + length <= self.size, f"write of {length} bytes at {offset} leaves {self.path} ({self.size} bytes)"
+        assert offset >= 0 and offset + length <= self.size, (
+            f"write of {length} bytes at {offset} leaves {self.path} ({self.size} bytes)"
+        )
         done = os.pwrite(self._fd, data, offset)
         if done == length:
             return
@@ -86,7 +94,9 @@ class RealFile:
 
     def store(self, offset: int, data: Buffer) -> None:
         length = len(data)
-        assert offset >= 0 and offset + length <= self.size, f"store of {length} bytes at {offset} leaves {self.path} ({self.size} bytes)"
+        assert offset >= 0 and offset + length <= self.size, (
+            f"store of {length} bytes at {offset} leaves {self.path} ({self.size} bytes)"
+        )
         with self._guard:
             self._mapped(stores=True)[offset : offset + length] = data
 
@@ -231,8 +241,9 @@ class RealDisk:
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o666) -> None:
-    """Give a file new content, durably: whoever reads it, also after a crash, finds the former content or the new one. `mode` is that of
-    the new file, as far as the umask allows. The caller keeps other writers away. Raises OSError."""
+    """Give a file new content, durably: whoever reads it, also after a crash, finds the former
+    content or the new one. `mode` is that of the new file, as far as the umask allows. The caller
+    keeps other writers away. Raises OSError."""
     unfinished = path + ".tmp"
     with suppress(FileNotFoundError):
         os.unlink(unfinished)
@@ -245,7 +256,8 @@ def replace_file(path: str, data: bytes, mode: int = 0o666) -> None:
 
 
 class DirectoryLock:
-    """Keeps a second process out of a node directory while this object is open; the kernel releases it with the process."""
+    """Keeps a second process out of a node directory while this object is open; the kernel releases
+    it with the process."""
 
     def __init__(self, path: str) -> None:
         """Lock the directory `path`. Raises BlockingIOError if another process holds it."""
@@ -261,23 +273,29 @@ class DirectoryLock:
 
 
 class HeldFile:
-    """A file held open only for copying: it keeps its content when its owner, another process, removes the name."""
+    """A file held open only for copying: it keeps its content when its owner, another process,
+    removes the name."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY)
 
-    def copy_to(self, path: str, length: int, size: int, *, allocate: bool, step: Callable[[int], None]) -> None:
-        """Create the file `path` of `size` bytes with the first `length` of this one; the rest is zero, with `allocate` in real blocks. The
-        bytes stay in the kernel. On return the file is durable, except for the name, and not in the page cache, so that verifying the copy
-        reads the medium. `step` is called for every piece."""
+    def copy_to(
+        self, path: str, length: int, size: int, *, allocate: bool, step: Callable[[int], None]
+    ) -> None:
+        """Create the file `path` of `size` bytes with the first `length` of this one; the rest is
+        zero, with `allocate` in real blocks. The bytes stay in the kernel. On return the file is
+        durable, except for the name, and not in the page cache, so that verifying the copy reads
+        the medium. `step` is called for every piece."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             copied = 0
             while copied < length:
                 piece = _copy(self._fd, fd, copied, min(COPY_BYTES, length - copied))
                 if piece == 0:
-                    raise OSError(errno.EIO, f"{self.path} ends at byte {copied} of {length}", self.path)
+                    raise OSError(
+                        errno.EIO, f"{self.path} ends at byte {copied} of {length}", self.path
+                    )
                 copied += piece
                 step(piece)
             if allocate:
@@ -290,7 +308,8 @@ class HeldFile:
             os.close(fd)
 
     def copy_sparse(self, path: str) -> None:
-        """Create the file `path` as long as this one, and copy its data; holes stay holes. Durable on return, except for the name."""
+        """Create the file `path` as long as this one, and copy its data; holes stay holes. Durable
+        on return, except for the name."""
         size = os.fstat(self._fd).st_size
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -301,7 +320,9 @@ class HeldFile:
                 while at < stop:
                     piece = _copy(self._fd, fd, at, min(COPY_BYTES, stop - at))
                     if piece == 0:
-                        raise OSError(errno.EIO, f"{self.path} ends at byte {at} of {size}", self.path)
+                        raise OSError(
+                            errno.EIO, f"{self.path} ends at byte {at} of {size}", self.path
+                        )
                     at += piece
                 at = _next_data(self._fd, at, size)
             os.fsync(fd)
@@ -348,7 +369,9 @@ def _write_zeros(fd: int, size: int, start: int = 0) -> None:
     zeros = bytes(min(size, ZERO_CHUNK_BYTES))
     done = 0
     while done < size:
-        wrote = os.pwrite(fd, zeros[: size - done] if size - done < len(zeros) else zeros, start + done)
+        wrote = os.pwrite(
+            fd, zeros[: size - done] if size - done < len(zeros) else zeros, start + done
+        )
         if done // ZERO_SYNC_BYTES != (done + wrote) // ZERO_SYNC_BYTES:
             os.fdatasync(fd)
         done += wrote

@@ -1,7 +1,9 @@
-"""Space reserved for cleaning up on a full disk: a file with real blocks and no content, released when no other space is left.
+"""Space reserved for cleaning up on a full disk: a file with real blocks and no content, released
+when no other space is left.
 
-A snapshot must be written before log files may be removed, so retention alone could never empty a completely full disk. The file is created
-again when there is room for it twice. It may be missing at any time.
+A snapshot must be written before log files may be removed, so retention alone could never empty a
+completely full disk. The file is created again when there is room for it twice. It may be missing
+at any time.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from ledgermq.storage.files.ports import Disk
 
 
 class Reserve:
-    """One reserve file. Filling and releasing may happen on different threads; after either the file is complete or removed."""
+    """One reserve file. Filling and releasing may happen on different threads; after either the
+    file is complete or removed."""
 
     def __init__(self, disk: Disk, path: str, size: int) -> None:
         self._disk = disk
@@ -23,7 +26,8 @@ class Reserve:
         return self._disk.exists(self._path)
 
     def fill(self) -> bool:
-        """Create the reserve if there is room for twice its size. Raises OSError for any failure except a full disk."""
+        """Create the reserve if there is room for twice its size. Raises OSError for any failure
+        except a full disk."""
         directory = self._path.rpartition("/")[0]
         if self.held or self._size == 0:
             return self._size > 0

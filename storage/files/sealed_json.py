@@ -1,4 +1,5 @@
-"""Small checksummed JSON files (format §9): one object, sorted keys, no insignificant space, ASCII, plus its own `crc32c`.
+"""Small checksummed JSON files (format §9): one object, sorted keys, no insignificant space, ASCII,
+plus its own `crc32c`.
 
 This module does not know the meaning of any key.
 """
@@ -24,7 +25,9 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     try:
         return opened(json.loads(data))
     except BadChecksum as error:
-        raise Damaged(f"{path} does not have the checksum it claims: it was damaged or edited by hand") from error
+        raise Damaged(
+            f"{path} does not have the checksum it claims: it was damaged or edited by hand"
+        ) from error
     except ValueError as error:
         raise Damaged(f"{path} is not JSON ({error}): it was damaged or edited by hand") from error
 

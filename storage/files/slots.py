@@ -1,10 +1,11 @@
 """A small value in two checksummed slots: replaced in place, and never lost in between.
 
-Frame of a slot (all big-endian): 4 bytes magic, i32 version, u64 sequence, the payload, u32 CRC-32C of everything before it. Slot 0
-lies at offset 0, slot 1 at 4096. The valid slot with the higher sequence counts. `synced_mark.py` and `hard_state.py` define the payload.
+Frame of a slot (all big-endian): 4 bytes magic, i32 version, u64 sequence, the payload, u32 CRC-32C
+of everything before it. Slot 0 lies at offset 0, slot 1 at 4096. The valid slot with the higher
+sequence counts. `synced_mark.py` and `hard_state.py` define the payload.
 
-Invariant: at every moment one slot that is on stable storage is not written. A value that is written but not synced yet may therefore only
-be overwritten in its own slot.
+Invariant: at every moment one slot that is on stable storage is not written. A value that is
+written but not synced yet may therefore only be overwritten in its own slot.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Slot:
 class SlotFile:
     """One two-slot file. `payload` is the value last written (or found), `sequence` its number."""
 
-    def __init__(self, file: DiskFile, magic: bytes, slot: int, sequence: int, payload: bytes) -> None:
+    def __init__(
+        self, file: DiskFile, magic: bytes, slot: int, sequence: int, payload: bytes
+    ) -> None:
         self.file = file
         self.sequence = sequence
         self.payload = payload
@@ -45,7 +48,8 @@ class SlotFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> SlotFile:
-        """Create the file with `payload` in slot 0; durable under its final name, except for the directory's own name in its parent."""
+        """Create the file with `payload` in slot 0; durable under its final name, except for the
+        directory's own name in its parent."""
         unfinished = path + ".tmp"
         if disk.exists(unfinished):
             disk.unlink(unfinished)
@@ -59,7 +63,8 @@ class SlotFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, magic: bytes, payload_bytes: int) -> SlotFile:
-        """Find the current value. Raises PromisesLost if no slot is valid, UnknownFormat for another version."""
+        """Find the current value. Raises PromisesLost if no slot is valid, UnknownFormat for
+        another version."""
         file = disk.open(path)
         if file.size != SLOT_FILE_BYTES:
             size = file.size
@@ -67,22 +72,29 @@ class SlotFile:
             raise PromisesLost(f"{path} has {size} bytes instead of {SLOT_FILE_BYTES}: {_REMEDY}")
         length = _HEAD.size + payload_bytes + _CRC.size
         slots = [_parse(file.pread(slot * PAGE_BYTES, length), magic) for slot in (0, 1)]
-        found = [(value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid]
+        found = [
+            (value.sequence, value.payload, slot) for slot, value in enumerate(slots) if value.valid
+        ]
         if not found:
             file.close()
             versions = {value.version for value in slots} - {VERSION, 0}
             if versions:
-                raise UnknownFormat(f"{path} has version {min(versions)}, this program knows {VERSION}: start the program that wrote it")
+                raise UnknownFormat(
+                    f"{path} has version {min(versions)}, this program knows {VERSION}: start the"
+                    " program that wrote it"
+                )
             raise PromisesLost(f"both slots of {path} are damaged: {_REMEDY}")
         sequence, payload, slot = max(found)
-        # After a failed sync or a kill the page cache may hold a slot that the medium lacks. So the slot is written again, in place, which
-        # leaves the other slot unchanged in any case; it counts when it is synced.
+        # After a failed sync or a kill the page cache may hold a slot that the medium lacks. So the
+        # slot is written again, in place, which leaves the other slot unchanged in any case; it
+        # counts when it is synced.
         file.pwrite(slot * PAGE_BYTES, _frame(magic, sequence, payload))
         file.sync()
         return cls(file, magic, slot, sequence, payload)
 
     def write(self, payload: bytes) -> None:
-        """Write a new value to the slot that does not hold the last durable one. It counts after `sync`."""
+        """Write a new value to the slot that does not hold the last durable one. It counts after
+        `sync`."""
         if not self._unsynced:
             self._slot = 1 - self._slot
         self._unsynced = True
@@ -105,7 +117,8 @@ class SlotFile:
         self._unsynced = False
 
     def write_everywhere(self, payload: bytes) -> None:
-        """Replace both slots, one durably after the other, so that no older value can ever count again."""
+        """Replace both slots, one durably after the other, so that no older value can ever count
+        again."""
         self.write(payload)
         self.sync()
         self.write(payload)
@@ -116,21 +129,30 @@ class SlotFile:
 
 
 def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
-    """The current value, read from a file that another process may be writing: a half-written slot is not valid, and the other one is
-    intact. Raises OSError, Damaged."""
+    """The current value, read from a file that another process may be writing: a half-written slot
+    is not valid, and the other one is intact. Raises OSError, Damaged."""
     data = disk.read_file(path)
     length = _HEAD.size + payload_bytes + _CRC.size
-    slots = [_parse(data[start : start + length], magic) for start in (0, PAGE_BYTES) if len(data) >= start + length]
+    slots = [
+        _parse(data[start : start + length], magic)
+        for start in (0, PAGE_BYTES)
+        if len(data) >= start + length
+    ]
     found = [(slot.sequence, slot.payload) for slot in slots if slot.valid]
     if not found:
-        raise Damaged(f"no slot of {path} is valid: the file is damaged, or of another version of LedgerMQ")
+        raise Damaged(
+            f"no slot of {path} is valid: the file is damaged, or of another version of LedgerMQ"
+        )
     return max(found)[1]
 
 
 def erase_fill(disk: Disk, path: str, payload_bytes: int) -> None:
     """Zero everything outside the slots. The file must not be open. Raises OSError."""
     data, length = disk.read_file(path), _HEAD.size + payload_bytes + _CRC.size
-    disk.replace_file(path, b"".join(data[slot : slot + length].ljust(PAGE_BYTES, b"\0") for slot in (0, PAGE_BYTES)))
+    disk.replace_file(
+        path,
+        b"".join(data[slot : slot + length].ljust(PAGE_BYTES, b"\0") for slot in (0, PAGE_BYTES)),
+    )
 
 
 def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
@@ -139,10 +161,12 @@ def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
 
 
 def _parse(raw: bytes, magic: bytes) -> _Slot:
-    """Parse a slot. A foreign version counts only in a file without any valid slot, because a single damaged byte must not look like
-    one."""
+    """Parse a slot. A foreign version counts only in a file without any valid slot, because a
+    single damaged byte must not look like one."""
     found, version, sequence = _HEAD.unpack_from(raw)
     if found != magic:
         return _Slot(False, 0, 0, b"")
-    intact = version == VERSION and _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] == crc32c.crc32c(raw[: -_CRC.size])
+    intact = version == VERSION and _CRC.unpack_from(raw, len(raw) - _CRC.size)[0] == crc32c.crc32c(
+        raw[: -_CRC.size]
+    )
     return _Slot(intact, version, sequence, raw[_HEAD.size : -_CRC.size])

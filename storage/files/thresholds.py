@@ -1,4 +1,5 @@
-"""The thresholds above which a medium counts as slow or full, shared by the doctor and the warnings of a running node.
+"""The thresholds above which a medium counts as slow or full, shared by the doctor and the warnings
+of a running node.
 
 Constants only; the callers measure and compare.
 """
@@ -18,6 +19,7 @@ DISK_ALARM_PERCENT = 90
 SCRUB_BYTES_PER_S = 16 << 20
 """The default rate at which a node rereads its logs (scrub). If this is more than …"""
 SCRUB_PART_OF_DISK = 0.05
-"""… this part of the disk's rate, a lower rate is better; if one pass over the log takes longer than …"""
+"""… this part of the disk's rate, a lower rate is better; if one pass over the log takes longer
+than …"""
 SCRUB_PASS_S = 7 * 86_400
 """… this, a higher one."""

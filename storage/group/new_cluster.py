@@ -1,10 +1,12 @@
-"""Restarting a broker group from one surviving replica, a voter or an observer, after its majority was lost (format §17): offline, and
-irreversible.
+"""Restarting a broker group from one surviving replica, a voter or an observer, after its majority
+was lost (format §17): offline, and irreversible.
 
-The survivor's log continues under a new log id, with a membership entry that names only the survivor. Abandoned replicas keep the old id
-and are refused from then on. Entries that only they held are lost, and the loss is recorded: in the entry, and in the file `recovery.json`,
-which also lists the former log ids. Until that file says `done`, the directory cannot be opened; the same command finishes an interrupted
-recovery. What members may do, and how others join again, is decided elsewhere.
+The survivor's log continues under a new log id, with a membership entry that names only the
+survivor. Abandoned replicas keep the old id and are refused from then on. Entries that only they
+held are lost, and the loss is recorded: in the entry, and in the file `recovery.json`, which also
+lists the former log ids. Until that file says `done`, the directory cannot be opened; the same
+command finishes an interrupted recovery. What members may do, and how others join again, is decided
+elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is known about one group at its recovery: the survivor's last entry, its noted commit index, the abandoned replicas."""
+    """What is known about one group at its recovery: the survivor's last entry, its noted commit
+    index, the abandoned replicas."""
 
     group: str
     node: str
@@ -62,7 +65,8 @@ class Loss:
 
     @property
     def lost_entries(self) -> int | None:
-        """The number of entries that the leader had at its last report and that are not here; None: unknown."""
+        """The number of entries that the leader had at its last report and that are not here; None:
+        unknown."""
         return None if self.heard is None else max(0, int(self.heard["end_index"]) - self.index)
 
     @property
@@ -72,15 +76,27 @@ class Loss:
 
     @property
     def lost_ms(self) -> int | None:
-        """The time from the last entry here to that report of the leader, if entries in between are lost."""
+        """The time from the last entry here to that report of the leader, if entries in between are
+        lost."""
         if self.heard is None or self.last_store_ms is None:
             return None
         return max(0, int(self.heard["heard_ms"]) - self.last_store_ms) if self.lost_entries else 0
 
     def as_json(self) -> dict[str, Any]:
         """The form in `recovery.json`."""
-        told = {**asdict(self), "given_up": list(self.given_up), "heard": None if self.heard is None else dict(self.heard)}
-        return {**told, "lost": {"entries": self.lost_entries, "committed": self.lost_committed, "ms": self.lost_ms}}
+        told = {
+            **asdict(self),
+            "given_up": list(self.given_up),
+            "heard": None if self.heard is None else dict(self.heard),
+        }
+        return {
+            **told,
+            "lost": {
+                "entries": self.lost_entries,
+                "committed": self.lost_committed,
+                "ms": self.lost_ms,
+            },
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
@@ -90,8 +106,9 @@ class Loss:
 
 
 def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str | None]:
-    """What a recovery of this directory would continue from, and the new log id of an interrupted one. Opens the log as a node would, and
-    closes it cleanly. `observer`: the directory must be an observer's. Raises Refused, StorageError, OSError."""
+    """What a recovery of this directory would continue from, and the new log id of an interrupted
+    one. Opens the log as a node would, and closes it cleanly. `observer`: the directory must be an
+    observer's. Raises Refused, StorageError, OSError."""
     found = identities.read_identity(disk, root)
     if found is None:
         raise Refused(f"{root} holds no replica", "give the node directory of the survivor")
@@ -102,16 +119,26 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
     log = store.log
     if log.end_index < 0:
         store.close()
-        raise Refused(f"{root} has an empty log and cannot be the survivor", "give the node directory of a replica that has the messages")
+        raise Refused(
+            f"{root} has an empty log and cannot be the survivor",
+            "give the node directory of a replica that has the messages",
+        )
     noted = store.read_checkpoint()
     snapshot = store.read_snapshot()
     members, observers = _members(store, snapshot)
     if observer and found.replica not in observers:
         store.close()
-        what = f"{found.replica} is not an observer of broker group {found.group} according to its log"
-        raise Refused(what, "recover from a voting replica with: ledgermq recover --force-new-cluster")
+        what = (
+            f"{found.replica} is not an observer of broker group {found.group} according to its log"
+        )
+        raise Refused(
+            what, "recover from a voting replica with: ledgermq recover --force-new-cluster"
+        )
     heard = read_heard(disk, root, found.log_id) if observer else None
-    committed = max(-1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot["applied_index"])
+    committed = max(
+        -1 if noted is None else noted.committed_index,
+        -1 if snapshot is None else snapshot["applied_index"],
+    )
     loss = Loss(
         group=found.group,
         node=found.replica,
@@ -127,15 +154,16 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
         last_store_ms=_last_store_ms(store),
         heard=None if heard is None else asdict(heard),
     )
-    # Not in a `finally`: after a failure the stop must not count as clean, and the process ends anyway.
+    # Not in a `finally`: after a failure the stop must not count as clean, and the process ends
+    # anyway.
     store.close()
     return loss, None
 
 
 def begin_anew(disk: Disk, root: str, loss: Loss, *, log_id: str, now_ms: int) -> dict[str, Any]:
-    """Carry out a recovery, or finish an interrupted one; returns the final content of `recovery.json`. `log_id` is a new random UUID, or
-    that of the interrupted attempt. Each step is durable: the intent, the entry, the new id in every file, the identity, the state
-    `done`."""
+    """Carry out a recovery, or finish an interrupted one; returns the final content of
+    `recovery.json`. `log_id` is a new random UUID, or that of the interrupted attempt. Each step is
+    durable: the intent, the entry, the new id in every file, the identity, the state `done`."""
     found = identities.read_identity(disk, root)
     assert found is not None, f"{root} lost its identity"
     note = read_recovery(disk, root)
@@ -165,25 +193,38 @@ def _opened(disk: Disk, root: str, found: Identity) -> GroupStore:
     if store.log.fenced is not None:
         fenced = store.log.fenced
         store.abandon()
-        raise LogDamaged(f"{fenced}; a group cannot be recovered from a damaged log: use another survivor, or restore a backup")
+        raise LogDamaged(
+            f"{fenced}; a group cannot be recovered from a damaged log: use another survivor, or"
+            " restore a backup"
+        )
     return store
 
 
 def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[str], set[str]]:
-    """Every member that the last membership record in this log names, and the observers among them."""
+    """Every member that the last membership record in this log names, and the observers among
+    them."""
     told: set[str] = set()
     observers: set[str] = set()
     index = store.log.begin_index
     if snapshot is not None:
         members = snapshot.get("members", [])
-        told = set(members) if isinstance(members, list) else {*members.get("voters", {}), *members.get("learners", {})}
+        told = (
+            set(members)
+            if isinstance(members, list)
+            else {*members.get("voters", {}), *members.get("learners", {})}
+        )
         if isinstance(members, dict):
-            observers = {node for node, known in members.get("learners", {}).items() if known.get("observer")}
+            observers = {
+                node for node, known in members.get("learners", {}).items() if known.get("observer")
+            }
         index = max(index, int(snapshot["applied_index"]) + 1)
     while index <= store.log.end_index:
         entries = store.log.read(index, READ_BYTES)
         for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
-            if int.from_bytes(entries.data[start + 32 : start + 36], "big") == control.MEMBERSHIP_CHANNEL:
+            if (
+                int.from_bytes(entries.data[start + 32 : start + 36], "big")
+                == control.MEMBERSHIP_CHANNEL
+            ):
                 body = decode_record(entries.data[start + HEADER_BYTES : start + size]).body
                 record = control.decode(control.Membership.TAG, body)
                 assert isinstance(record, control.Membership)
@@ -192,8 +233,11 @@ def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[st
     return told, observers
 
 
-def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, Any]) -> dict[str, Any]:
-    """Append the entry that names only the survivor, in a term that no leader used. Returns the log's new end and its begin."""
+def _append(
+    disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, Any]
+) -> dict[str, Any]:
+    """Append the entry that names only the survivor, in a term that no leader used. Returns the
+    log's new end and its begin."""
     store = _opened(disk, root, found)
     log = store.log
     if log.end_index == loss.index:
@@ -201,7 +245,14 @@ def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, 
         batch = encode_entries([control.draft(_record(found, loss, note), note["when_ms"])])
         offset = _next_offset(store)
         store_ms = max(note["when_ms"], _last_store_ms(store))
-        log.append_leader(loss.next_term, batch, np.array([offset], np.int64), store_ms, NO_STORE_HOST, control=True)
+        log.append_leader(
+            loss.next_term,
+            batch,
+            np.array([offset], np.int64),
+            store_ms,
+            NO_STORE_HOST,
+            control=True,
+        )
     log.flush_mark()
     end = SyncedMark(log.end_term, log.end_index, log.end_pos, log.end_chain)
     begin = Begin(log.begin_index, log.begin_pos, log.begin_term, log.begin_chain)
@@ -211,16 +262,22 @@ def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, 
 
 def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Membership:
     gone = ", ".join(loss.given_up) or "nobody"
-    command = f"promote-observer, {lost_words(loss)}" if loss.observer else "recover --force-new-cluster"
-    reason = (
-        f"{command}: log {note['log_id']} goes on from log {loss.former_log_id} behind entry {loss.index} "
-        f"of term {loss.term} (chain {loss.chain_crc:08x}, known committed up to {loss.committed_index}); given up: {gone}"
+    command = (
+        f"promote-observer, {lost_words(loss)}" if loss.observer else "recover --force-new-cluster"
     )
-    return control.Membership((found.replica,), incarnations={found.replica: found.incarnation}, reason=reason)
+    reason = (
+        f"{command}: log {note['log_id']} goes on from log {loss.former_log_id} behind entry"
+        f" {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}, known committed up to"
+        f" {loss.committed_index}); given up: {gone}"
+    )
+    return control.Membership(
+        (found.replica,), incarnations={found.replica: found.incarnation}, reason=reason
+    )
 
 
 def kept_words(loss: Loss) -> str:
-    """A sentence about what is known to be committed, and what becomes of the rest. A replica may have stopped before it noted anything."""
+    """A sentence about what is known to be committed, and what becomes of the rest. A replica may
+    have stopped before it noted anything."""
     known, rest = f"Entries up to {loss.committed_index} are", "later ones"
     if loss.committed_index < 0:
         known, rest = "No entry is", "all"
@@ -236,21 +293,31 @@ def lost_words(loss: Loss) -> str:
     if not loss.lost_entries:
         return f"nothing is lost that leader {heard['leader']} had at {at}, its last report"
     spans = "" if loss.lost_ms is None else f", taken in the {loss.lost_ms} ms before"
-    lost = f"lost for certain: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
+    lost = (
+        f"lost for certain: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
+    )
     return f"{lost} that leader {heard['leader']} had at {at}, its last report{spans}"
 
 
 def iso(ms: int) -> str:
     """A time in milliseconds as UTC text."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _next_offset(store: GroupStore) -> int:
-    """The next queue offset of the topic of membership records; queue offsets are dense (invariant I6)."""
+    """The next queue offset of the topic of membership records; queue offsets are dense (invariant
+    I6)."""
     snapshot, log = store.read_snapshot(), store.log
     offset, index = 0, log.begin_index
     if snapshot is not None:
-        offset, index = int(snapshot["queues"].get(RAFT_TOPIC, {}).get("0", 0)), int(snapshot["applied_index"]) + 1
+        offset, index = (
+            int(snapshot["queues"].get(RAFT_TOPIC, {}).get("0", 0)),
+            int(snapshot["applied_index"]) + 1,
+        )
     while index <= log.end_index:
         entries = log.read(index, READ_BYTES)
         columns = record_columns(entries)
@@ -267,7 +334,8 @@ def _last_store_ms(store: GroupStore) -> int:
 
 
 def _rename_log(disk: Disk, root: str, found: Identity, note: dict[str, Any]) -> None:
-    """Write the new log id to every file that contains one, the identity last. The chain keeps its seed, which the begin file records."""
+    """Write the new log id to every file that contains one, the identity last. The chain keeps its
+    seed, which the begin file records."""
     log_id, directory = note["log_id"], f"{root}/dledger-{found.replica}"
     for name in GENERATIONS:
         value = read_generation(disk, f"{root}/state", name)

@@ -1,6 +1,8 @@
-"""Verification of an imported log against its source: the files are read back, and parsed as RocketMQ records again.
+"""Verification of an imported log against its source: the files are read back, and parsed as
+RocketMQ records again.
 
-The writer's layout code is not used here; chains, checksums and derived files are verified by the audit.
+The writer's layout code is not used here; chains, checksums and derived files are verified by the
+audit.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ _LOST = f"\x02{LOST}\x01".encode()
 
 
 def differences(disk: Disk, root: str, identity: Identity, written: Written) -> list[str]:
-    """The differences between the log and what was read from the source, one sentence each. Opens the log as a node would, and closes it.
-    Raises LogFenced, OSError."""
+    """The differences between the log and what was read from the source, one sentence each. Opens
+    the log as a node would, and closes it. Raises LogFenced, OSError."""
     log = EntryLog.open(disk, f"{root}/dledger-{identity.replica}", identity, clean=True)
     if log.fenced is not None:
         raise log.fenced
@@ -49,6 +51,9 @@ def differences(disk: Disk, root: str, identity: Identity, written: Written) -> 
         log.close()
     for key, wanted in sorted(written.digests.items()):
         if (counts[key], digests.get(key, 0)) != (written.messages[key], wanted):
-            held = f"queue {key[1]} of topic {key[0]} holds {counts[key]} messages, {written.messages[key]} were read"
+            held = (
+                f"queue {key[1]} of topic {key[0]} holds {counts[key]} messages,"
+                f" {written.messages[key]} were read"
+            )
             found.append(f"{held}, or their content differs")
     return found

@@ -1,4 +1,5 @@
-"""Conversion of the topics and consumer groups of a store root: kinds, permissions, attempts, backoff; and the offsets of groups.
+"""Conversion of the topics and consumer groups of a store root: kinds, permissions, attempts,
+backoff; and the offsets of groups.
 
 Pure. A setting without a counterpart here is left out and reported in `remarks`.
 """
@@ -59,7 +60,8 @@ OWN_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 @dataclass(slots=True)
 class Settings:
-    """The initial settings of the new broker group. `offsets`: (consumer group, topic) → queue → next offset to read, within its queue."""
+    """The initial settings of the new broker group. `offsets`: (consumer group, topic) → queue →
+    next offset to read, within its queue."""
 
     topics: list[TopicConfig] = field(default_factory=list)
     groups: list[GroupConfig] = field(default_factory=list)
@@ -68,14 +70,24 @@ class Settings:
 
 
 def settings_of(found: Survey) -> Settings:
-    """The settings of everything that is kept. Incarnations are 0; the keeper of the cluster's metadata assigns them."""
+    """The settings of everything that is kept. Incarnations are 0; the keeper of the cluster's
+    metadata assigns them."""
     made = Settings()
     counts: dict[str, int] = defaultdict(int)
     for topic, queue in (*found.queues, *found.delayed):
         counts[topic] = max(counts[topic], queue + 1)
     for topic in sorted(counts):
         row = found.configuration.topics.get(topic, SourceTopic(topic, counts[topic], READ | WRITE))
-        made.topics.append(TopicConfig("", topic, _kind(topic, row, found), counts[topic], _PERMISSIONS[row.perm & (READ | WRITE)], 0))
+        made.topics.append(
+            TopicConfig(
+                "",
+                topic,
+                _kind(topic, row, found),
+                counts[topic],
+                _PERMISSIONS[row.perm & (READ | WRITE)],
+                0,
+            )
+        )
     _groups(found, made)
     _offsets(found, made)
     return made
@@ -104,7 +116,9 @@ def _groups(found: Survey, made: Settings) -> None:
         if not row.enabled:
             made.remarks.append(f"consumer group {name} was not allowed to consume; here it is")
         attempts = min(max(row.retry_max, 0) + 1, ATTEMPTS_MAX)
-        made.groups.append(GroupConfig("", name, attempts, row.ordered, _backoff(row.backoff, name, made)))
+        made.groups.append(
+            GroupConfig("", name, attempts, row.ordered, _backoff(row.backoff, name, made))
+        )
 
 
 def _backoff(policy: Mapping[str, Any] | None, name: str, made: Settings) -> Backoff | None:
@@ -113,13 +127,19 @@ def _backoff(policy: Mapping[str, Any] | None, name: str, made: Settings) -> Bac
     custom = (policy or {}).get("customizedRetryPolicy")
     fields: dict[str, Any] = {}
     if policy is not None and policy.get("type") == "EXPONENTIAL" and isinstance(exponential, dict):
-        fields = {"initial_ms": exponential.get("initial"), "max_ms": exponential.get("max"), "multiplier": exponential.get("multiplier")}
+        fields = {
+            "initial_ms": exponential.get("initial"),
+            "max_ms": exponential.get("max"),
+            "multiplier": exponential.get("multiplier"),
+        }
     elif isinstance(custom, dict) and custom.get("next"):
         fields = {"steps_ms": custom["next"]}
     try:
         return read_backoff(fields)
     except ValueError as error:
-        made.remarks.append(f"the retry policy of consumer group {name} becomes the default: {error}")
+        made.remarks.append(
+            f"the retry policy of consumer group {name} becomes the default: {error}"
+        )
         return None
 
 
@@ -139,4 +159,7 @@ def _offsets(found: Survey, made: Settings) -> None:
         if kept:
             made.offsets[group, topic] = kept
     if moved:
-        made.remarks.append(f"{moved} consumer offsets were outside their queues' range; they were moved to the nearest message")
+        made.remarks.append(
+            f"{moved} consumer offsets were outside their queues' range; they were moved to the"
+            " nearest message"
+        )

@@ -1,7 +1,9 @@
-"""The decision about each message of a store root: keep it in its topic, keep it as a delayed message, or leave it out for a named reason.
+"""The decision about each message of a store root: keep it in its topic, keep it as a delayed
+message, or leave it out for a named reason.
 
-RocketMQ stores internal data in topics beside those of its users (docs/import.md has the table). The decision is made in one place for the
-survey and for the writing, so that both treat every message alike.
+RocketMQ stores internal data in topics beside those of its users (docs/import.md has the table).
+The decision is made in one place for the survey and for the writing, so that both treat every
+message alike.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from dataclasses import dataclass, field
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 from ledgermq.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from ledgermq.storage.rocketmq.configuration import Configuration
-from ledgermq.storage.rocketmq.records import INNER_BATCH, PREPARED, ROLLBACK, TRANSACTION_BITS, Message, number_of, pairs_of
+from ledgermq.storage.rocketmq.records import (
+    INNER_BATCH,
+    PREPARED,
+    ROLLBACK,
+    TRANSACTION_BITS,
+    Message,
+    number_of,
+    pairs_of,
+)
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 WHEEL_TOPIC = "rmq_sys_wheel_timer"
@@ -34,7 +44,8 @@ ODD_DELAY = "delayed, without a topic or a time"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A kept message. `topic` and `queue`: its destination; `deliver_ms`: the delivery time of a delayed message, otherwise 0."""
+    """A kept message. `topic` and `queue`: its destination; `deliver_ms`: the delivery time of a
+    delayed message, otherwise 0."""
 
     topic: str
     queue: int
@@ -43,7 +54,8 @@ class Kept:
 
 @dataclass(slots=True)
 class Sorter:
-    """Decides about each message. The survey adds what only a complete reading can tell: `recalled` and `rolled`."""
+    """Decides about each message. The survey adds what only a complete reading can tell: `recalled`
+    and `rolled`."""
 
     configuration: Configuration
     wanted: Collection[str] | None
@@ -51,7 +63,8 @@ class Sorter:
     recalled: set[str] = field(default_factory=set)
     """Unique ids of timer wheel messages that must not be delivered."""
     rolled: dict[str, int] = field(default_factory=dict)
-    """Unique id → position of the last copy of a message that the timer wheel stored several times."""
+    """Unique id → position of the last copy of a message that the timer wheel stored several
+    times."""
 
     def sort(self, message: Message) -> Kept | str:
         """The message's destination, or why it is left out."""
@@ -78,7 +91,9 @@ class Sorter:
         real, queue = pairs.get("REAL_TOPIC", ""), number_of(pairs.get("REAL_QID", ""))
         scheduled = message.topic == SCHEDULE_TOPIC
         if scheduled:
-            if message.queue_offset < (self.configuration.delay_offsets or {}).get(message.queue + 1, 0):
+            if message.queue_offset < (self.configuration.delay_offsets or {}).get(
+                message.queue + 1, 0
+            ):
                 return DELIVERED
             deliver_ms = message.store_ms + level_ms(min(message.queue + 1, len(DELAY_LEVELS_MS)))
         else:
@@ -111,5 +126,6 @@ class Sorter:
 
 
 def is_internal(topic: str) -> bool:
-    """Whether the topic is RocketMQ's own. Retry and dead-letter topics belong to their consumers."""
+    """Whether the topic is RocketMQ's own. Retry and dead-letter topics belong to their
+    consumers."""
     return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and is_system_topic(topic)

@@ -1,7 +1,8 @@
-"""The first reading of a store root: what it holds, what can be kept, and everything that must be known before a byte is written.
+"""The first reading of a store root: what it holds, what can be kept, and everything that must be
+known before a byte is written.
 
-Memory grows with the number of queues and of damaged places, not with the number of messages. Only undecided transactions, and timer wheel
-messages that were stored several times, cost a row each.
+Memory grows with the number of queues and of damaged places, not with the number of messages. Only
+undecided transactions, and timer wheel messages that were stored several times, cost a row each.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ FILLED_SPARE = 1000
 
 @dataclass(slots=True)
 class QueueSurvey:
-    """One queue of a kept topic: offsets first … next−1. `lost` of them have no message. `repeated` messages followed another one with the
-    same offset, so no consumer ever saw them."""
+    """One queue of a kept topic: offsets first … next−1. `lost` of them have no message. `repeated`
+    messages followed another one with the same offset, so no consumer ever saw them."""
 
     first: int
     next: int
@@ -56,8 +57,8 @@ class Survey:
     sorter: Sorter
     queues: dict[QueueKey, QueueSurvey] = field(default_factory=dict)
     delayed: Counter[QueueKey] = field(default_factory=Counter)
-    """Delayed messages, by destination queue. Timer wheel messages among them may have been recalled or stored again later; the second
-    reading leaves those out."""
+    """Delayed messages, by destination queue. Timer wheel messages among them may have been
+    recalled or stored again later; the second reading leaves those out."""
     others: dict[QueueKey, int] = field(default_factory=dict)
     """Next offsets of queues whose messages are not kept unchanged."""
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -77,7 +78,8 @@ class Survey:
 
     @property
     def now_ms(self) -> int:
-        """The current time of the source: the last store time, or the time up to which the timer wheel was read, if later."""
+        """The current time of the source: the last store time, or the time up to which the timer
+        wheel was read, if later."""
         return max(self.last_store_ms, self.configuration.timers_read_ms or 0)
 
     @property
@@ -90,11 +92,20 @@ class Survey:
         return sorted(names)
 
 
-def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: bool, progress: Callable[[int], None]) -> Survey:
-    """Read everything. Raises Refused if something cannot be kept, or is damaged and must not be skipped; OSError."""
+def survey(
+    root: StoreRoot,
+    *,
+    topics: Collection[str] | None,
+    skip_damaged: bool,
+    progress: Callable[[int], None],
+) -> Survey:
+    """Read everything. Raises Refused if something cannot be kept, or is damaged and must not be
+    skipped; OSError."""
     configuration = read_configuration(root.path)
     found = Survey(root, configuration, Sorter(configuration, topics))
-    reader = Reader(root, lambda message: _fresh(found, message), skip_damaged=skip_damaged, progress=progress)
+    reader = Reader(
+        root, lambda message: _fresh(found, message), skip_damaged=skip_damaged, progress=progress
+    )
     halves: dict[int, None] = {}
     half_low = configuration.offsets.get((TRANSACTION_GROUP, HALF_TOPIC), {}).get(0, 0)
     for message in reader.messages():
@@ -124,7 +135,8 @@ def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: boo
 
 
 def _fresh(found: Survey, message: Message) -> bool:
-    """Whether a message behind damage continues the log. A message with an already assigned queue offset remains from an earlier use."""
+    """Whether a message behind damage continues the log. A message with an already assigned queue
+    offset remains from an earlier use."""
     key = message.topic, message.queue
     known = found.queues.get(key)
     return message.queue_offset >= (found.others.get(key, 0) if known is None else known.next)
@@ -132,12 +144,17 @@ def _fresh(found: Survey, message: Message) -> bool:
 
 def _leave_out(found: Survey, message: Message, reason: str) -> None:
     if reason == BATCH:
-        what = f"topic {message.topic} has records that hold several messages each (queue.type BatchCQ), which cannot be kept"
+        what = (
+            f"topic {message.topic} has records that hold several messages each (queue.type"
+            " BatchCQ), which cannot be kept"
+        )
         raise Refused(what, "name only other topics with --topics")
     found.left_out[message.topic, reason] += 1
 
 
-def _keep(found: Survey, message: Message, kept: Kept, skip_damaged: bool, damages: list[Damage]) -> None:
+def _keep(
+    found: Survey, message: Message, kept: Kept, skip_damaged: bool, damages: list[Damage]
+) -> None:
     found.record_bytes_max = max(found.record_bytes_max, message.size)
     found.kept_bytes += message.size
     found.kinds.setdefault(kept.topic, set()).add(_kind(message, kept))
@@ -169,29 +186,56 @@ def _kind(message: Message, kept: Kept) -> str:
 
 
 def _require_filling(
-    found: Survey, key: QueueKey, queue: QueueSurvey, message: Message, gap: int, skip_damaged: bool, damages: list[Damage]
+    found: Survey,
+    key: QueueKey,
+    queue: QueueSurvey,
+    message: Message,
+    gap: int,
+    skip_damaged: bool,
+    damages: list[Damage],
 ) -> None:
-    """Raises Refused unless the gap may be filled: the user allowed it, and that many messages can have been there."""
-    what = f"queue {key[1]} of topic {key[0]} jumps from offset {queue.next} to {message.queue_offset} at position {message.position}"
+    """Raises Refused unless the gap may be filled: the user allowed it, and that many messages can
+    have been there."""
+    what = (
+        f"queue {key[1]} of topic {key[0]} jumps from offset {queue.next} to {message.queue_offset}"
+        f" at position {message.position}"
+    )
     if not skip_damaged:
-        raise Refused(f"{what}: messages are missing in between", "import another replica, or accept the loss with --skip-damaged")
+        raise Refused(
+            f"{what}: messages are missing in between",
+            "import another replica, or accept the loss with --skip-damaged",
+        )
     most = FILLED_SPARE + (found.root.bytes // RECORD_MIN_BYTES if damages else 0)
     if gap > most:
-        raise Refused(f"{what}: more than the damage of this log can explain", "omit the topic: name the others with --topics")
+        raise Refused(
+            f"{what}: more than the damage of this log can explain",
+            "omit the topic: name the others with --topics",
+        )
 
 
 def _require_sound(found: Survey, skip_damaged: bool) -> None:
     if not found.messages:
-        raise Refused(f"{found.root.path} holds no readable message", "check that it is the broker's storePathRootDir")
+        raise Refused(
+            f"{found.root.path} holds no readable message",
+            "check that it is the broker's storePathRootDir",
+        )
     for damage in found.damages:
         if damage.resumes is not None and not skip_damaged:
             path, at = damage.resumes
-            what = f"{damage.text}, and intact messages follow from byte {at} of {path}: this is damage in the middle of the log"
-            raise Refused(what, "import another replica of the broker, or skip the damaged parts with --skip-damaged")
+            what = (
+                f"{damage.text}, and intact messages follow from byte {at} of {path}: this is"
+                " damage in the middle of the log"
+            )
+            raise Refused(
+                what,
+                "import another replica of the broker, or skip the damaged parts with"
+                " --skip-damaged",
+            )
 
 
 def _add_empty(found: Survey) -> None:
-    """Topics without messages, and queues whose messages RocketMQ has deleted: the consume queues tell their next offsets."""
+    """Topics without messages, and queues whose messages RocketMQ has deleted: the consume queues
+    tell their next offsets."""
     ends = queue_ends(found.root.path, found.log_end)
     listed = found.configuration.topics
     wanted = found.sorter.wanted
@@ -200,7 +244,9 @@ def _add_empty(found: Survey) -> None:
     for topic in sorted(names):
         if topic not in used and _is_made_by_itself(found, topic):
             continue
-        seen = [queue + 1 for name, queue in (*found.queues, *found.delayed, *ends) if name == topic]
+        seen = [
+            queue + 1 for name, queue in (*found.queues, *found.delayed, *ends) if name == topic
+        ]
         count = max([listed[topic].queues if topic in listed else 0, *seen])
         if count > MAX_QUEUES:
             what = f"topic {topic} has {count} queues; the maximum is {MAX_QUEUES}"
@@ -210,13 +256,18 @@ def _add_empty(found: Survey) -> None:
             found.queues.setdefault((topic, queue), QueueSurvey(end, end))
     if wanted is not None:
         for topic in sorted(set(wanted) - set(found.topics())):
-            raise Refused(f"{found.root.path} has no topic {topic}", f"available topics: {', '.join(found.topics()) or 'none'}")
+            raise Refused(
+                f"{found.root.path} has no topic {topic}",
+                f"available topics: {', '.join(found.topics()) or 'none'}",
+            )
 
 
 def _is_made_by_itself(found: Survey, topic: str) -> bool:
     """Whether every RocketMQ broker has this topic, used or not."""
     row = found.configuration.topics.get(topic)
-    return is_internal(topic) or (row is not None and (bool(row.perm & INHERIT) or topic.endswith("_REPLY_TOPIC")))
+    return is_internal(topic) or (
+        row is not None and (bool(row.perm & INHERIT) or topic.endswith("_REPLY_TOPIC"))
+    )
 
 
 def _require_names(found: Survey) -> None:
@@ -224,4 +275,7 @@ def _require_names(found: Survey) -> None:
         try:
             topic_name("", topic)
         except LedgerError as error:
-            raise Refused(f"topic {topic} cannot be kept: {error.message}", "omit it: name the others with --topics") from error
+            raise Refused(
+                f"topic {topic} cannot be kept: {error.message}",
+                "omit it: name the others with --topics",
+            ) from error

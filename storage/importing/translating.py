@@ -1,7 +1,9 @@
-"""Translation of a RocketMQ message into an entry of the log: what is copied, and what has another form here (docs/format.md §4.8).
+"""Translation of a RocketMQ message into an entry of the log: what is copied, and what has another
+form here (docs/format.md §4.8).
 
-Body, topic, tag, keys, times, IPv4 hosts and the redelivery count are copied. Properties keep their order; names with another meaning here
-are escaped, and properties that only RocketMQ itself used are left out.
+Body, topic, tag, keys, times, IPv4 hosts and the redelivery count are copied. Properties keep their
+order; names with another meaning here are escaped, and properties that only RocketMQ itself used
+are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from ledgermq.proto.entries.compression import COMPRESSED, COMPRESSORS, LZ4_FLAG, ZLIB, ZSTD_FLAG, BadBody, decompress
+from ledgermq.proto.entries.compression import (
+    COMPRESSED,
+    COMPRESSORS,
+    LZ4_FLAG,
+    ZLIB,
+    ZSTD_FLAG,
+    BadBody,
+    decompress,
+)
 from ledgermq.proto.entries.layout import RECORD_FIXED_BYTES, V1_TOPIC_MAX
 from ledgermq.proto.entries.properties import (
     BORN_HOST,
@@ -31,10 +41,22 @@ from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.storage.rocketmq.records import Message, pairs_of
 
 FLAG_PROPERTY = "__LMQ.FLAG"
-"""Property for the application's FLAG, if it is not 0: in records of LedgerMQ the field counts the messages of a frame."""
+"""Property for the application's FLAG, if it is not 0: in records of LedgerMQ the field counts the
+messages of a frame."""
 SOURCE_PRIORITY = "_SYS_MSG_PRIORITY_"
 RECORD_CRC = "__CRC32#"
-_WAITING = frozenset({REAL_TOPIC, REAL_QUEUE, FIRE_MS, DELIVER_MS, "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS"}) | {
+_WAITING = frozenset(
+    {
+        REAL_TOPIC,
+        REAL_QUEUE,
+        FIRE_MS,
+        DELIVER_MS,
+        "DELAY",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_ENQUEUE_MS",
+    }
+) | {
     "TIMER_DEQUEUE_MS",
     "TIMER_ROLL_TIMES",
     "TIMER_DELAY_LEVEL",
@@ -46,7 +68,8 @@ _HEADER = bytes(48)
 
 
 class Entry(NamedTuple):
-    """An unsealed entry, in pieces, and the columns needed to seal it. `size`: of the whole entry."""
+    """An unsealed entry, in pieces, and the columns needed to seal it. `size`: of the whole
+    entry."""
 
     head: bytes
     body: bytes
@@ -60,7 +83,8 @@ class Entry(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The placement of a delayed message: its destination and time, the incarnation of its topic, and its place on the timer topic."""
+    """The placement of a delayed message: its destination and time, the incarnation of its topic,
+    and its place on the timer topic."""
 
     topic: str
     queue: int
@@ -78,7 +102,11 @@ class CannotKeep(ValueError):
 def translate(message: Message, waiting: Waiting | None = None) -> Entry:
     """Translate the message for its own topic, or as a delayed one. Raises CannotKeep."""
     properties = _properties(message, waiting)
-    body, sysflag, body_crc = message.body, _sysflag(message), message.body_crc if message.body else 0
+    body, sysflag, body_crc = (
+        message.body,
+        _sysflag(message),
+        message.body_crc if message.body else 0,
+    )
     topic, queue, queue_offset = message.topic, message.queue, message.queue_offset
     if waiting is not None:
         topic, queue, queue_offset = TIMER_TOPIC, waiting.slot, waiting.offset
@@ -112,10 +140,29 @@ def assemble(
     wide = len(name) > V1_TOPIC_MAX
     total = RECORD_FIXED_BYTES + wide + len(name) + len(body) + len(properties)
     head = _HEADER + _HEAD.pack(
-        total, _MAGIC_V2 if wide else _MAGIC_V1, body_crc, queue, 0, queue_offset, 0, sysflag, *born, *stored, reconsume_times, 0, len(body)
+        total,
+        _MAGIC_V2 if wide else _MAGIC_V1,
+        body_crc,
+        queue,
+        0,
+        queue_offset,
+        0,
+        sysflag,
+        *born,
+        *stored,
+        reconsume_times,
+        0,
+        len(body),
     )
-    rest = len(name).to_bytes(2 if wide else 1, "big") + name + len(properties).to_bytes(2, "big") + properties
-    return Entry(head, body, rest, len(_HEADER) + total, topic, queue, queue_offset, stored[1], properties)
+    rest = (
+        len(name).to_bytes(2 if wide else 1, "big")
+        + name
+        + len(properties).to_bytes(2, "big")
+        + properties
+    )
+    return Entry(
+        head, body, rest, len(_HEADER) + total, topic, queue, queue_offset, stored[1], properties
+    )
 
 
 def _host(host: bytes) -> bytes:
@@ -123,7 +170,8 @@ def _host(host: bytes) -> bytes:
 
 
 def _sysflag(message: Message) -> int:
-    """The compression of the body, as flags of our records. RocketMQ's oldest flag names no compressor and means zlib."""
+    """The compression of the body, as flags of our records. RocketMQ's oldest flag names no
+    compressor and means zlib."""
     if not message.sysflag & COMPRESSED:
         return 0
     kind = message.sysflag & COMPRESSORS
@@ -133,7 +181,8 @@ def _sysflag(message: Message) -> int:
 def _properties(message: Message, waiting: Waiting | None) -> bytes:
     raw = message.properties
     if waiting is None and _is_plain(raw) and not message.flag:
-        # The common case: only the properties are missing that RocketMQ derives from other fields for clients.
+        # The common case: only the properties are missing that RocketMQ derives from other fields
+        # for clients.
         added = "" if b"__BORNHOST\x01" in raw else _pair(BORN_HOST, _address(message))
         data = raw + added.encode()
         if raw.startswith(b"UNIQ_KEY\x01") or b"\x02UNIQ_KEY\x01" in raw:
@@ -163,7 +212,8 @@ def _pair(name: str, value: str) -> str:
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Whether the property string already has our form, and repeats nothing that is stored elsewhere here."""
+    """Whether the property string already has our form, and repeats nothing that is stored
+    elsewhere here."""
     return (
         raw[-1:] == b"\x02"
         and raw.isascii()
@@ -180,7 +230,8 @@ def _is_plain(raw: bytes) -> bool:
 
 
 def _has_double(raw: bytes) -> bool:
-    """Whether a value contains another separator: then one pair has two of them, and another has none."""
+    """Whether a value contains another separator: then one pair has two of them, and another has
+    none."""
     return any(piece.count(b"\x01") != 1 for piece in raw[:-1].split(b"\x02"))
 
 
@@ -202,5 +253,6 @@ def _address(message: Message) -> str:
 
 
 def _offset_id(message: Message) -> str:
-    """The id that RocketMQ gives a message without a client's id: the host and position where it was stored."""
+    """The id that RocketMQ gives a message without a client's id: the host and position where it
+    was stored."""
     return (message.store_host + message.position.to_bytes(8, "big")).hex().upper()

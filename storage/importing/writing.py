@@ -1,8 +1,9 @@
 """Writing the log of a new broker group from a store root: the second reading.
 
-The log begins like a trimmed one: the membership record, which is the first entry of every group, was removed with the first file, and a
-snapshot holds the begins of queues whose first messages RocketMQ deleted (docs/format.md §4.8). All entries have term 0, because no leader
-wrote them. Memory is bounded by one batch and one number per queue.
+The log begins like a trimmed one: the membership record, which is the first entry of every group,
+was removed with the first file, and a snapshot holds the begins of queues whose first messages
+RocketMQ deleted (docs/format.md §4.8). All entries have term 0, because no leader wrote them.
+Memory is bounded by one batch and one number per queue.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ SYNC_BYTES = 64 << 20
 OFFSETS_A_RECORD = 500
 SLOT_MS, SLOTS = 60_000, 4096
 LOST = "LEDGERMQ_LOST"
-"""Property of a placeholder for a message that could not be read: what is known about that message."""
+"""Property of a placeholder for a message that could not be read: what is known about that
+message."""
 _PLACE = struct.Struct(">qqqqi")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an imported log begins: behind the membership record, which is entry 0 of every group. `unit`: that record's unit in its
-    consume queue."""
+    """Where an imported log begins: behind the membership record, which is entry 0 of every group.
+    `unit`: that record's unit in its consume queue."""
 
     begin: Begin
     entry_bytes: int
@@ -61,7 +63,8 @@ class Origin:
 
 
 def origin_of(identity: Identity, voters: Sequence[str], created_ms: int) -> Origin:
-    """The membership record as every replica would write it at bootstrap, and the file behind the one that would hold it."""
+    """The membership record as every replica would write it at bootstrap, and the file behind the
+    one that would hold it."""
     batch = encode_entries([control.draft(control.Membership(tuple(sorted(voters))), created_ms)])
     chain = seal(
         batch, first_index=0, term=TERM, pos=0, queue_offsets=np.zeros(1, np.int64), store_ms=created_ms, store_host=NO_HOST,
@@ -74,7 +77,8 @@ def origin_of(identity: Identity, voters: Sequence[str], created_ms: int) -> Ori
 
 @dataclass(slots=True)
 class Written:
-    """The result of the writing. `digests`: per queue a CRC over its messages as read from the source."""
+    """The result of the writing. `digests`: per queue a CRC over its messages as read from the
+    source."""
 
     entries: int = 0
     messages: Counter[QueueKey] = field(default_factory=Counter)
@@ -91,8 +95,18 @@ class Written:
 
 
 def digest_of(before: int, message: Message, store_ms: int) -> int:
-    """A queue's digest after one more message: its place, times, redeliveries, tag, keys, id and body."""
-    value = crc32(_PLACE.pack(message.queue_offset, message.born_ms, store_ms, len(message.body), message.reconsume_times), before)
+    """A queue's digest after one more message: its place, times, redeliveries, tag, keys, id and
+    body."""
+    value = crc32(
+        _PLACE.pack(
+            message.queue_offset,
+            message.born_ms,
+            store_ms,
+            len(message.body),
+            message.reconsume_times,
+        ),
+        before,
+    )
     for name in (b"UNIQ_KEY\x01", b"TAGS\x01", b"KEYS\x01"):
         value = crc32(_value(message.properties, name), value)
     return crc32(message.body, value)
@@ -107,7 +121,8 @@ def _value(properties: bytes, name: bytes) -> bytes:
 
 
 def create(disk: Disk, root: str, identity: Identity, origin: Origin) -> None:
-    """Create the directory of the new replica, with an empty log that begins at `origin`. Raises NoSpace, Unusable, OSError."""
+    """Create the directory of the new replica, with an empty log that begins at `origin`. Raises
+    NoSpace, Unusable, OSError."""
     GroupStore.create(disk, root, identity)
     directory = f"{root}/dledger-{identity.replica}"
     begin = origin.begin
@@ -142,9 +157,13 @@ class Writer:
         self._bytes = 0
 
     def put(self, entry: Entry, store_ms: int) -> None:
-        """Add one message to the current batch. Raises Refused for one that no log file can hold."""
+        """Add one message to the current batch. Raises Refused for one that no log file can
+        hold."""
         if entry.size > self._room:
-            what = f"a message of {entry.size} bytes does not fit into a log file of {self._room + 8} bytes"
+            what = (
+                f"a message of {entry.size} bytes does not fit into a log file of {self._room + 8}"
+                " bytes"
+            )
             raise Refused(what, "choose larger files with --log-file-size")
         self._entries.append(entry)
         self._times.append(store_ms)
@@ -162,7 +181,12 @@ class Writer:
             for draft in drafts:
                 offsets.append(self._control[draft.stored_topic])
                 self._control[draft.stored_topic] += 1
-            self._append(encode_entries(drafts), np.array(offsets, np.int64), np.full(len(drafts), store_ms, np.int64), None)
+            self._append(
+                encode_entries(drafts),
+                np.array(offsets, np.int64),
+                np.full(len(drafts), store_ms, np.int64),
+                None,
+            )
 
     def flush(self) -> None:
         entries, times = self._entries, self._times
@@ -173,7 +197,11 @@ class Writer:
         sizes = np.fromiter([entry.size for entry in entries], np.int32, len(entries))
         ends = np.cumsum(sizes, dtype=np.int64)
         numbers: dict[str, int] = {}
-        topic_of = np.fromiter([numbers.setdefault(entry.topic, len(numbers)) for entry in entries], np.int32, len(entries))
+        topic_of = np.fromiter(
+            [numbers.setdefault(entry.topic, len(numbers)) for entry in entries],
+            np.int32,
+            len(entries),
+        )
         batch = UnsealedBatch(
             data=data,
             starts=ends - sizes,
@@ -186,8 +214,12 @@ class Writer:
         hosts = np.frombuffer(b"".join([entry.store_host for entry in entries]), "V8")
         self._append(batch, offsets, np.array(times, np.int64), hosts)
 
-    def _append(self, batch: UnsealedBatch, offsets: I64, times: I64, hosts: NDArray[np.void] | None) -> None:
-        self._log.append_leader(TERM, batch, offsets, times, NO_HOST if hosts is None else hosts, control=True)
+    def _append(
+        self, batch: UnsealedBatch, offsets: I64, times: I64, hosts: NDArray[np.void] | None
+    ) -> None:
+        self._log.append_leader(
+            TERM, batch, offsets, times, NO_HOST if hosts is None else hosts, control=True
+        )
         self._written.entries += len(batch)
         self._unsynced += len(batch.data)
         if self._unsynced >= SYNC_BYTES:
@@ -213,7 +245,9 @@ class Writer:
 class Import:
     """The second reading, one message after the other."""
 
-    def __init__(self, found: Survey, topics: Mapping[str, TopicConfig], writer: Writer, written: Written) -> None:
+    def __init__(
+        self, found: Survey, topics: Mapping[str, TopicConfig], writer: Writer, written: Written
+    ) -> None:
         self._found = found
         self._topics = topics
         self._writer = writer
@@ -225,7 +259,13 @@ class Import:
     def run(self, *, skip_damaged: bool, progress: Callable[[int], None]) -> None:
         """Raises Refused if the source changed since the first reading; OSError, NoSpace."""
         known = self._found.damages
-        reader = Reader(self._found.root, lambda _: False, skip_damaged=skip_damaged, progress=progress, known=known)
+        reader = Reader(
+            self._found.root,
+            lambda _: False,
+            skip_damaged=skip_damaged,
+            progress=progress,
+            known=known,
+        )
         count = 0
         for message in reader.messages():
             count += 1
@@ -237,7 +277,10 @@ class Import:
             else:
                 self._keep(message)
         if count != self._found.messages:
-            what = f"{self._found.root.path} changed while it was read: {self._found.messages} messages, then {count}"
+            what = (
+                f"{self._found.root.path} changed while it was read: {self._found.messages}"
+                f" messages, then {count}"
+            )
             raise Refused(what, "stop the broker, or import a copy that is not written to")
         self._written.last_ms = self._last_ms
 
@@ -256,7 +299,10 @@ class Import:
         try:
             entry = translate(message)
         except CannotKeep as error:
-            what = f"message {message.queue_offset} of queue {key[1]} of topic {key[0]} cannot be kept: {error}"
+            what = (
+                f"message {message.queue_offset} of queue {key[1]} of topic {key[0]} cannot be"
+                f" kept: {error}"
+            )
             raise Refused(what, "omit the topic: name the others with --topics") from error
         store_ms = self._time(message)
         for offset in range(self._next[key], message.queue_offset):
@@ -265,21 +311,35 @@ class Import:
         self._next[key] = message.queue_offset + 1
         self._writer.put(entry, store_ms)
         written.messages[key] += 1
-        written.digests[key] = digest_of(written.digests.get(key, 0), message._replace(properties=entry.properties), store_ms)
+        written.digests[key] = digest_of(
+            written.digests.get(key, 0), message._replace(properties=entry.properties), store_ms
+        )
         written.first_store_ms.setdefault(key, store_ms)
         written.last_store_ms[key] = store_ms
 
     def _wait(self, message: Message, kept: Kept) -> None:
-        """Write a message that is not visible yet to the timer topic: into the slot of its minute, within the reach of the wheel."""
+        """Write a message that is not visible yet to the timer topic: into the slot of its minute,
+        within the reach of the wheel."""
         now_ms = self._found.now_ms
         reach_ms = (now_ms // SLOT_MS + SLOTS - 1) * SLOT_MS
         fire_ms = max(kept.deliver_ms, now_ms) if kept.deliver_ms < reach_ms + SLOT_MS else reach_ms
         slot = fire_ms // SLOT_MS % SLOTS
-        waiting = Waiting(kept.topic, kept.queue, kept.deliver_ms, self._topics[kept.topic].incarnation, fire_ms, slot, self._slots[slot])
+        waiting = Waiting(
+            kept.topic,
+            kept.queue,
+            kept.deliver_ms,
+            self._topics[kept.topic].incarnation,
+            fire_ms,
+            slot,
+            self._slots[slot],
+        )
         try:
             entry = translate(message, waiting)
         except CannotKeep as error:
-            what = f"delayed message {message.queue_offset} for topic {kept.topic} cannot be kept: {error}"
+            what = (
+                f"delayed message {message.queue_offset} for topic {kept.topic} cannot be kept:"
+                f" {error}"
+            )
             raise Refused(what, "omit the topic: name the others with --topics") from error
         self._slots[slot] += 1
         self._writer.put(entry, self._time(message))
@@ -288,12 +348,30 @@ class Import:
 
 def _lost(after: Message, offset: int) -> Entry:
     """The placeholder of a message that could not be read; queue offsets must be dense."""
-    text = f"message {offset} of queue {after.queue} of topic {after.topic} could not be read when the log was imported"
-    name = hashlib.blake2b(f"{after.topic}/{after.queue}/{offset}".encode(), digest_size=16).hexdigest().upper()
+    text = (
+        f"message {offset} of queue {after.queue} of topic {after.topic} could not be read when the"
+        " log was imported"
+    )
+    name = (
+        hashlib.blake2b(f"{after.topic}/{after.queue}/{offset}".encode(), digest_size=16)
+        .hexdigest()
+        .upper()
+    )
     body = text.encode()
     properties = f"UNIQ_KEY\x01{name}\x02{LOST}\x01true\x02".encode()
     born = after.store_ms, NO_HOST
-    return assemble(after.topic, after.queue, offset, body, crc32(body) & 0x7FFFFFFF, properties, 0, born, born, 0)
+    return assemble(
+        after.topic,
+        after.queue,
+        offset,
+        body,
+        crc32(body) & 0x7FFFFFFF,
+        properties,
+        0,
+        born,
+        born,
+        0,
+    )
 
 
 def write(
@@ -326,9 +404,14 @@ def write(
 
 
 def _offset_records(settings: Settings) -> Iterator[control.ControlRecord]:
-    """The positions of consumer groups: cursors of groups that lease, committed offsets of groups that pull."""
+    """The positions of consumer groups: cursors of groups that lease, committed offsets of groups
+    that pull."""
     pairs = sorted(settings.offsets.items())
-    rows = [(group, topic, queue, at) for (group, topic), places in pairs for queue, at in sorted(places.items())]
+    rows = [
+        (group, topic, queue, at)
+        for (group, topic), places in pairs
+        for queue, at in sorted(places.items())
+    ]
     for first in range(0, len(rows), OFFSETS_A_RECORD):
         yield control.OffsetRecord(tuple(rows[first : first + OFFSETS_A_RECORD]))
     for (group, topic), places in pairs:

@@ -1,1 +1,2 @@
-"""The key index, and finding messages by key or physical offset: hints into the log, which every reader verifies there."""
+"""The key index, and finding messages by key or physical offset: hints into the log, which every
+reader verifies there."""

@@ -1,14 +1,18 @@
-"""The key index of one broker group (format §14): from the hash of `topic#key` to the positions of messages, newest first.
+"""The key index of one broker group (format §14): from the hash of `topic#key` to the positions of
+messages, newest first.
 
-Derived from the committed log, message by message and in order, so that the files of two replicas are equal. This module holds the sequence
-of files, the position up to which everything is durable, and the choice of files for a lookup; `key_file.py` handles the bytes of a file,
-`lookup.py` compares actual keys. In doubt, files are discarded from one on, and their part is derived again.
+Derived from the committed log, message by message and in order, so that the files of two replicas
+are equal. This module holds the sequence of files, the position up to which everything is durable,
+and the choice of files for a lookup; `key_file.py` handles the bytes of a file, `lookup.py`
+compares actual keys. In doubt, files are discarded from one on, and their part is derived again.
 
-Recovery. `state/keyindex` names the files and how much of each counts; it is replaced only after everything it names was synced. Content
-above that is not trusted: units there are blanked (the same keys get the same numbers again), slots are rebuilt from the units below it,
-and files that it does not name are removed.
+Recovery. `state/keyindex` names the files and how much of each counts; it is replaced only after
+everything it names was synced. Content above that is not trusted: units there are blanked (the same
+keys get the same numbers again), slots are rebuilt from the units below it, and files that it does
+not name are removed.
 
-One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any thread may use concurrently.
+One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any
+thread may use concurrently.
 """
 
 from __future__ import annotations
@@ -27,7 +31,14 @@ from ledgermq.storage.files import sealed_json
 from ledgermq.storage.files.errors import Damaged, DerivedLost, NoSpace, is_no_space
 from ledgermq.storage.files.ports import Disk, DiskFile
 from ledgermq.storage.keys.bloom import StoredBloom
-from ledgermq.storage.keys.key_file import HEADER_BYTES, KeyFileWriter, KeyNote, build_filter, slot_of, walk
+from ledgermq.storage.keys.key_file import (
+    HEADER_BYTES,
+    KeyFileWriter,
+    KeyNote,
+    build_filter,
+    slot_of,
+    walk,
+)
 
 SLOTS = 5_000_000
 UNITS = 20_000_000
@@ -53,7 +64,9 @@ def _ms_of(name: str) -> int:
 class KeyIndex:
     """The index of the group in `root`. Call `start` once, then `append` and `sync`."""
 
-    def __init__(self, disk: Disk, root: str, log_id: str, *, slots: int = SLOTS, units: int = UNITS) -> None:
+    def __init__(
+        self, disk: Disk, root: str, log_id: str, *, slots: int = SLOTS, units: int = UNITS
+    ) -> None:
         self.directory = f"{root}/index"
         self.next_index = 0
         """The first entry whose keys are not all in the index."""
@@ -62,8 +75,9 @@ class KeyIndex:
         self.durable_store_ms = 0
         """The same for what a power cut would leave."""
         self.setbacks = 0
-        """How often keys were removed to be derived again. It increases after `next_index` decreased and before the keys are gone: a reader
-        that finds both unchanged has searched the whole index."""
+        """How often keys were removed to be derived again. It increases after `next_index`
+        decreased and before the keys are gone: a reader that finds both unchanged has searched the
+        whole index."""
         self._disk = disk
         self._root = root
         self._log_id = log_id
@@ -71,7 +85,8 @@ class KeyIndex:
         self._filters = f"{root}/state/bloom"
         self._position_path = f"{root}/state/{POSITION_FILE}"
         self._rows = 0
-        """Keys of the entries from `next_index` on that are in the index already: a full disk may have interrupted an append."""
+        """Keys of the entries from `next_index` on that are in the index already: a full disk may
+        have interrupted an append."""
         self._chain: int | None = None
         """Chain CRC of the entry before `next_index`, if known."""
         self._lock = threading.Lock()
@@ -89,8 +104,8 @@ class KeyIndex:
     # Starting
 
     def start(self, begin_index: int, end_index: int, chain_at: Callable[[int], int]) -> None:
-        """Find the existing files. Fast: reads only the header of each file, and writes nothing. `chain_at` returns chain CRCs of the log's
-        entries."""
+        """Find the existing files. Fast: reads only the header of each file, and writes nothing.
+        `chain_at` returns chain CRCs of the log's entries."""
         position = self._read_position()
         if position is not None:
             before = position["next"] - 1
@@ -118,25 +133,34 @@ class KeyIndex:
                 break
             kept.append(note)
         if position is not None and len(kept) == len(notes):
-            self.next_index, self._rows, self._chain = position["next"], position["rows"], position["chain"]
+            self.next_index, self._rows, self._chain = (
+                position["next"],
+                position["rows"],
+                position["chain"],
+            )
             self.store_ms = self.durable_store_ms = position["store_ms"]
         else:
             self._resume_at(notes[len(kept)] if notes else None, kept)
         self._durable = position or {}
         last = kept.pop() if kept and kept[-1].room else None
         self._sealed = tuple(kept)
-        self._active = None if last is None else KeyFileWriter(self._disk, self.directory, last, new=False)
+        self._active = (
+            None if last is None else KeyFileWriter(self._disk, self.directory, last, new=False)
+        )
         self._loaded = last is None
 
     def _resume_at(self, lost: KeyNote | None, kept: list[KeyNote]) -> None:
         """Continue where the first lost file began."""
-        self.next_index, self._rows = (0, 0) if lost is None else (lost.first_index, lost.first_rows)
+        self.next_index, self._rows = (
+            (0, 0) if lost is None else (lost.first_index, lost.first_rows)
+        )
         self._chain = None
         self.store_ms = self.durable_store_ms = kept[-1].end_ms if kept else 0
         self._dirty = True
 
     def _is_sound(self, note: KeyNote) -> bool:
-        """Whether the file exists; a full one must also have the header it had when it was synced."""
+        """Whether the file exists; a full one must also have the header it had when it was
+        synced."""
         path = f"{self.directory}/{note.name}"
         if not self._disk.exists(path) or self._disk.file_size(path) != note.file_bytes:
             return False
@@ -156,8 +180,9 @@ class KeyIndex:
                     self._disk.unlink(f"{directory}/{name}")
 
     def load(self, keep_going: Iterable[None]) -> bool:
-        """Build slots and filter of the file being written from its units, one piece per step of `keep_going`. Needed once before anything
-        is appended or found; False if it was interrupted."""
+        """Build slots and filter of the file being written from its units, one piece per step of
+        `keep_going`. Needed once before anything is appended or found; False if it was
+        interrupted."""
         with self._load_lock:
             if self._loaded:
                 return True
@@ -182,17 +207,20 @@ class KeyIndex:
             self._active = None
         lost.close()
         self._loaded = True
-        # The position still names it: if the process ends now, the next one misses the file and drops it as well.
+        # The position still names it: if the process ends now, the next one misses the file and
+        # drops it as well.
         self._disk.unlink(lost.path)
 
     # Appending
 
     def append(self, entries: Entries) -> None:
-        """Add the keys of committed entries; keys already present are skipped, a gap violates an invariant. Raises NoSpace: the same
-        entries may be passed again."""
+        """Add the keys of committed entries; keys already present are skipped, a gap violates an
+        invariant. Raises NoSpace: the same entries may be passed again."""
         assert self._loaded, "the key index is not loaded yet"
         first, last = entries.first_index, entries.last_index
-        assert first <= self.next_index, f"entry {first} does not follow {self.next_index - 1} in the key index"
+        assert first <= self.next_index, (
+            f"entry {first} does not follow {self.next_index - 1} in the key index"
+        )
         if last < self.next_index:
             return
         columns = key_columns(entries)
@@ -204,7 +232,10 @@ class KeyIndex:
                 self._rows += put
         except OSError as error:
             if is_no_space(error):
-                raise NoSpace(f"no space for the key index in {self.directory}: free disk space; indexing resumes by itself") from error
+                raise NoSpace(
+                    f"no space for the key index in {self.directory}: free disk space; indexing"
+                    " resumes by itself"
+                ) from error
             raise
         begin = int(entries.starts[-1])
         self.store_ms = int.from_bytes(entries.data[begin + 104 : begin + 112], "big", signed=True)
@@ -212,7 +243,8 @@ class KeyIndex:
         self.next_index, self._rows, self._dirty = last + 1, 0, True
 
     def _put(self, columns: KeyColumns, row: int) -> int:
-        """Write as many keys as the file takes at once; a full file is first replaced by a new one."""
+        """Write as many keys as the file takes at once; a full file is first replaced by a new
+        one."""
         active = self._active
         if active is not None and not active.note.room:
             self._seal(active)
@@ -233,7 +265,13 @@ class KeyIndex:
             name = name_of(_ms_of(before.name) + 1)
         note = KeyNote(name, self._slots, self._units, self.next_index, self._rows)
         if before is not None:
-            note = replace(note, begin_ms=before.end_ms, end_ms=before.end_ms, begin_pos=before.end_pos, end_pos=before.end_pos)
+            note = replace(
+                note,
+                begin_ms=before.end_ms,
+                end_ms=before.end_ms,
+                begin_pos=before.end_pos,
+                end_pos=before.end_pos,
+            )
         self._disk.mkdirs(self.directory)
         path = f"{self.directory}/{name}"
         if self._disk.exists(path):
@@ -262,12 +300,18 @@ class KeyIndex:
             self._disk.replace_file(f"{self._filters}/{note.name}", content)
         except OSError as error:
             if is_no_space(error):
-                raise NoSpace(f"no space for a filter in {self._filters}: free disk space; it is then built by itself") from error
+                raise NoSpace(
+                    f"no space for a filter in {self._filters}: free disk space; it is then built"
+                    " by itself"
+                ) from error
             raise
 
     def tend(self, keep_going: Iterable[None]) -> bool:
-        """Called when idle: verify or build the filter of one full file. False if there is nothing to do. Raises NoSpace, OSError."""
-        note = next((note for note in reversed(self._sealed) if note.name not in self._filter_of), None)
+        """Called when idle: verify or build the filter of one full file. False if there is nothing
+        to do. Raises NoSpace, OSError."""
+        note = next(
+            (note for note in reversed(self._sealed) if note.name not in self._filter_of), None
+        )
         if note is None:
             return False
         path = f"{self._filters}/{note.name}"
@@ -293,8 +337,9 @@ class KeyIndex:
         return self._dirty
 
     def sync(self) -> None:
-        """Make everything durable, then the position that covers it. Raises NoSpace if the sync itself found no space, after going back to
-        the durable state; and OSError: the disk may be full then too, and the call may be repeated."""
+        """Make everything durable, then the position that covers it. Raises NoSpace if the sync
+        itself found no space, after going back to the durable state; and OSError: the disk may be
+        full then too, and the call may be repeated."""
         if self._active is not None and self._loaded:
             self._active.flush()
         try:
@@ -313,7 +358,10 @@ class KeyIndex:
         except OSError as error:
             if is_no_space(error):
                 self._go_back()
-                raise NoSpace(f"no space to sync the key index in {self.directory}: free disk space; indexing resumes by itself") from error
+                raise NoSpace(
+                    f"no space to sync the key index in {self.directory}: free disk space; indexing"
+                    " resumes by itself"
+                ) from error
             raise
         self._unsynced.clear()
         self._names_changed = False
@@ -327,7 +375,9 @@ class KeyIndex:
             "rows": self._rows,
             "chain": self._chain,
             "store_ms": self.store_ms,
-            "files": [[getattr(note, field) for field in KeyNote.__slots__] for note in self._notes()],
+            "files": [
+                [getattr(note, field) for field in KeyNote.__slots__] for note in self._notes()
+            ],
         }
         sealed_json.write(self._disk, self._position_path, value)
         self._durable = value
@@ -335,9 +385,11 @@ class KeyIndex:
         self._dirty = False
 
     def _go_back(self) -> None:
-        """A sync found no space, so it is unknown which pages are on the medium: restart from the last durable position."""
+        """A sync found no space, so it is unknown which pages are on the medium: restart from the
+        last durable position."""
         with self._load_lock:
-            # The new position is not known yet; until then no reader may take the index as complete.
+            # The new position is not known yet; until then no reader may take the index as
+            # complete.
             self.next_index = 0
             self.setbacks += 1
             with self._lock:
@@ -356,7 +408,8 @@ class KeyIndex:
             self.next_index, self._rows, self._chain, self._dirty = begin_index, 0, None, True
 
     def trim(self, begin_pos: int) -> list[str]:
-        """Remove the files whose messages all lie below `begin_pos`, but never the last one. Returns the removed paths."""
+        """Remove the files whose messages all lie below `begin_pos`, but never the last one.
+        Returns the removed paths."""
         named = {fields[0] for fields in self._durable.get("files", ())}
         notes = self._notes()
         gone = []
@@ -367,12 +420,17 @@ class KeyIndex:
         if not gone:
             return []
         names = {note.name for note in gone}
-        position = {**self._durable, "files": [fields for fields in self._durable["files"] if fields[0] not in names]}
+        position = {
+            **self._durable,
+            "files": [fields for fields in self._durable["files"] if fields[0] not in names],
+        }
         sealed_json.write(self._disk, self._position_path, position)
         self._durable = position
         with self._lock:
             self._sealed = self._sealed[len(gone) :]
-        self._filter_of = {name: found for name, found in self._filter_of.items() if name not in names}
+        self._filter_of = {
+            name: found for name, found in self._filter_of.items() if name not in names
+        }
         removed = [f"{self.directory}/{note.name}" for note in gone]
         for path in removed + [f"{self._filters}/{note.name}" for note in gone]:
             if self._disk.exists(path):
@@ -400,9 +458,9 @@ class KeyIndex:
     # Finding
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages that may have a key with this hash and a store time in begin … end, newest first. Times are compared
-        in seconds, and other keys may share the hash: the caller checks the records. A file that was removed yields nothing. Raises
-        OSError."""
+        """Physical offsets of messages that may have a key with this hash and a store time in begin
+        … end, newest first. Times are compared in seconds, and other keys may share the hash: the
+        caller checks the records. A file that was removed yields nothing. Raises OSError."""
         self.load(_for_ever())
         with self._lock:
             sealed, active = self._sealed, self._active
@@ -416,12 +474,21 @@ class KeyIndex:
             if note.begin_ms <= end_ms and self._may_have(note, hash_):
                 yield from self._in_file(note, hash_, begin_ms, end_ms, None)
 
-    def _in_file(self, note: KeyNote, hash_: int, begin_ms: int, end_ms: int, number: int | None) -> Iterator[int]:
+    def _in_file(
+        self, note: KeyNote, hash_: int, begin_ms: int, end_ms: int, number: int | None
+    ) -> Iterator[int]:
         file = self._open(f"{self.directory}/{note.name}")
         if file is None:
             return
         try:
-            yield from walk(file, note, slot_of(file, note, hash_) if number is None else number, hash_, begin_ms, end_ms)
+            yield from walk(
+                file,
+                note,
+                slot_of(file, note, hash_) if number is None else number,
+                hash_,
+                begin_ms,
+                end_ms,
+            )
         finally:
             file.close()
 

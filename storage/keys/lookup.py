@@ -1,9 +1,11 @@
-"""Finding messages by key and by physical offset, from threads other than the group's owner: any thread may call.
+"""Finding messages by key and by physical offset, from threads other than the group's owner: any
+thread may call.
 
-The index only proposes positions. This module reads and checks the record itself and compares its actual key and store time, so that
-neither a hash collision nor the index's resolution of one second reaches the caller. A key with spaces is found through one of its words,
-which are what the index holds. The id of a native message is found through the id of its frame's first message, from which it is counted.
-A message that retention removed in the meantime is not an error: it is not found.
+The index only proposes positions. This module reads and checks the record itself and compares its
+actual key and store time, so that neither a hash collision nor the index's resolution of one second
+reaches the caller. A key with spaces is found through one of its words, which are what the index
+holds. The id of a native message is found through the id of its frame's first message, from which
+it is counted. A message that retention removed in the meantime is not an error: it is not found.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ assert _HEADER.size == HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One message: index of its entry, position and size of its record (TOTALSIZE), and the record."""
+    """One message: index of its entry, position and size of its record (TOTALSIZE), and the
+    record."""
 
     index: int
     physical_offset: int
@@ -55,7 +58,12 @@ class _Wanted:
 
     def matches(self, found: Found) -> bool:
         record = decode_record(found.record)
-        if record.topic != self.topic or not self.begin_ms <= self.epochs.counted(record.store_ms, found.physical_offset) <= self.end_ms:
+        if (
+            record.topic != self.topic
+            or not self.begin_ms
+            <= self.epochs.counted(record.store_ms, found.physical_offset)
+            <= self.end_ms
+        ):
             return False
         fields = decode_properties(record.properties)
         return self.key == fields.message_id or self.key in fields.keys
@@ -73,16 +81,29 @@ class Lookup:
         """Where the log begins. What is found lies behind it."""
         return self._reader.limits.begin_pos
 
-    def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
-        """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only indexed messages are found.
-        Raises OSError, Damaged."""
+    def by_key(
+        self,
+        stored_topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        limit: int = 64,
+    ) -> list[Found]:
+        """Messages of a topic with this key, or this message id, stored in begin … end, newest
+        first. Only indexed messages are found. Raises OSError, Damaged."""
         return list(islice(self.each_by_key(stored_topic, key, begin_ms, end_ms), max(0, limit)))
 
     def each_by_key(
-        self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, epochs: TimeEpochs = NO_EPOCHS
+        self,
+        stored_topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        epochs: TimeEpochs = NO_EPOCHS,
     ) -> Iterator[Found]:
-        """The same one by one, for callers that do not know how many they want: only the current message is in memory. A message is in
-        begin … end if it counts as stored then. The index knows store times only, so with time epochs it is asked for all times."""
+        """The same one by one, for callers that do not know how many they want: only the current
+        message is in memory. A message is in begin … end if it counts as stored then. The index
+        knows store times only, so with time epochs it is asked for all times."""
         wanted = _Wanted(stored_topic, key, begin_ms, end_ms, epochs)
         if epochs:
             begin_ms, end_ms = 0, TIME_MAX
@@ -108,11 +129,13 @@ class Lookup:
         """The messages that the index has under this hash and that still exist."""
         seen = -1
         for physical_offset in self._index.find(hash_, begin_ms, end_ms):
-            # Two equal keys of one message are neighbours, because positions never increase along the search.
+            # Two equal keys of one message are neighbours, because positions never increase along
+            # the search.
             if physical_offset == seen:
                 continue
             if physical_offset < self._reader.limits.begin_pos:
-                # The index keeps units of trimmed messages until a whole file is removed; everything behind this one is older.
+                # The index keeps units of trimmed messages until a whole file is removed;
+                # everything behind this one is older.
                 return
             seen = physical_offset
             one = self.at(physical_offset)
@@ -120,11 +143,22 @@ class Lookup:
                 yield one
 
     def _counted_off(self, native: NativeId, wanted: _Wanted, end_ms: int) -> Iterator[Found]:
-        """The native message with this id, counted from indexed messages of its stretch: the messages of one frame are consecutive."""
-        for one in chain(self._proposed(key_hash(wanted.topic, stretch_id(wanted.key)), 0, end_ms), self._first()):
+        """The native message with this id, counted from indexed messages of its stretch: the
+        messages of one frame are consecutive."""
+        for one in chain(
+            self._proposed(key_hash(wanted.topic, stretch_id(wanted.key)), 0, end_ms), self._first()
+        ):
             record = decode_record(one.record)
-            first = read_native_id(decode_properties(record.properties).message_id or "") if _flag(one) else None
-            if first is None or first.sequence > native.sequence or first._replace(sequence=native.sequence) != native:
+            first = (
+                read_native_id(decode_properties(record.properties).message_id or "")
+                if _flag(one)
+                else None
+            )
+            if (
+                first is None
+                or first.sequence > native.sequence
+                or first._replace(sequence=native.sequence) != native
+            ):
                 continue
             ahead = native.sequence - first.sequence
             found = self._entry(one.index + ahead) if ahead else one
@@ -146,16 +180,24 @@ class Lookup:
         return None if piece is None else self.at(piece.pos + HEADER_BYTES)
 
     def at(self, physical_offset: int, size: int = 0) -> Found | None:
-        """The message whose record lies at `physical_offset`; None if it is gone, does not exist yet, or no record starts there, or if
-        `size` is not the record's. Raises OSError, and Damaged if the record does not match its checksum."""
+        """The message whose record lies at `physical_offset`; None if it is gone, does not exist
+        yet, or no record starts there, or if `size` is not the record's. Raises OSError, and
+        Damaged if the record does not match its checksum."""
         pos = physical_offset - HEADER_BYTES
         if pos < 0:
             return None
         data = self._reader.record_bytes(pos, max(FIRST_READ_BYTES, size + HEADER_BYTES))
         if data is None or len(data) < ENTRY_MIN_BYTES:
             return None
-        magic, entry_size, index, _, stored_pos, _, _, body_crc, body_size = _HEADER.unpack_from(data)
-        if magic != ENTRY_MAGIC or stored_pos != pos or entry_size != body_size + HEADER_BYTES or entry_size < ENTRY_MIN_BYTES:
+        magic, entry_size, index, _, stored_pos, _, _, body_crc, body_size = _HEADER.unpack_from(
+            data
+        )
+        if (
+            magic != ENTRY_MAGIC
+            or stored_pos != pos
+            or entry_size != body_size + HEADER_BYTES
+            or entry_size < ENTRY_MIN_BYTES
+        ):
             return None
         if size not in (0, body_size):
             return None
@@ -165,7 +207,10 @@ class Lookup:
                 return None
         record = data[HEADER_BYTES:entry_size]
         if crc32c(record) != body_crc:
-            raise Damaged(f"entry {index} at {pos} does not have its checksum: it was damaged on the disk; run the audit on this replica")
+            raise Damaged(
+                f"entry {index} at {pos} does not have its checksum: it was damaged on the disk;"
+                " run the audit on this replica"
+            )
         return Found(index, physical_offset, body_size, record)
 
 

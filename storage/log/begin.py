@@ -1,7 +1,9 @@
-"""The begin of an entry log (format §9, the file `begin`): the first kept entry, its position, and the link to the entry before it.
+"""The begin of an entry log (format §9, the file `begin`): the first kept entry, its position, and
+the link to the entry before it.
 
-The file is durable before the first file of the log is removed, so a log that does not begin at entry 0 always has one. Without the file
-the log is complete. `entry_log.py` decides what is removed, and when.
+The file is durable before the first file of the log is removed, so a log that does not begin at
+entry 0 always has one. Without the file the log is complete. `entry_log.py` decides what is
+removed, and when.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The log begins with entry `index`, the first of the file at `pos`; `term` and `chain` are those of the entry before it."""
+    """The log begins with entry `index`, the first of the file at `pos`; `term` and `chain` are
+    those of the entry before it."""
 
     index: int
     pos: int
@@ -40,15 +43,26 @@ def read_begin(disk: Disk, directory: str, log_id: str) -> Begin:
     try:
         value = sealed_json.read(disk, path)
     except Damaged as damage:
-        raise LogDamaged(f"{damage}; without it the begin of this log is unknown: restore this replica from its peers") from damage
+        raise LogDamaged(
+            f"{damage}; without it the begin of this log is unknown: restore this replica from its"
+            " peers"
+        ) from damage
     version, owner = value.pop("v", None), value.pop("log_id", None)
     if version != VERSION:
-        raise UnknownFormat(f"{path} has version {version}, this program knows {VERSION}: start the program that wrote it")
+        raise UnknownFormat(
+            f"{path} has version {version}, this program knows {VERSION}: start the program that"
+            " wrote it"
+        )
     if owner != log_id:
-        raise Unusable(f"{path} belongs to log {owner}, not to {log_id}: point the node at its own data directory")
+        raise Unusable(
+            f"{path} belongs to log {owner}, not to {log_id}: point the node at its own data"
+            " directory"
+        )
     return Begin(**value)
 
 
 def write_begin(disk: Disk, directory: str, log_id: str, begin: Begin) -> None:
     """Atomic and durable when this returns. Raises OSError."""
-    sealed_json.write(disk, f"{directory}/{BEGIN_FILE}", {"v": VERSION, "log_id": log_id, **asdict(begin)})
+    sealed_json.write(
+        disk, f"{directory}/{BEGIN_FILE}", {"v": VERSION, "log_id": log_id, **asdict(begin)}
+    )

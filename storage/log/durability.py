@@ -1,11 +1,13 @@
-"""The durability of a log (format §7): files with unsynced bytes, the sync in progress, and when the synced mark moves.
+"""The durability of a log (format §7): files with unsynced bytes, the sync in progress, and when
+the synced mark moves.
 
-This module does not know where entries lie: callers give it files, and the end of the log as a mark. Its invariants:
+This module does not know where entries lie: callers give it files, and the end of the log as a
+mark. Its invariants:
   `index` is the last entry covered by a finished sync, moved by `finish` and `cut`.
   `allowed` is the mark that `index` allows; the mark on disk is never above it.
 
-One owner calls everything here, except `SyncJob.run`, which may run on another thread. The first error of a write or a sync fences the
-log permanently (invariant I9).
+One owner calls everything here, except `SyncJob.run`, which may run on another thread. The first
+error of a write or a sync fences the log permanently (invariant I9).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ledgermq.storage.log.synced_mark import SyncedMarkFile
 
 
 class Fence:
-    """Shut by the first failure: afterwards the log writes and acknowledges nothing, and retries nothing."""
+    """Shut by the first failure: afterwards the log writes and acknowledges nothing, and retries
+    nothing."""
 
     def __init__(self) -> None:
         self.error: LogFenced | None = None
@@ -34,8 +37,11 @@ class Fence:
         if self.error is not None:
             raise self.error
 
-    def shut(self, reason: str, cause: OSError | None = None, *, status: int = ExitCode.SYNC_FAILED) -> LogFenced:
-        """`cause` is given if no sync is involved: it tells a limit of the operating system from a failing disk."""
+    def shut(
+        self, reason: str, cause: OSError | None = None, *, status: int = ExitCode.SYNC_FAILED
+    ) -> LogFenced:
+        """`cause` is given if no sync is involved: it tells a limit of the operating system from a
+        failing disk."""
         if cause is not None and is_exhausted(cause):
             reason, status = f"{reason}; {LIMIT_REMEDY}, then start again", ExitCode.LIMIT
         self.error = LogFenced(reason, status)
@@ -44,8 +50,9 @@ class Fence:
 
 @dataclass(slots=True)
 class SyncJob:
-    """One group commit: everything written before `EntryLog.begin_sync`. `run` blocks, is called once, on any thread, and raises OSError;
-    its outcome is passed to `EntryLog.finish_sync`. `term` and `index` name the last entry it covers that is still in the log."""
+    """One group commit: everything written before `EntryLog.begin_sync`. `run` blocks, is called
+    once, on any thread, and raises OSError; its outcome is passed to `EntryLog.finish_sync`. `term`
+    and `index` name the last entry it covers that is still in the log."""
 
     number: int
     term: int
@@ -67,12 +74,20 @@ class SyncJob:
 
 
 class Durability:
-    """The durability of one log. A caller that writes to a file must first add the file to `dirty`."""
+    """The durability of one log. A caller that writes to a file must first add the file to
+    `dirty`."""
 
     def __init__(
-        self, disk: Disk, files: tuple[MappedFiles, IndexFiles], mark: SyncedMarkFile, writer: LogWriter, fence: Fence, index: int
+        self,
+        disk: Disk,
+        files: tuple[MappedFiles, IndexFiles],
+        mark: SyncedMarkFile,
+        writer: LogWriter,
+        fence: Fence,
+        index: int,
     ) -> None:
-        """`index`: the last entry that recovery found. `found` sets the mark, unless recovery found damage."""
+        """`index`: the last entry that recovery found. `found` sets the mark, unless recovery found
+        damage."""
         self.index = index
         self.allowed = mark.value
         self.dirty: dict[DiskFile, None] = {}
@@ -107,23 +122,26 @@ class Durability:
 
     @property
     def mark_pending(self) -> bool:
-        """Whether the mark on disk is behind what is durable; an idle node raises it with `begin(idle=True)`."""
+        """Whether the mark on disk is behind what is durable; an idle node raises it with
+        `begin(idle=True)`."""
         return self._mark.value != self.allowed
 
     @property
     def mark_due(self) -> bool:
-        """Whether the mark must follow the last sync immediately, because that sync covered the end of a file."""
+        """Whether the mark must follow the last sync immediately, because that sync covered the end
+        of a file."""
         return self._mark_due and self.mark_pending
 
     # Syncs
 
     def file_ended(self) -> None:
-        """A log file was completed: the next sync also covers the index, and the mark follows that sync immediately."""
+        """A log file was completed: the next sync also covers the index, and the mark follows that
+        sync immediately."""
         self._rolled = True
 
     def begin(self, end: SyncedMark, *, idle: bool) -> SyncJob | None:
-        """A sync of everything written so far, up to `end`; None if there is nothing to sync. With `idle` a lagging mark alone is a reason.
-        Raises LogFenced."""
+        """A sync of everything written so far, up to `end`; None if there is nothing to sync. With
+        `idle` a lagging mark alone is a reason. Raises LogFenced."""
         assert self.job is None, "a sync is already under way"
         wants_mark = self.mark_pending
         if not (wants_mark and (idle or self._mark_due)) and not self.is_dirty:
@@ -162,7 +180,8 @@ class Durability:
         return self.job
 
     def finish(self, job: SyncJob, error: OSError | None) -> None:
-        """Record the outcome of a job. Raises LogFenced after any error: the content of the disk is then unknown."""
+        """Record the outcome of a job. Raises LogFenced after any error: the content of the disk is
+        then unknown."""
         assert job is self.job, "this sync is not the one under way"
         self.job = None
         for file in self._retired:
@@ -170,7 +189,11 @@ class Durability:
         self._retired.clear()
         if error is not None:
             if lacks_descriptors(error):
-                raise self._fence.shut(f"a sync of the log could not begin ({error}): nothing is acknowledged any more", error)
+                raise self._fence.shut(
+                    f"a sync of the log could not begin ({error}): nothing is acknowledged any"
+                    " more",
+                    error,
+                )
             what = f"a sync of the log failed ({error}): nothing is acknowledged any more"
             raise self._fence.shut(f"{what}; check the disk, then start again")
         if job._wrote_mark:
@@ -193,10 +216,15 @@ class Durability:
 
     def is_busy(self, file: DiskFile) -> bool:
         """Whether the file waits for a sync, or the sync in progress covers it."""
-        return file in self.dirty or file in self._index.dirty or (self.job is not None and file in self.job._files)
+        return (
+            file in self.dirty
+            or file in self._index.dirty
+            or (self.job is not None and file in self.job._files)
+        )
 
     def retire(self, file: DiskFile) -> None:
-        """The file was removed: later syncs do not cover it, and it is closed when no sync in progress uses it."""
+        """The file was removed: later syncs do not cover it, and it is closed when no sync in
+        progress uses it."""
         self._index.dirty.pop(file, None)
         self.dirty.pop(file, None)
         if self.job is None:
@@ -207,11 +235,13 @@ class Durability:
     # The mark outside of syncs
 
     def lower(self, mark: SyncedMark) -> None:
-        """Lower the mark durably before the first byte is erased; otherwise a crash would make the cut look like damage. Raises OSError."""
+        """Lower the mark durably before the first byte is erased; otherwise a crash would make the
+        cut look like damage. Raises OSError."""
         self._mark.lower(mark)
 
     def cut(self, end: SyncedMark) -> None:
-        """The log now ends with `end`: nothing behind it is durable, whatever a sync in progress covers."""
+        """The log now ends with `end`: nothing behind it is durable, whatever a sync in progress
+        covers."""
         if self.allowed.index > end.index:
             self.allowed = end
         if self.job is not None and self.job.index > end.index:
@@ -219,8 +249,9 @@ class Durability:
         self.index = min(self.index, end.index)
 
     def raise_mark_to(self, index: int) -> None:
-        """Ensure a mark on disk that is at or above `index`, which is durable. Raises OSError if it could not be written. A failed sync of
-        the mark fences the log (LogFenced), even on a full disk."""
+        """Ensure a mark on disk that is at or above `index`, which is durable. Raises OSError if it
+        could not be written. A failed sync of the mark fences the log (LogFenced), even on a full
+        disk."""
         if self._mark.value.index >= index and not self._mark.unsynced:
             return
         self._mark.write(self.allowed)

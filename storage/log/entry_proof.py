@@ -1,6 +1,8 @@
-"""The path from one entry to the root of its file's entries tree, computed from the file (docs/format.md §11).
+"""The path from one entry to the root of its file's entries tree, computed from the file
+(docs/format.md §11).
 
-Reads the file once, with memory for the path alone, through a `LogReader`; so any thread may do it. The time is that of hashing the file.
+Reads the file once, with memory for the path alone, through a `LogReader`; so any thread may do it.
+The time is that of hashing the file.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ class EntryProof:
 
 
 def prove_entry(reader: LogReader, leaf: FileLeaf, index: int) -> EntryProof | None:
-    """The proof for an entry of a sealed file. None if the file was trimmed meanwhile. Raises OSError, and LogDamaged if the file no longer
-    has the root that was sealed."""
+    """The proof for an entry of a sealed file. None if the file was trimmed meanwhile. Raises
+    OSError, and LogDamaged if the file no longer has the root that was sealed."""
     number = index - leaf.first
     assert 0 <= number < leaf.entries, f"entry {index} is not in the file of entry {leaf.first}"
     try:
@@ -34,9 +36,15 @@ def prove_entry(reader: LogReader, leaf: FileLeaf, index: int) -> EntryProof | N
     except _Gone:
         return None
     except ValueError as error:
-        raise LogDamaged(f"the log file at {leaf.base} is damaged ({error}): ledgermq audit --deep names the entry") from error
+        raise LogDamaged(
+            f"the log file at {leaf.base} is damaged ({error}): ledgermq audit --deep names the"
+            " entry"
+        ) from error
     if root_of_inclusion(leaf_hash(entry), number, leaf.entries, path) != leaf.root:
-        raise LogDamaged(f"the log file at {leaf.base} is not the one that was sealed: ledgermq audit --deep names what differs")
+        raise LogDamaged(
+            f"the log file at {leaf.base} is not the one that was sealed: ledgermq audit --deep"
+            " names what differs"
+        )
     return EntryProof(entry, tuple(path))
 
 
@@ -45,7 +53,8 @@ class _Gone(Exception):
 
 
 def _path(reader: LogReader, leaf: FileLeaf, number: int) -> list[bytes]:
-    """The siblings, bottom up. The left ones are the peaks of the tree of all entries before; each right one is a tree of its own."""
+    """The siblings, bottom up. The left ones are the peaks of the tree of all entries before; each
+    right one is a tree of its own."""
     left = _tree(reader, leaf, 0, number).peaks
     path = []
     for height in range((leaf.entries - 1).bit_length()):

@@ -1,9 +1,11 @@
-"""Reading whole entries at given positions of the log, for readers beside its owner, with as few reads and copies as possible.
+"""Reading whole entries at given positions of the log, for readers beside its owner, with as few
+reads and copies as possible.
 
-Positions come from a consume queue, ascending. Adjacent entries are one read and stay one piece. If entries of other queues lie between
-them, the log is read in blocks that the next queue can reuse: queues that were written together are then read together. All reads go
-through `LogReader`: `pread` only, within its limits (a file that lost its blocks gives an error, not a signal). The headers of entries are
-compared with the request; the consumer of the bytes verifies their checksums.
+Positions come from a consume queue, ascending. Adjacent entries are one read and stay one piece. If
+entries of other queues lie between them, the log is read in blocks that the next queue can reuse:
+queues that were written together are then read together. All reads go through `LogReader`: `pread`
+only, within its limits (a file that lost its blocks gives an error, not a signal). The headers of
+entries are compared with the request; the consumer of the bytes verifies their checksums.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from ledgermq.storage.log.ports import Entries
 BLOCK_BYTES = 1 << 20
 BLOCKS_MAX = 16
 OVER_BYTES = 64 << 10
-"""A block read is extended by this much, for entries that begin in the block and end behind it; longer ones are read by themselves."""
+"""A block read is extended by this much, for entries that begin in the block and end behind it;
+longer ones are read by themselves."""
 LONG_RUN_BYTES = 64 << 10
 """Runs at least this long on average are read one by one."""
 SPAN_BYTES = 8 << 20
@@ -38,7 +41,8 @@ Piece = bytes | memoryview
 
 
 def gather(data: Piece, starts: I64, sizes: I32) -> list[Piece]:
-    """The entries at `starts` of `data`, in order, as pieces to join: a single piece if they are adjacent or have equal length."""
+    """The entries at `starts` of `data`, in order, as pieces to join: a single piece if they are
+    adjacent or have equal length."""
     view = memoryview(data)
     first, size = int(starts[0]), int(sizes[0])
     if bool((starts[1:] == starts[:-1] + sizes[:-1]).all()):
@@ -47,7 +51,10 @@ def gather(data: Piece, starts: I64, sizes: I32) -> list[Piece]:
         window = np.ndarray((len(view) - size + 1,), f"V{size}", view, 0, (1,))
         return [window[starts].tobytes()]
     bounds = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
-    begins, ends = starts[np.concatenate(([0], bounds))], (starts + sizes)[np.concatenate((bounds - 1, [-1]))]
+    begins, ends = (
+        starts[np.concatenate(([0], bounds))],
+        (starts + sizes)[np.concatenate((bounds - 1, [-1]))],
+    )
     return [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
@@ -61,19 +68,31 @@ class Wanted:
     first_offset: int
 
     def compare(self, data: Piece, pos: int, low: int, high: int) -> None:
-        """Check that `data`, read at `pos`, has the headers of the entries low … high−1 at their positions. Raises LogDamaged."""
+        """Check that `data`, read at `pos`, has the headers of the entries low … high−1 at their
+        positions. Raises LogDamaged."""
         positions = self.positions[low:high]
         heads = windows(data, _HEAD_BYTES)[positions - pos].view(_HEAD)
-        good = (heads["magic"] == ENTRY_MAGIC) & (heads["size"] == self.sizes[low:high]) & (heads["pos"] == positions)
-        good &= (heads["physical_offset"] == positions + HEADER_BYTES) & (heads["queue"] == self.queue)
-        good &= heads["queue_offset"] == np.arange(self.first_offset + low, self.first_offset + high)
+        good = (
+            (heads["magic"] == ENTRY_MAGIC)
+            & (heads["size"] == self.sizes[low:high])
+            & (heads["pos"] == positions)
+        )
+        good &= (heads["physical_offset"] == positions + HEADER_BYTES) & (
+            heads["queue"] == self.queue
+        )
+        good &= heads["queue_offset"] == np.arange(
+            self.first_offset + low, self.first_offset + high
+        )
         if not bool(good.all()):
             at = int(positions[int(good.argmin())])
-            raise LogDamaged(f"the entry at {at} is not what was stored there: run the audit on this replica")
+            raise LogDamaged(
+                f"the entry at {at} is not what was stored there: run the audit on this replica"
+            )
 
 
 class EntryReader:
-    """Reads entries of one broker group's log. Any thread; memory is bounded by `BLOCKS_MAX` blocks."""
+    """Reads entries of one broker group's log. Any thread; memory is bounded by `BLOCKS_MAX`
+    blocks."""
 
     def __init__(self, reader: Entries, file_bytes: int) -> None:
         self.reader = reader
@@ -82,14 +101,20 @@ class EntryReader:
         self._lock = threading.Lock()
 
     def fits(self, positions: I64, sizes: I32, max_bytes: int) -> int:
-        """How many of these entries fit one answer: at least one, within `max_bytes` and the limit of one call."""
+        """How many of these entries fit one answer: at least one, within `max_bytes` and the limit
+        of one call."""
         count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right"))
-        reach = int(np.searchsorted(positions + sizes, int(positions[0]) + max(SPAN_BYTES, max_bytes), side="right"))
+        reach = int(
+            np.searchsorted(
+                positions + sizes, int(positions[0]) + max(SPAN_BYTES, max_bytes), side="right"
+            )
+        )
         return max(1, min(count, reach))
 
     def read(self, positions: I64, sizes: I32, queue: int, first_offset: int) -> list[Piece] | None:
-        """The entries at these ascending positions, which belong to one queue from `first_offset` on, as pieces to join. None if retention
-        removed some of them. Raises OSError, LogDamaged."""
+        """The entries at these ascending positions, which belong to one queue from `first_offset`
+        on, as pieces to join. None if retention removed some of them. Raises OSError,
+        LogDamaged."""
         wanted = Wanted(positions, sizes, queue, first_offset)
         breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
         runs = len(breaks) + 1
@@ -145,7 +170,10 @@ class EntryReader:
         if block is None:
             return None
         if len(block) < needed:
-            raise LogDamaged(f"the log file at {base} ends after {len(block)} bytes inside an entry: restart the node, which verifies it")
+            raise LogDamaged(
+                f"the log file at {base} ends after {len(block)} bytes inside an entry: restart the"
+                " node, which verifies it"
+            )
         with self._lock:
             self._blocks[base] = block
             if len(self._blocks) > BLOCKS_MAX:
@@ -155,5 +183,7 @@ class EntryReader:
     def _exactly(self, pos: int, length: int) -> bytes | None:
         data = self.reader.record_bytes(pos, length)
         if data is not None and len(data) != length:
-            raise LogDamaged(f"the log ends inside the entries at {pos}: restart the node, which verifies it")
+            raise LogDamaged(
+                f"the log ends inside the entries at {pos}: restart the node, which verifies it"
+            )
         return data

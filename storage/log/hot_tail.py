@@ -1,16 +1,20 @@
-"""The newest entries of a log as they were appended: what applies or pushes them need not read them back.
+"""The newest entries of a log as they were appended: what applies or pushes them need not read them
+back.
 
-Invariant: between two calls every range held here is what the log says, byte for byte; so `cut` lets go of everything, before the log loses
-an entry. What is held was written by this process or read from the log, and needs no further check.
+Invariant: between two calls every range held here is what the log says, byte for byte; so `cut`
+lets go of everything, before the log loses an entry. What is held was written by this process or
+read from the log, and needs no further check.
 
-Two lifetimes. An *appended* range stays until it is committed and the turn after that has ended: it is applied and pushed without being
-read back. Long ranges together have at most `MOST_BYTES`, or there is one of them. Of the short ones only the last `SHORT_RANGES` stay,
-because many short ranges are better read from the log at once. A *pushable* range, which the leader appended or read for a push, stays
-until the turn ends, because all followers are pushed the same ranges in it: these are bounded by what a turn appends and by the windows of
-the followers.
+Two lifetimes. An *appended* range stays until it is committed and the turn after that has ended: it
+is applied and pushed without being read back. Long ranges together have at most `MOST_BYTES`, or
+there is one of them. Of the short ones only the last `SHORT_RANGES` stay, because many short ranges
+are better read from the log at once. A *pushable* range, which the leader appended or read for a
+push, stays until the turn ends, because all followers are pushed the same ranges in it: these are
+bounded by what a turn appends and by the windows of the followers.
 
-No file, no clock and no thread: the owner of the log owns this too. What native readers follow is another window
-(`node/broker/recent.py`): it holds applied entries with their columns, for other threads, and only while somebody reads.
+No file, no clock and no thread: the owner of the log owns this too. What native readers follow is
+another window (`node/broker/recent.py`): it holds applied entries with their columns, for other
+threads, and only while somebody reads.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ class HotTail:
             self._drop_first()
 
     def pushable(self, entries: Range) -> None:
-        """A range of the log as it may travel: all followers may be pushed the same one in this turn."""
+        """A range of the log as it may travel: all followers may be pushed the same one in this
+        turn."""
         self._of_turn[entries.first_index] = entries
 
     def cut(self) -> None:
@@ -61,7 +66,8 @@ class HotTail:
         self._of_turn.clear()
 
     def end_turn(self, commit_index: int) -> None:
-        """What was committed when the turn before ended has been applied since, or is read from the log."""
+        """What was committed when the turn before ended has been applied since, or is read from the
+        log."""
         self._of_turn.clear()
         while self._long and self._long[0].last_index <= self._committed:
             self._drop_first()
@@ -80,9 +86,14 @@ class HotTail:
         return None
 
     def to_push(self, first_index: int, max_bytes: int) -> Range | None:
-        """A pushable range that begins with this entry and has at most `max_bytes`, or one entry; None if there is none."""
+        """A pushable range that begins with this entry and has at most `max_bytes`, or one entry;
+        None if there is none."""
         entries = self._of_turn.get(first_index)
-        return None if entries is None or (len(entries.data) > max_bytes and len(entries) > 1) else entries
+        return (
+            None
+            if entries is None or (len(entries.data) > max_bytes and len(entries) > 1)
+            else entries
+        )
 
     def _drop_first(self) -> None:
         self._bytes -= len(self._long.popleft().data)

@@ -1,8 +1,9 @@
 """The index files of an entry log (format §5): 32 bytes per entry, at index × 32.
 
-Derived from the log, and rebuilt from it where they differ; this file decides nothing. Written with `pwrite`. The files are sparse, except
-that the blocks in front of the end are allocated ahead of need: a full disk is noticed before any byte of a batch is written, and control
-records still find room (the reserve).
+Derived from the log, and rebuilt from it where they differ; this file decides nothing. Written with
+`pwrite`. The files are sparse, except that the blocks in front of the end are allocated ahead of
+need: a full disk is noticed before any byte of a batch is written, and control records still find
+room (the reserve).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ UNIT_MAGIC = 1
 Units = NDArray[np.void]
 
 REAL_UNITS = 8192
-"""Blocks are allocated in steps of this many units (at most one file's); the same number is the reserve for control records."""
+"""Blocks are allocated in steps of this many units (at most one file's); the same number is the
+reserve for control records."""
 READ_BYTES = 1 << 20
 _ZEROS = bytes(READ_BYTES)
 
@@ -65,7 +67,8 @@ class IndexFiles:
         """Units below this index have blocks, as far as this process knows."""
 
     def reserve(self, end: int, *, control: bool) -> None:
-        """Ensure that units below `end` can be written, and that the reserve lies behind them unless `control`. Raises NoSpace."""
+        """Ensure that units below `end` can be written, and that the reserve lies behind them
+        unless `control`. Raises NoSpace."""
         wanted = end if control else end + self._step
         while self._real_end < wanted:
             self._make_real(self._real_end, wanted)
@@ -75,7 +78,8 @@ class IndexFiles:
         self._real_end = end
 
     def put(self, first_index: int, units: Units) -> None:
-        """Write the units of entries first_index …; they must be reserved or lie in an existing file."""
+        """Write the units of entries first_index …; they must be reserved or lie in an existing
+        file."""
         self._write(first_index * UNIT_BYTES, units.tobytes())
 
     def put_range(self, entries: Range) -> None:
@@ -122,7 +126,10 @@ class IndexFiles:
             self._write(offset, bytes(stop - offset))
         except OSError as error:
             if is_no_space(error):
-                raise NoSpace(f"no space for index units in {self.files.directory}: free disk space; writing resumes by itself") from error
+                raise NoSpace(
+                    f"no space for index units in {self.files.directory}: free disk space; writing"
+                    " resumes by itself"
+                ) from error
             raise
         self._real_end = stop // UNIT_BYTES
 

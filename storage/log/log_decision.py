@@ -1,7 +1,8 @@
-"""The decisions of an entry log's recovery: the labelled decision table of docs/architecture.md, Durability.
+"""The decisions of an entry log's recovery: the labelled decision table of docs/architecture.md,
+Durability.
 
-The table is total: every combination of facts has exactly one row, and a test enumerates all combinations. `log_recovery.py` finds the
-facts and carries out the action.
+The table is total: every combination of facts has exactly one row, and a test enumerates all
+combinations. `log_recovery.py` finds the facts and carries out the action.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Act(Enum):
     KEEP = "keep"
     """No entry is written."""
     REWRITE = "rewrite"
-    """Valid bytes above the mark are written again in place and synced before anything is returned."""
+    """Valid bytes above the mark are written again in place and synced before anything is
+    returned."""
     CUT = "cut"
     """As REWRITE, and the bytes behind them are erased."""
     REFUSE = "refuse"
@@ -63,8 +65,16 @@ _SOUND = frozenset({Below.NOTHING, Below.INTACT})
 
 ROWS: tuple[Row, ...] = (
     Row("empty", _ANY, frozenset({Below.NOTHING}), frozenset({Above.NOTHING}), Act.KEEP),
-    Row("clean", frozenset({True}), frozenset({Below.INTACT}), frozenset({Above.NOTHING}), Act.KEEP),
-    Row("unclean-all-marked", frozenset({False}), frozenset({Below.INTACT}), frozenset({Above.NOTHING}), Act.KEEP),
+    Row(
+        "clean", frozenset({True}), frozenset({Below.INTACT}), frozenset({Above.NOTHING}), Act.KEEP
+    ),
+    Row(
+        "unclean-all-marked",
+        frozenset({False}),
+        frozenset({Below.INTACT}),
+        frozenset({Above.NOTHING}),
+        Act.KEEP,
+    ),
     Row("unmarked-entries", _ANY, _SOUND, frozenset({Above.ENTRIES}), Act.REWRITE),
     Row("torn", _ANY, _SOUND, frozenset({Above.TORN}), Act.CUT),
     Row("garbage", _ANY, _SOUND, frozenset({Above.GARBAGE}), Act.CUT),
@@ -76,5 +86,7 @@ ROWS: tuple[Row, ...] = (
 def decide(clean: bool, below: Below, above: Above) -> Row:
     """The only row that matches."""
     rows = [row for row in ROWS if clean in row.clean and below in row.below and above in row.above]
-    assert len(rows) == 1, f"{len(rows)} rows match clean={clean} below={below.value} above={above.value}"
+    assert len(rows) == 1, (
+        f"{len(rows)} rows match clean={clean} below={below.value} above={above.value}"
+    )
     return rows[0]

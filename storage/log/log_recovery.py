@@ -1,15 +1,18 @@
-"""Recovery of an entry log: finds the facts, decides with the table of `log_decision.py`, and carries out the decision.
+"""Recovery of an entry log: finds the facts, decides with the table of `log_decision.py`, and
+carries out the decision.
 
-Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing is changed and the log opens fenced.
-Bytes above the mark that are not a valid continuation are *torn*: they are erased. Valid bytes above the mark may exist in the page cache
-only, so they are written again in place and synced before any other code sees them. Index units that differ from the log are rebuilt from
-it. A log begins where its `begin` file says: earlier files remain from an interrupted trim and are removed; a missing file behind the begin
-is damage.
+Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing
+is changed and the log opens fenced. Bytes above the mark that are not a valid continuation are
+*torn*: they are erased. Valid bytes above the mark may exist in the page cache only, so they are
+written again in place and synced before any other code sees them. Index units that differ from the
+log are rebuilt from it. A log begins where its `begin` file says: earlier files remain from an
+interrupted trim and are removed; a missing file behind the begin is damage.
 
-How much is read: after a clean stop the units of the last files, the headers at both ends of every run of terms, and a window behind the
-end; otherwise also every header of the last files, every byte above the mark, and all of the space behind the end. Bodies below the mark
-are left to the audit, except in files whose units differ from the entries: those are verified with both CRCs before any unit is rebuilt
-from them.
+How much is read: after a clean stop the units of the last files, the headers at both ends of every
+run of terms, and a window behind the end; otherwise also every header of the last files, every byte
+above the mark, and all of the space behind the end. Bodies below the mark are left to the audit,
+except in files whose units differ from the entries: those are verified with both CRCs before any
+unit is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """The state of the log after recovery. `fenced` is the reason why it must not be used, or None."""
+    """The state of the log after recovery. `fenced` is the reason why it must not be used, or
+    None."""
 
     report: RecoveryReport
     end: Point
@@ -80,7 +84,8 @@ class _Damage(Exception):
 
 @dataclass(slots=True)
 class _Rebuild:
-    """Units of one file that must be rewritten: for the entries from `point` up to the position `stop`."""
+    """Units of one file that must be rewritten: for the entries from `point` up to the position
+    `stop`."""
 
     point: Point
     stop: int
@@ -105,7 +110,8 @@ class Recovery:
         phases: Phases,
     ) -> None:
         if mark.index < begin.index:
-            # Everything before the begin was synced, even if a damaged slot brought back an older mark.
+            # Everything before the begin was synced, even if a damaged slot brought back an older
+            # mark.
             mark = SyncedMark(begin.term, begin.index - 1, begin.pos, begin.chain)
         self._disk = disk
         self._phases = phases
@@ -122,11 +128,14 @@ class Recovery:
         self._report = RecoveryReport("", known_from=mark.end_pos)
 
     def run(self) -> Recovered:
-        """Raises OSError; every other failure becomes a row of the table. On return all bytes of the log are durable."""
+        """Raises OSError; every other failure becomes a row of the table. On return all bytes of
+        the log are durable."""
         with self._phases.phase("below_mark"):
             below = self._look_below()
         with self._phases.phase("above_mark"):
-            above, walker = self._look_above() if below is not Below.DAMAGED else (Above.NOTHING, None)
+            above, walker = (
+                self._look_above() if below is not Below.DAMAGED else (Above.NOTHING, None)
+            )
         row = decide(self._clean, below, above)
         self._report.row = row.label
         if row.act is Act.REFUSE or walker is None:
@@ -178,12 +187,23 @@ class Recovery:
         return Below.INTACT
 
     def _damaged(self, what: str) -> Below:
-        self._report.reason = f"{what}; the log was synced up to entry {self._mark.index}: restore this replica from its peers"
+        self._report.reason = (
+            f"{what}; the log was synced up to entry {self._mark.index}: restore this replica from"
+            " its peers"
+        )
         return Below.DAMAGED
 
     def _name_missing(self) -> str:
-        found = f"the first log file begins at {self._files.begin}" if self._files.bases else "there is no log file"
-        said = "the begin file says that the log begins there" if self._begin.index else "no begin file says that it was trimmed"
+        found = (
+            f"the first log file begins at {self._files.begin}"
+            if self._files.bases
+            else "there is no log file"
+        )
+        said = (
+            "the begin file says that the log begins there"
+            if self._begin.index
+            else "no begin file says that it was trimmed"
+        )
         return f"{found}, that at {self._begin.pos} is missing ({said})"
 
     def _require_files(self, end_pos: int) -> None:
@@ -199,11 +219,30 @@ class Recovery:
             if base >= end_pos:
                 break
             head = self._header(base)
-            low = (firsts[-1].index + 1, firsts[-1].term) if firsts else (self._begin.index, self._begin.term)
-            if head is None or head.index < low[0] or head.term < low[1] or (not firsts and head.index != self._begin.index):
-                raise _Damage(f"the log file at {base} does not begin with the entry that belongs there")
-            if not firsts and head.index and next_chain(self._files.read(base, HEADER_BYTES), self._begin.chain) != head.chain:
-                raise _Damage(f"entry {head.index}, with which the log begins, does not continue what was trimmed")
+            low = (
+                (firsts[-1].index + 1, firsts[-1].term)
+                if firsts
+                else (self._begin.index, self._begin.term)
+            )
+            if (
+                head is None
+                or head.index < low[0]
+                or head.term < low[1]
+                or (not firsts and head.index != self._begin.index)
+            ):
+                raise _Damage(
+                    f"the log file at {base} does not begin with the entry that belongs there"
+                )
+            if (
+                not firsts
+                and head.index
+                and next_chain(self._files.read(base, HEADER_BYTES), self._begin.chain)
+                != head.chain
+            ):
+                raise _Damage(
+                    f"entry {head.index}, with which the log begins, does not continue what was"
+                    " trimmed"
+                )
             firsts.append(head)
             self._files.close_idle(lambda file: False)
         return firsts
@@ -214,17 +253,26 @@ class Recovery:
         if len(raw) < HEADER_BYTES:
             return None
         magic, size, index, term, its_pos, _, chain, _, body_size = ENTRY_HEAD.unpack(raw)
-        return Point(pos, index, term, chain) if magic == ENTRY_MAGIC and its_pos == pos and size == body_size + HEADER_BYTES else None
+        return (
+            Point(pos, index, term, chain)
+            if magic == ENTRY_MAGIC and its_pos == pos and size == body_size + HEADER_BYTES
+            else None
+        )
 
     def _check_files(self, firsts: list[Point]) -> None:
         """Check the last files entry by entry; find the terms of older files by bisection."""
-        checked_from = 0 if self._thorough else len(firsts) - max(1, -(-STRUCTURE_BYTES // self._files.file_bytes))
+        checked_from = (
+            0
+            if self._thorough
+            else len(firsts) - max(1, -(-STRUCTURE_BYTES // self._files.file_bytes))
+        )
         for at, first in enumerate(firsts):
             after = firsts[at + 1] if at + 1 < len(firsts) else None
             last_index = self._mark.index if after is None else after.index - 1
             if at >= checked_from or not self._bisect_terms(first, last_index):
                 self._check_file(first, last_index, after)
-            # Nothing is written yet. Close files, because a log of many files must not need as many descriptors.
+            # Nothing is written yet. Close files, because a log of many files must not need as many
+            # descriptors.
             for files in (self._files, self._index.files):
                 files.close_idle(lambda file: False)
 
@@ -235,7 +283,9 @@ class Recovery:
         try:
             if end_pos is None:
                 raise Disagreement(f"the unit of entry {last_index} is wrong")
-            check_units(self._files, self._index, first, last_index, end_pos, runs, headers=not self._clean)
+            check_units(
+                self._files, self._index, first, last_index, end_pos, runs, headers=not self._clean
+            )
         except Disagreement as disagreement:
             self._walk_file(first, last_index, after, str(disagreement))
             return
@@ -252,28 +302,48 @@ class Recovery:
         return end if after.pos - self._files.file_bytes < end <= after.pos - BLANK_BYTES else None
 
     def _check_blank(self, end_pos: int, after: Point) -> None:
-        if BLANK.unpack(self._files.read(end_pos, BLANK_BYTES)) != (BLANK_MAGIC, after.pos - end_pos):
-            raise _Damage(f"there is no blank at {end_pos} between entry {after.index - 1} and entry {after.index}")
-        if not self._clean and first_nonzero(self._files, end_pos + BLANK_BYTES, after.pos) is not None:
+        if BLANK.unpack(self._files.read(end_pos, BLANK_BYTES)) != (
+            BLANK_MAGIC,
+            after.pos - end_pos,
+        ):
+            raise _Damage(
+                f"there is no blank at {end_pos} between entry {after.index - 1} and entry"
+                f" {after.index}"
+            )
+        if (
+            not self._clean
+            and first_nonzero(self._files, end_pos + BLANK_BYTES, after.pos) is not None
+        ):
             raise _Damage(f"the blank at {end_pos} is not zero")
 
     def _walk_file(self, first: Point, last_index: int, after: Point | None, why: str) -> None:
-        """Check a file whose units cannot be trusted: its entries decide, and the units are rewritten. Without the units as a second
-        witness, the entries must match their CRCs: otherwise an older entry that reappeared at a position would not be noticed."""
+        """Check a file whose units cannot be trusted: its entries decide, and the units are
+        rewritten. Without the units as a second witness, the entries must match their CRCs:
+        otherwise an older entry that reappeared at a position would not be noticed."""
         stop = self._mark.end_pos if after is None else after.pos
         walker = Walker(self._files, replace(first, chain=self._chain_before(first)), verify=True)
         for piece in walker.pieces(stop):
             add_runs(self._runs, piece.first_index, piece.terms)
         if walker.point.index != last_index + 1 or (after is None and walker.point.pos != stop):
-            raise _Damage(f"entry {walker.point.index} at {walker.point.pos} is damaged ({walker.problem or 'zero bytes'}; {why})")
+            raise _Damage(
+                f"entry {walker.point.index} at {walker.point.pos} is damaged"
+                f" ({walker.problem or 'zero bytes'}; {why})"
+            )
         if after is not None:
             self._check_blank(walker.point.pos, after)
-            if next_chain(self._files.read(after.pos, HEADER_BYTES), walker.point.chain) != after.chain:
-                raise _Damage(f"entry {after.index} at {after.pos} does not continue entry {last_index} ({why})")
+            if (
+                next_chain(self._files.read(after.pos, HEADER_BYTES), walker.point.chain)
+                != after.chain
+            ):
+                raise _Damage(
+                    f"entry {after.index} at {after.pos} does not continue entry {last_index}"
+                    f" ({why})"
+                )
         self._rebuilds.append(_Rebuild(first, walker.point.pos, last_index, walker.point.chain))
 
     def _chain_before(self, first: Point) -> int:
-        """The chain CRC in front of the first entry of a file: that of the last entry of the previous file, which was checked before."""
+        """The chain CRC in front of the first entry of a file: that of the last entry of the
+        previous file, which was checked before."""
         if first.index == self._begin.index:
             return self._begin.chain
         if self._rebuilds and self._rebuilds[-1].last_index == first.index - 1:
@@ -281,11 +351,14 @@ class Recovery:
         units = self._index.get(first.index - 1, 1)
         head = self._header(int(units["pos"][0])) if len(units) == 1 else None
         if head is None or head.index != first.index - 1:
-            raise _Damage(f"entry {first.index - 1}, the last of its file, is not where its unit says")
+            raise _Damage(
+                f"entry {first.index - 1}, the last of its file, is not where its unit says"
+            )
         return head.chain
 
     def _bisect_terms(self, first: Point, last_index: int) -> bool:
-        """Add the term runs of a whole file by reading few units. False if a unit is wrong; the file must then be checked in full."""
+        """Add the term runs of a whole file by reading few units. False if a unit is wrong; the
+        file must then be checked in full."""
         found: list[Run] = []
         index, term = first.index, first.term
         last = self._probe(last_index)
@@ -315,7 +388,11 @@ class Recovery:
         if len(units) != 1 or int(units["index"][0]) != index:
             return None
         head = self._header(int(units["pos"][0]))
-        return head.term if head is not None and head.index == index and head.term == int(units["term"][0]) else None
+        return (
+            head.term
+            if head is not None and head.index == index and head.term == int(units["term"][0])
+            else None
+        )
 
     def _check_mark(self) -> None:
         """Check that the last synced entry is the one in the mark."""
@@ -328,14 +405,22 @@ class Recovery:
         else:
             pos = int(self._index.get(mark.index, 1)["pos"][0])
         head = None if pos is None else self._header(pos)
-        if head is None or (head.index, head.term, head.chain) != (mark.index, mark.term, mark.chain_crc):
+        if head is None or (head.index, head.term, head.chain) != (
+            mark.index,
+            mark.term,
+            mark.chain_crc,
+        ):
             raise _Damage(f"entry {mark.index} is not the one that was synced")
 
     # What lies above it
 
     def _start(self) -> Point:
         mark = self._mark
-        return Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc) if mark.index >= 0 else Point(0, 0, -1, self._begin.chain)
+        return (
+            Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
+            if mark.index >= 0
+            else Point(0, 0, -1, self._begin.chain)
+        )
 
     def _look_above(self) -> tuple[Above, Walker]:
         gap = 0 if self._files.begin > self._start().pos else self._files.gap_after()
@@ -346,10 +431,14 @@ class Recovery:
             add_runs(self._runs, piece.first_index, piece.terms)
         end = walker.point
         if end.index > self._start().index:
-            return (Above.TORN if self._is_soiled(end.pos) or gap is not None else Above.ENTRIES), walker
+            return (
+                Above.TORN if self._is_soiled(end.pos) or gap is not None else Above.ENTRIES
+            ), walker
         if walker.blank_at is not None and not self._is_soiled(walker.blank_at + BLANK_BYTES):
             return Above.BLANK, walker
-        return (Above.GARBAGE if self._is_soiled(end.pos) or gap is not None else Above.NOTHING), walker
+        return (
+            Above.GARBAGE if self._is_soiled(end.pos) or gap is not None else Above.NOTHING
+        ), walker
 
     def _is_soiled(self, start: int) -> bool:
         stop = min(self._files.end, start + CLEAN_WINDOW_BYTES) if self._clean else self._files.end
@@ -358,8 +447,8 @@ class Recovery:
     # Carrying it out
 
     def _drop(self, offset: int) -> None:
-        """Remove files behind a gap. The gap is above the mark, so an interrupted truncation left it, or a power cut lost a name that was
-        not synced yet."""
+        """Remove files behind a gap. The gap is above the mark, so an interrupted truncation left
+        it, or a power cut lost a name that was not synced yet."""
         dropped = [base for base in self._files.bases if base >= offset]
         for file in self._files.drop_from(offset):
             file.close()
@@ -374,8 +463,11 @@ class Recovery:
             self._put_units(piece)
             self._report.rewritten_bytes += len(piece.data)
         if walker.point != end:
-            # The bytes differ between two reads: the medium returned other bytes than the page cache.
-            raise OSError(5, f"the log reads differently a second time, from entry {walker.point.index} on")
+            # The bytes differ between two reads: the medium returned other bytes than the page
+            # cache.
+            raise OSError(
+                5, f"the log reads differently a second time, from entry {walker.point.index} on"
+            )
 
     def _erase(self, start: int) -> None:
         """Zero the nonzero bytes behind the end, and remove all empty files but one."""
@@ -388,11 +480,15 @@ class Recovery:
             self._report.erased_bytes += start - soiled
 
     def _zero_again(self, start: int) -> None:
-        """Write zeros behind the end although it reads as zeros: a truncation whose sync failed may have left older bytes on the medium,
-        and a later power cut would bring them back."""
+        """Write zeros behind the end although it reads as zeros: a truncation whose sync failed may
+        have left older bytes on the medium, and a later power cut would bring them back."""
         stop = min(start + ZERO_AGAIN_BYTES, self._files.end)
         while start < stop:
-            length = min(CHUNK_BYTES, stop - start, self._files.base_of(start) + self._files.file_bytes - start)
+            length = min(
+                CHUNK_BYTES,
+                stop - start,
+                self._files.base_of(start) + self._files.file_bytes - start,
+            )
             self._write(start, bytes(length))
             start += length
 
@@ -404,7 +500,10 @@ class Recovery:
             self._files.close_idle(lambda file: file in self._dirty)
 
     def _put_units(self, piece: Piece) -> None:
-        self._index.rewrite(piece.first_index, make_units(piece.first_index, piece.terms, piece.starts + piece.pos, piece.sizes))
+        self._index.rewrite(
+            piece.first_index,
+            make_units(piece.first_index, piece.terms, piece.starts + piece.pos, piece.sizes),
+        )
 
     def _index_limit(self, end_index: int) -> int:
         limit = self._index.files.end // UNIT_BYTES

@@ -1,7 +1,9 @@
-"""Reading an entry log that is not trusted: walking entries, comparing headers with index units, searching for nonzero bytes.
+"""Reading an entry log that is not trusted: walking entries, comparing headers with index units,
+searching for nonzero bytes.
 
-These are the observations on which recovery decides. Nothing here writes, decides, or trusts a stored length beyond the end of its file.
-All reads are positional (`pread`), never through a map: bytes that the disk cannot read must be an `OSError`, not a signal.
+These are the observations on which recovery decides. Nothing here writes, decides, or trusts a
+stored length beyond the end of its file. All reads are positional (`pread`), never through a map:
+bytes that the disk cannot read must be an `OSError`, not a signal.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place between two entries: the position and index of the next entry, and the term and chain CRC of the previous one."""
+    """A place between two entries: the position and index of the next entry, and the term and chain
+    CRC of the previous one."""
 
     pos: int
     index: int
@@ -55,7 +58,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some entries, as stored in one file; `blank_at` is the position of the blank in front of the first of them."""
+    """Some entries, as stored in one file; `blank_at` is the position of the blank in front of the
+    first of them."""
 
     blank_at: int | None
     pos: int
@@ -67,8 +71,9 @@ class Piece:
 
 
 class Walker:
-    """Walks from entry to entry as long as they are valid. After `pieces` is exhausted, `point` is where it stopped, `blank_at` a valid
-    blank there that no valid entry follows, `problem` what is wrong with the bytes at `point` (empty: only zeros, or the end)."""
+    """Walks from entry to entry as long as they are valid. After `pieces` is exhausted, `point` is
+    where it stopped, `blank_at` a valid blank there that no valid entry follows, `problem` what is
+    wrong with the bytes at `point` (empty: only zeros, or the end)."""
 
     def __init__(self, files: MappedFiles, point: Point, *, verify: bool) -> None:
         self.point = point
@@ -81,7 +86,11 @@ class Walker:
         """The entries from `point` on that end at or before the position `stop`."""
         wanted = CHUNK_BYTES
         while self.point.pos < stop:
-            start = self.blank_at + self._rest(self.blank_at) if self.blank_at is not None else self.point.pos
+            start = (
+                self.blank_at + self._rest(self.blank_at)
+                if self.blank_at is not None
+                else self.point.pos
+            )
             if not self._files.has(start):
                 return
             room = self._rest(start)
@@ -102,8 +111,8 @@ class Walker:
         return self._files.file_bytes - pos % self._files.file_bytes
 
     def _parse(self, start: int, data: bytes, room: int, stop: int) -> tuple[Piece | None, int]:
-        """The valid entries at the start of `data`. If there is none: the number of bytes needed to check the first, or 0 if it is
-        invalid."""
+        """The valid entries at the start of `data`. If there is none: the number of bytes needed to
+        check the first, or 0 if it is invalid."""
         point = self.point
         index, term = point.index, point.term
         starts: list[int] = []
@@ -113,10 +122,13 @@ class Walker:
         self.problem = ""
         while start + at < stop:
             if at + HEADER_BYTES > len(data):
-                # The next entry is read with the next piece, or the file ends here, with a blank or zeros.
+                # The next entry is read with the next piece, or the file ends here, with a blank or
+                # zeros.
                 self.problem = _name_problem(data[at:])
                 break
-            magic, size, its_index, its_term, pos, _, its_chain, _, body_size = ENTRY_HEAD.unpack_from(data, at)
+            magic, size, its_index, its_term, pos, _, its_chain, _, body_size = (
+                ENTRY_HEAD.unpack_from(data, at)
+            )
             whole = size == body_size + HEADER_BYTES and size >= ENTRY_MIN_BYTES
             if magic != ENTRY_MAGIC or its_index != index or pos != start + at or not whole:
                 self.problem = _name_problem(data[at : at + HEADER_BYTES])
@@ -144,27 +156,37 @@ class Walker:
         self.point = Point(start + at, index, int(columns[2][-1]), chain)
         return Piece(self.blank_at, start, point.index, data[:at], *columns), 0
 
-    def _verified(self, start: int, data: memoryview, starts: I64, sizes: I32, terms: I64) -> tuple[int, int, int]:
-        """The number of entries with matching CRCs and a valid record, their end position, and the chain CRC there."""
+    def _verified(
+        self, start: int, data: memoryview, starts: I64, sizes: I32, terms: I64
+    ) -> tuple[int, int, int]:
+        """The number of entries with matching CRCs and a valid record, their end position, and the
+        chain CRC there."""
         chain = self.point.chain
         bounds = [0, *(np.flatnonzero(np.diff(terms)) + 1).tolist(), len(terms)]
         for low, high in pairwise(bounds):
             begin, end = int(starts[low]), int(starts[high - 1]) + int(sizes[high - 1])
             first = self.point.index + low
             try:
-                chain = verify_range(data[begin:end], first, int(terms[low]), start + begin, chain).last_chain
+                chain = verify_range(
+                    data[begin:end], first, int(terms[low]), start + begin, chain
+                ).last_chain
             except BadEntry as bad:
                 self.problem = str(bad)
                 good = bad.index - self.point.index
                 end = int(starts[good])
                 if good > low:
-                    chain = verify_range(data[begin:end], first, int(terms[low]), start + begin, chain).last_chain
+                    chain = verify_range(
+                        data[begin:end], first, int(terms[low]), start + begin, chain
+                    ).last_chain
                 return good, end, chain
         return len(terms), int(starts[-1]) + int(sizes[-1]), chain
 
     def _take_blank(self, start: int, room: int) -> bool:
         raw = self._files.at(start).pread(start % self._files.file_bytes, BLANK_BYTES)
-        if BLANK.unpack(raw) != (BLANK_MAGIC, room) or first_nonzero(self._files, start + BLANK_BYTES, start + room) is not None:
+        if (
+            BLANK.unpack(raw) != (BLANK_MAGIC, room)
+            or first_nonzero(self._files, start + BLANK_BYTES, start + room) is not None
+        ):
             return False
         self.blank_at = start
         self.problem = ""
@@ -172,24 +194,30 @@ class Walker:
 
 
 def _name_problem(start: bytes) -> str:
-    """What is wrong with bytes that begin no entry: a header, or what a file has left. Empty if all of them are zero."""
+    """What is wrong with bytes that begin no entry: a header, or what a file has left. Empty if all
+    of them are zero."""
     if start[:4] == _BLANK_START:
         return "blank with a wrong length or with bytes behind it"
     return "bytes that are not an entry" if any(start) else ""
 
 
 def next_chain(header: bytes, chain: int) -> int:
-    """The chain CRC of the entry with this header (and the body CRC in it), which follows an entry with the chain CRC `chain`."""
-    return int(crc32c.crc32c(header[:CHAINED_BYTES] + header[CRC_WORDS_AT + 4 : CRC_WORDS_AT + 8], chain))
+    """The chain CRC of the entry with this header (and the body CRC in it), which follows an entry
+    with the chain CRC `chain`."""
+    return int(
+        crc32c.crc32c(header[:CHAINED_BYTES] + header[CRC_WORDS_AT + 4 : CRC_WORDS_AT + 8], chain)
+    )
 
 
 def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
-    """Whether a range may continue `point`: its position follows format §2, and its term is not lower."""
+    """Whether a range may continue `point`: its position follows format §2, and its term is not
+    lower."""
     return entries.term >= point.term and is_placed(entries, point.pos, file_bytes)
 
 
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
-    """Find the first byte at a position in [start, stop) that is not zero, and return its position; None if all of them are zero."""
+    """Find the first byte at a position in [start, stop) that is not zero, and return its position;
+    None if all of them are zero."""
     while start < stop and files.has(start):
         data = files.at(start).pread(start % files.file_bytes, min(CHUNK_BYTES, stop - start))
         if not data:
@@ -216,10 +244,18 @@ class Disagreement(Exception):
 
 
 def check_units(
-    files: MappedFiles, index: IndexFiles, point: Point, last_index: int, end_pos: int, runs: list[Run], *, headers: bool
+    files: MappedFiles,
+    index: IndexFiles,
+    point: Point,
+    last_index: int,
+    end_pos: int,
+    runs: list[Run],
+    *,
+    headers: bool,
 ) -> None:
-    """Compare the units of the entries from `point` to `last_index`, all in one file, with each other and, with `headers`, with the headers
-    in the log; otherwise only those at both ends of every run of terms. Adds their term runs. Raises Disagreement."""
+    """Compare the units of the entries from `point` to `last_index`, all in one file, with each
+    other and, with `headers`, with the headers in the log; otherwise only those at both ends of
+    every run of terms. Adds their term runs. Raises Disagreement."""
     pos, first, term = point.pos, point.index, point.term
     while first <= last_index:
         units = index.get(first, min(UNITS_AT_ONCE, last_index - first + 1))
@@ -239,7 +275,9 @@ def check_units(
             and int(ends[-1]) <= end_pos
         )
         if not right:
-            raise Disagreement(f"the units of entries {first} to {first + len(units) - 1} are not continuous")
+            raise Disagreement(
+                f"the units of entries {first} to {first + len(units) - 1} are not continuous"
+            )
         if headers:
             _check_headers(files, units, positions)
         else:
@@ -259,9 +297,14 @@ def _check_headers(files: MappedFiles, units: Units, positions: I64) -> None:
     while at < len(units):
         after = int(np.searchsorted(positions, positions[at] + CHUNK_BYTES))
         start = int(positions[at])
-        data = files.at(start).pread(start % files.file_bytes, int(positions[after - 1]) - start + HEADER_BYTES)
+        data = files.at(start).pread(
+            start % files.file_bytes, int(positions[after - 1]) - start + HEADER_BYTES
+        )
         if len(data) != int(positions[after - 1]) - start + HEADER_BYTES:
-            raise Disagreement(f"the log ends inside the entries {int(units['index'][at])} to {int(units['index'][after - 1])}")
+            raise Disagreement(
+                f"the log ends inside the entries {int(units['index'][at])} to"
+                f" {int(units['index'][after - 1])}"
+            )
         found = windows(data, _HEADER_ITEM)[positions[at:after] - start].view(HEADER)
         some = units[at:after]
         same = (
@@ -269,5 +312,8 @@ def _check_headers(files: MappedFiles, units: Units, positions: I64) -> None:
             & (found["term"] == some["term"]) & (found["pos"] == some["pos"]) & (found["body_size"] == some["size"] - HEADER_BYTES)
         )  # fmt: skip
         if not bool(same.all()):
-            raise Disagreement(f"the header of entry {int(some['index'][int(np.argmin(same))])} and its unit differ")
+            raise Disagreement(
+                f"the header of entry {int(some['index'][int(np.argmin(same))])} and its unit"
+                " differ"
+            )
         at = after

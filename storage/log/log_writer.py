@@ -1,12 +1,14 @@
-"""How appended bytes reach the log's files: three modes behind one interface (docs/decisions/2026-11-21-append-modes.md).
+"""How appended bytes reach the log's files: three modes behind one interface
+(docs/decisions/2026-11-21-append-modes.md).
 
-`LogWriter` writes with `pwrite`, `MapWriter` stores through the map, `PoolWriter` puts bytes into memory buffers, from which a commit
-runner copies them into the files. `entry_log.py` decides where bytes belong, what is dirty and when it is synced; its promises do not
-depend on the mode: bytes accepted by `write` are visible to every reader of the log at once, and when `drain` has returned they are in the
-files, where a sync makes them durable. Erasing and index units always use `pwrite`.
+`LogWriter` writes with `pwrite`, `MapWriter` stores through the map, `PoolWriter` puts bytes into
+memory buffers, from which a commit runner copies them into the files. `entry_log.py` decides where
+bytes belong, what is dirty and when it is synced; its promises do not depend on the mode: bytes
+accepted by `write` are visible to every reader of the log at once, and when `drain` has returned
+they are in the files, where a sync makes them durable. Erasing and index units always use `pwrite`.
 
-A failure is an `OSError` of `write` or `drain`, whichever comes first, and of every later call: the content of the files is then unknown,
-the log is fenced, and nothing is retried (invariant I9).
+A failure is an `OSError` of `write` or `drain`, whichever comes first, and of every later call: the
+content of the files is then unknown, the log is fenced, and nothing is retried (invariant I9).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ REMEMBERED_SYNCS = 16
 
 
 Together = Callable[[Sequence[Callable[[], object]]], None]
-"""Runs several independent syncs and returns when all have ended; raises the error of one that failed."""
+"""Runs several independent syncs and returns when all have ended; raises the error of one that
+failed."""
 
 
 Work = SimpleQueue[tuple[Callable[[], object], SimpleQueue[BaseException | None]] | None]
@@ -50,21 +53,27 @@ def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
 
 
 class AtOnceIfSlow:
-    """Run them all at the same time, one of them in the calling thread, if the disk is slow. A group commit syncs the log file and the
-    synced mark: in sequence it would take twice as long as the disk needs. A fast disk ends a sync sooner than a thread is woken, so there
-    they run in turn. A bare queue, because an executor's future costs as much as a sync on a fast disk."""
+    """Run them all at the same time, one of them in the calling thread, if the disk is slow. A
+    group commit syncs the log file and the synced mark: in sequence it would take twice as long as
+    the disk needs. A fast disk ends a sync sooner than a thread is woken, so there they run in
+    turn. A bare queue, because an executor's future costs as much as a sync on a fast disk."""
 
-    def __init__(self, threads: int, name: str, now_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, threads: int, name: str, now_s: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._work: Work = SimpleQueue()
         self._now_s = now_s
         self._lately: deque[float] = deque(maxlen=REMEMBERED_SYNCS)
         """How long the calling thread's longest sync took in the last commits."""
         for number in range(threads):
-            threading.Thread(target=_serve, args=(self._work,), name=f"{name}-{number}", daemon=True).start()
+            threading.Thread(
+                target=_serve, args=(self._work,), name=f"{name}-{number}", daemon=True
+            ).start()
             weakref.finalize(self, self._work.put, None)
 
     def __call__(self, syncs: Sequence[Callable[[], object]]) -> None:
-        # A sync on a fast disk now and then takes long, because the thread waited for a processor or for the interpreter.
+        # A sync on a fast disk now and then takes long, because the thread waited for a processor
+        # or for the interpreter.
         fast = min(self._lately, default=SHORT_SYNC_S) < SHORT_SYNC_S
         own, others = (syncs, ()) if fast else (syncs[:1], syncs[1:])
         outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -98,19 +107,28 @@ def _serve(work: Work) -> None:
 
 
 class LogWriter:
-    """`pwrite`: the kernel copies into its cache, in the calling thread and outside the interpreter lock."""
+    """`pwrite`: the kernel copies into its cache, in the calling thread and outside the interpreter
+    lock."""
 
     mode = "pwrite"
 
-    def __init__(self, *, lock_memory: bool = False, refused: Callable[[str], None] = ignore, together: Together = in_turn) -> None:
-        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` is called if that is not allowed.
-        `together` runs the syncs of one group commit."""
+    def __init__(
+        self,
+        *,
+        lock_memory: bool = False,
+        refused: Callable[[str], None] = ignore,
+        together: Together = in_turn,
+    ) -> None:
+        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused`
+        is called if that is not allowed. `together` runs the syncs of one group commit."""
         self.together = together
-        self.warmth = Warmth(populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused)
+        self.warmth = Warmth(
+            populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused
+        )
 
     def ready(self, file: DiskFile) -> None:
-        """Prepare what `write` needs for this file, so that a limit of the operating system is met before the first byte. Raises
-        OSError."""
+        """Prepare what `write` needs for this file, so that a limit of the operating system is met
+        before the first byte. Raises OSError."""
 
     def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
         """Append bytes at an offset. Raises OSError."""
@@ -121,7 +139,8 @@ class LogWriter:
         return 0
 
     def drain(self, mark: int | None = None) -> None:
-        """Block until everything written before `mark` (by default everything) is in the files. Any thread. Raises OSError."""
+        """Block until everything written before `mark` (by default everything) is in the files. Any
+        thread. Raises OSError."""
 
     def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
         """These bytes of a file, if some of them are not in the file yet; otherwise None."""
@@ -137,7 +156,8 @@ class LogWriter:
 
 
 class MapWriter(LogWriter):
-    """`map`: stores into the pages directly. At best this needs no system call, but a page fault blocks with the interpreter lock held."""
+    """`map`: stores into the pages directly. At best this needs no system call, but a page fault
+    blocks with the interpreter lock held."""
 
     mode = "map"
 
@@ -150,7 +170,8 @@ class MapWriter(LogWriter):
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Consecutive bytes of one file in one buffer: `used` of them, of which the first `copied` are in the file."""
+    """Consecutive bytes of one file in one buffer: `used` of them, of which the first `copied` are
+    in the file."""
 
     file: DiskFile
     offset: int
@@ -164,9 +185,10 @@ class _Run:
 class PoolWriter(LogWriter):
     """`pool`: appended bytes wait in `buffers` buffers of `buffer_bytes` each.
 
-    Invariants, under `_lock`: every buffer is free or in exactly one run; only the last run is unsealed; runs are copied in the order in
-    which they were written, by one thread at a time (`_copying`); `_copied` ≤ `_taken`, and both count bytes since the start. Only the
-    owner writes; the runner, a sync and the owner drain.
+    Invariants, under `_lock`: every buffer is free or in exactly one run; only the last run is
+    unsealed; runs are copied in the order in which they were written, by one thread at a time
+    (`_copying`); `_copied` ≤ `_taken`, and both count bytes since the start. Only the owner writes;
+    the runner, a sync and the owner drain.
     """
 
     mode = "pool"
@@ -229,7 +251,11 @@ class PoolWriter(LogWriter):
         with self._lock:
             end = offset + length
             waiting = (run for run in self._runs if run.file is file and run.copied < run.used)
-            runs = [run for run in waiting if run.offset + run.copied < end and offset < run.offset + run.used]
+            runs = [
+                run
+                for run in waiting
+                if run.offset + run.copied < end and offset < run.offset + run.used
+            ]
             if not runs:
                 return None
             found = bytearray(file.pread(offset, length))
@@ -254,7 +280,8 @@ class PoolWriter(LogWriter):
     # Inside
 
     def _run_for(self, file: DiskFile, offset: int) -> _Run:
-        """The run that ends at this offset, or a new one. Without a free buffer everything is copied now. Raises OSError."""
+        """The run that ends at this offset, or a new one. Without a free buffer everything is
+        copied now. Raises OSError."""
         self._require_sound()
         with self._lock:
             last = self._runs[-1] if self._runs else None
@@ -272,7 +299,8 @@ class PoolWriter(LogWriter):
             return run
 
     def _copy_waiting(self) -> None:
-        """For the commit runner: copy waiting bytes. An error is kept, and raised by the next call of the owner or of a sync."""
+        """For the commit runner: copy waiting bytes. An error is kept, and raised by the next call
+        of the owner or of a sync."""
         with self._lock:
             self._submitted = False
         with suppress(OSError):
@@ -310,7 +338,10 @@ class PoolWriter(LogWriter):
             for area in self._free:
                 memory.lock(area)
         except OSError as error:
-            refused(f"the buffers of the pool cannot be locked in memory ({error.strerror}): {memory.LOCK_REMEDY}")
+            refused(
+                f"the buffers of the pool cannot be locked in memory ({error.strerror}):"
+                f" {memory.LOCK_REMEDY}"
+            )
             return False
         return True
 
@@ -325,8 +356,18 @@ def make_writer(
     buffer_bytes: int = POOL_BUFFER_BYTES,
     submit: Submit = run_now,
 ) -> LogWriter:
-    """The writer of a configured mode; the last three arguments are for the pool. Raises OSError if there is no memory for a pool."""
+    """The writer of a configured mode; the last three arguments are for the pool. Raises OSError if
+    there is no memory for a pool."""
     if mode == "pool":
-        return PoolWriter(buffers, buffer_bytes, submit, lock_memory=lock_memory, refused=refused, together=together)
+        return PoolWriter(
+            buffers,
+            buffer_bytes,
+            submit,
+            lock_memory=lock_memory,
+            refused=refused,
+            together=together,
+        )
     assert mode in MODES, mode
-    return (MapWriter if mode == "map" else LogWriter)(lock_memory=lock_memory, refused=refused, together=together)
+    return (MapWriter if mode == "map" else LogWriter)(
+        lock_memory=lock_memory, refused=refused, together=together
+    )

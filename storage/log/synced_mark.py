@@ -1,6 +1,7 @@
 """The synced mark (format §7): the last entry of a log that is known to be on stable storage.
 
-A thin layer over `slots.py`: it defines the fields and the log id; `entry_log.py` decides when the mark moves.
+A thin layer over `slots.py`: it defines the fields and the log id; `entry_log.py` decides when the
+mark moves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _PAYLOAD = struct.Struct(">36siqqqI")
 
 
 class SyncedMarkFile:
-    """The mark of one log. `value` is the value last written; at every moment it is a lower bound of what is durable."""
+    """The mark of one log. `value` is the value last written; at every moment it is a lower bound
+    of what is durable."""
 
     def __init__(self, slots: SlotFile, log_id: str) -> None:
         self._slots = slots
@@ -64,7 +66,8 @@ class SyncedMarkFile:
         self.sync()
 
     def lower(self, value: SyncedMark) -> None:
-        """Make a lower value durable in both slots, so that damage of one can never bring back the higher one."""
+        """Make a lower value durable in both slots, so that damage of one can never bring back the
+        higher one."""
         self._slots.write_everywhere(_pack(self._log_id, value))
         self.value = value
 
@@ -86,9 +89,14 @@ def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:
     identifier, _, term, index, end_pos, chain = _PAYLOAD.unpack(payload)
     found = identifier.decode("ascii", "replace")
     if found != log_id:
-        raise Unusable(f"{path} belongs to log {found}, not to {log_id}: point the node at its own data directory")
+        raise Unusable(
+            f"{path} belongs to log {found}, not to {log_id}: point the node at its own data"
+            " directory"
+        )
     return SyncedMark(term, index, end_pos, chain)
 
 
 def _pack(log_id: str, value: SyncedMark) -> bytes:
-    return _PAYLOAD.pack(log_id.encode("ascii"), 0, value.term, value.index, value.end_pos, value.chain_crc)
+    return _PAYLOAD.pack(
+        log_id.encode("ascii"), 0, value.term, value.index, value.end_pos, value.chain_crc
+    )

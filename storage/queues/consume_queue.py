@@ -1,13 +1,16 @@
-"""Consume queues (format §6): for every (stored topic, queue) the positions of its committed messages, 20 bytes each, dense from offset 0.
+"""Consume queues (format §6): for every (stored topic, queue) the positions of its committed
+messages, 20 bytes each, dense from offset 0.
 
-A queue whose first messages were trimmed from the log has a *minimum*, the offset of its first kept message. The bytes below it are a
-function of the minimum alone, so that a trimmed queue and one rebuilt from snapshot and log have equal bytes: whole files are removed, and
-the rest of the first file holds pre-blank units. If no message of the queue was kept, the unit before the minimum stays as it is (the
-snapshot carries it), so that the file still shows where the queue ends.
+A queue whose first messages were trimmed from the log has a *minimum*, the offset of its first kept
+message. The bytes below it are a function of the minimum alone, so that a trimmed queue and one
+rebuilt from snapshot and log have equal bytes: whole files are removed, and the rest of the first
+file holds pre-blank units. If no message of the queue was kept, the unit before the minimum stays
+as it is (the snapshot carries it), so that the file still shows where the queue ends.
 
-Derived from the log by the dispatcher. This module holds units, density (invariant I6) and the bound on open files; which message belongs
-to which queue is decided elsewhere. The files are sparse and written with `pwrite`. After a restart the caller knows the next offsets
-(snapshot plus log): the files are cut to them, and never consulted for them.
+Derived from the log by the dispatcher. This module holds units, density (invariant I6) and the
+bound on open files; which message belongs to which queue is decided elsewhere. The files are sparse
+and written with `pwrite`. After a restart the caller knows the next offsets (snapshot plus log):
+the files are cut to them, and never consulted for them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from numpy.typing import NDArray
 
 from ledgermq.proto.entries.layout import QUEUE_UNIT, Columns, Row
 from ledgermq.proto.types import I32, I64
-from ledgermq.storage.files.errors import LIMIT_REMEDY, DerivedLost, Exhausted, NoSpace, is_exhausted, is_no_space
+from ledgermq.storage.files.errors import (
+    LIMIT_REMEDY,
+    DerivedLost,
+    Exhausted,
+    NoSpace,
+    is_exhausted,
+    is_no_space,
+)
 from ledgermq.storage.files.mapped_files import NAME_DIGITS, file_name, parse_name
 from ledgermq.storage.files.ports import Disk, DiskFile
 
@@ -42,7 +52,8 @@ _ZEROS = bytes(ERASE_BYTES)
 QueueKey = tuple[str, int]
 """Stored topic and queue id."""
 Minimum = tuple[int, tuple[int, int, int] | None]
-"""The first kept offset, and the unit before it (physical offset, size, tags code) if the queue was empty when it was trimmed."""
+"""The first kept offset, and the unit before it (physical offset, size, tags code) if the queue was
+empty when it was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,8 @@ class QueueUnits:
 
 
 class QueueSync:
-    """A sync of everything dispatched before its creation. `run` opens its own handles, so any thread may run it; raises OSError."""
+    """A sync of everything dispatched before its creation. `run` opens its own handles, so any
+    thread may run it; raises OSError."""
 
     def __init__(self, disk: Disk, files: tuple[str, ...], directories: tuple[str, ...]) -> None:
         self.files = files
@@ -98,14 +110,18 @@ def require_dense(key: QueueKey, rows: list[Row]) -> None:
     """Assert that the queue offsets of some rows of one queue follow each other."""
     wanted = rows[0][2]
     for row in rows:
-        assert row[2] == wanted, f"queue offsets of {key} are not dense: {[row[2] for row in rows]} (invariant I6)"
+        assert row[2] == wanted, (
+            f"queue offsets of {key} are not dense: {[row[2] for row in rows]} (invariant I6)"
+        )
         wanted += 1
 
 
 class ConsumeQueues:
     """All consume queues of one broker group. `directory` is `<group>/consumequeue`."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX
+    ) -> None:
         assert file_bytes % UNIT_BYTES == 0
         self.directory = directory
         self._disk = disk
@@ -117,8 +133,8 @@ class ConsumeQueues:
         self._lasts: dict[QueueKey, tuple[int, int, int]] = {}
         """The unit before the minimum, where it is kept."""
         self._blank_to: dict[QueueKey, int] = {}
-        """Everything below this offset is known to match the minimum. Nothing is known after a start, because the former process may have
-        been interrupted."""
+        """Everything below this offset is known to match the minimum. Nothing is known after a
+        start, because the former process may have been interrupted."""
         self._files: dict[QueueKey, set[int]] = {}
         self._forgotten: dict[QueueKey, None] = {}
         """Queues without an end that may still have files; the next trim removes them."""
@@ -134,8 +150,9 @@ class ConsumeQueues:
     ) -> None:
         """Cut every queue to its next offset ({stored topic: {queue: next}}, missing = 0).
 
-        At most `units_above_max` units can lie above it: the number of entries that the log has behind the snapshot. Raises DerivedLost if
-        files between a minimum and a next offset are missing.
+        At most `units_above_max` units can lie above it: the number of entries that the log has
+        behind the snapshot. Raises DerivedLost if files between a minimum and a next offset are
+        missing.
         """
         self._find_files()
         self._set_minimums(minimums or {})
@@ -161,7 +178,8 @@ class ConsumeQueues:
         return tuple([known.get((topic, queue), 0) for queue in range(queues)])
 
     def written_offset(self, topic: str, queue: int) -> int:
-        """Units below this offset are in the files, where readers may read them (`queue_reader.py`)."""
+        """Units below this offset are in the files, where readers may read them
+        (`queue_reader.py`)."""
         return self._next.get((topic, queue), 0)
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
@@ -184,8 +202,9 @@ class ConsumeQueues:
         return table
 
     def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
-        """The log now begins at `begin_pos`. Changes no file; `trim` follows. Returns the affected queues. The result depends only on the
-        units, so it is the same on every replica. Raises OSError."""
+        """The log now begins at `begin_pos`. Changes no file; `trim` follows. Returns the affected
+        queues. The result depends only on the units, so it is the same on every replica. Raises
+        OSError."""
         raised = []
         for key, end in self._next.items():
             low = self._min.get(key, 0)
@@ -195,7 +214,9 @@ class ConsumeQueues:
             if last[0] < begin_pos:
                 self._min[key], self._lasts[key] = end, last
             else:
-                self._min[key] = low + bisect_left(range(low, end), begin_pos, key=partial(self._physical_offset, key))
+                self._min[key] = low + bisect_left(
+                    range(low, end), begin_pos, key=partial(self._physical_offset, key)
+                )
                 self._lasts.pop(key, None)
             raised.append(key)
         return raised
@@ -208,33 +229,47 @@ class ConsumeQueues:
         self._forgotten[key] = None
 
     def begin_at(self, topic: str, queue: int, offset: int) -> None:
-        """Start a dropped or new queue with its first message at `offset`, above every offset of a forgotten queue of this name."""
+        """Start a dropped or new queue with its first message at `offset`, above every offset of a
+        forgotten queue of this name."""
         key = topic, queue
         assert key not in self._next, f"queue {key} is there"
         self._forgotten.pop(key, None)
         self._next[key] = self._min[key] = offset
 
     def trim(self, begin_pos: int) -> list[str]:
-        """Remove everything that only messages before `begin_pos` need, in one call; see `trimming`. Returns the paths of removed files."""
+        """Remove everything that only messages before `begin_pos` need, in one call; see
+        `trimming`. Returns the paths of removed files."""
         removed: list[str] = []
         for _ in self.trimming(begin_pos, removed):
             pass
         return removed
 
     def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]:
-        """Remove whole files, and blank the units below the minimum in the first file that stays, queue by queue; yields the number of
-        bytes processed. Every kept snapshot must cover everything below the minimums as they are when this starts. It may be interrupted
-        and started again. Raises OSError."""
-        # Normally raised when the trim record was applied; this is for callers that trim without one. It reads only written units.
+        """Remove whole files, and blank the units below the minimum in the first file that stays,
+        queue by queue; yields the number of bytes processed. Every kept snapshot must cover
+        everything below the minimums as they are when this starts. It may be interrupted and
+        started again. Raises OSError."""
+        # Normally raised when the trim record was applied; this is for callers that trim without
+        # one. It reads only written units.
         ConsumeQueues.raise_minimums(self, begin_pos)
-        # Take the floors now, not at the first step: by then another trim record may be applied that the snapshots do not cover yet.
+        # Take the floors now, not at the first step: by then another trim record may be applied
+        # that the snapshots do not cover yet.
         floors = {key: self._floor(key) for key in self._min}
         forgotten = list(self._forgotten)
-        trimmed = (length for key, floor in floors.items() if key in self._min for length in self._trim_queue(key, floor, removed))
-        return chain(trimmed, (length for key in forgotten for length in self._remove_forgotten(key, removed)))
+        trimmed = (
+            length
+            for key, floor in floors.items()
+            if key in self._min
+            for length in self._trim_queue(key, floor, removed)
+        )
+        return chain(
+            trimmed,
+            (length for key in forgotten for length in self._remove_forgotten(key, removed)),
+        )
 
     def begin_again(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
-        """Discard every file and start each queue at its minimum: the messages still in the log are dispatched again. Raises OSError."""
+        """Discard every file and start each queue at its minimum: the messages still in the log are
+        dispatched again. Raises OSError."""
         self.discard()
         self._set_minimums(minimums)
         for key, low in self._min.items():
@@ -249,8 +284,9 @@ class ConsumeQueues:
                 pass
 
     def append(self, columns: Columns) -> None:
-        """Dispatch committed messages in log order. Units that exist already are skipped (a repeated dispatch); a gap violates an
-        invariant. Raises NoSpace: the same columns may be dispatched again later."""
+        """Dispatch committed messages in log order. Units that exist already are skipped (a
+        repeated dispatch); a gap violates an invariant. Raises NoSpace: the same columns may be
+        dispatched again later."""
         count = len(columns)
         if count == 0:
             return
@@ -264,7 +300,11 @@ class ConsumeQueues:
         units["tags_code"] = columns.tags_codes
         keys = columns.topic_of.astype(np.int64) << 32 | columns.queues
         if count == 1 or bool((keys == keys[0]).all()):
-            self._append_queue((columns.topics[int(columns.topic_of[0])], int(columns.queues[0])), columns.queue_offsets, units)
+            self._append_queue(
+                (columns.topics[int(columns.topic_of[0])], int(columns.queues[0])),
+                columns.queue_offsets,
+                units,
+            )
             return
         order = np.argsort(keys, kind="stable")
         bounds = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), count]
@@ -274,8 +314,9 @@ class ConsumeQueues:
             self._append_queue(key, columns.queue_offsets[chosen], units[chosen])
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Up to `count` units from offset `first` on; fewer at the end of the queue. If these were trimmed, the answer begins with the
-        minimum instead; its `first` shows it. Raises OSError."""
+        """Up to `count` units from offset `first` on; fewer at the end of the queue. If these were
+        trimmed, the answer begins with the minimum instead; its `first` shows it. Raises
+        OSError."""
         key = (topic, queue)
         first = max(first, self._min.get(key, 0))
         stop = min(first + count, self._next.get(key, 0))
@@ -283,7 +324,9 @@ class ConsumeQueues:
         offset, end = first * UNIT_BYTES, stop * UNIT_BYTES
         while offset < end:
             inside = offset % self._file_bytes
-            data = self._file(key, offset - inside).pread(inside, min(end - offset, self._file_bytes - inside))
+            data = self._file(key, offset - inside).pread(
+                inside, min(end - offset, self._file_bytes - inside)
+            )
             if not data:
                 raise OSError(5, f"a file of {self._path(key)} is shorter than its full length")
             parts.append(data)
@@ -297,7 +340,8 @@ class ConsumeQueues:
         )
 
     def begin_sync(self) -> QueueSync | None:
-        """A sync job for everything dispatched so far, to be run before a snapshot relies on it; None if nothing is dirty."""
+        """A sync job for everything dispatched so far, to be run before a snapshot relies on it;
+        None if nothing is dirty."""
         if not self._dirty and not self._dirty_directories:
             return None
         sync = QueueSync(self._disk, tuple(self._dirty), tuple(self._dirty_directories))
@@ -330,7 +374,9 @@ class ConsumeQueues:
     # Writing
 
     def _append_queue(self, key: QueueKey, offsets: I64, units: NDArray[np.void]) -> None:
-        assert bool((np.diff(offsets) == 1).all()), f"queue offsets of {key} are not dense: {offsets} (invariant I6)"
+        assert bool((np.diff(offsets) == 1).all()), (
+            f"queue offsets of {key} are not dense: {offsets} (invariant I6)"
+        )
         self._append_units(key, int(offsets[0]), units.tobytes())
 
     def _append_rows(self, key: QueueKey, rows: list[Row]) -> None:
@@ -344,7 +390,9 @@ class ConsumeQueues:
         """Write the units from `first` on of one queue, without gaps."""
         count = len(units) // UNIT_BYTES
         known = self._next.get(key, 0)
-        assert first <= known, f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
+        assert first <= known, (
+            f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
+        )
         skipped = known - first
         if skipped >= count:
             return
@@ -360,9 +408,15 @@ class ConsumeQueues:
                 data, offset = data[length:], offset + length
         except OSError as error:
             if is_no_space(error):
-                raise NoSpace(f"no space for {self._path(key)}: free disk space; dispatching resumes by itself") from error
+                raise NoSpace(
+                    f"no space for {self._path(key)}: free disk space; dispatching resumes by"
+                    " itself"
+                ) from error
             if is_exhausted(error):
-                raise Exhausted(f"{self._path(key)} cannot be opened ({error}): {LIMIT_REMEDY}; dispatching resumes by itself") from error
+                raise Exhausted(
+                    f"{self._path(key)} cannot be opened ({error}): {LIMIT_REMEDY}; dispatching"
+                    " resumes by itself"
+                ) from error
             raise
         self._next[key] = first + count
 
@@ -383,7 +437,8 @@ class ConsumeQueues:
             file = self._disk.open(path)
         self._open[path] = file
         if len(self._open) > self._open_files_max:
-            # Closing is safe even if it is dirty: a sync opens its own handle, and the kernel keeps the dirty pages.
+            # Closing is safe even if it is dirty: a sync opens its own handle, and the kernel keeps
+            # the dirty pages.
             self._open.popitem(last=False)[1].close()
         return file
 
@@ -393,7 +448,12 @@ class ConsumeQueues:
 
     def _name_changed(self, key: QueueKey) -> None:
         """The next sync covers every directory on the path to the files of a queue."""
-        for directory in (self._path(key), f"{self.directory}/{key[0]}", self.directory, self.directory.rpartition("/")[0]):
+        for directory in (
+            self._path(key),
+            f"{self.directory}/{key[0]}",
+            self.directory,
+            self.directory.rpartition("/")[0],
+        ):
             self._dirty_directories[directory] = None
 
     def _path(self, key: QueueKey) -> str:
@@ -470,7 +530,8 @@ class ConsumeQueues:
     # Starting
 
     def _find_files(self, *, remove_strays: bool = False) -> None:
-        """Find all queues on the disk. A file of a wrong length does not count: its creation was interrupted, or it is damaged."""
+        """Find all queues on the disk. A file of a wrong length does not count: its creation was
+        interrupted, or it is damaged."""
         self._files.clear()
         for topic in self._disk.listdir(self.directory):
             for queue in self._disk.listdir(f"{self.directory}/{topic}"):
@@ -481,7 +542,11 @@ class ConsumeQueues:
                 for name in self._disk.listdir(self._path(key)):
                     base = parse_name(name)
                     path = f"{self._path(key)}/{name}"
-                    if base is not None and base % self._file_bytes == 0 and self._disk.file_size(path) == self._file_bytes:
+                    if (
+                        base is not None
+                        and base % self._file_bytes == 0
+                        and self._disk.file_size(path) == self._file_bytes
+                    ):
                         bases.add(base)
                     else:
                         self._disk.unlink(path)
@@ -490,9 +555,14 @@ class ConsumeQueues:
     def _require_files(self, key: QueueKey, next_offset: int) -> None:
         have = self._files.get(key, set())
         floor = self._floor(key) * UNIT_BYTES
-        for base in range(floor - floor % self._file_bytes, next_offset * UNIT_BYTES, self._file_bytes):
+        for base in range(
+            floor - floor % self._file_bytes, next_offset * UNIT_BYTES, self._file_bytes
+        ):
             if base not in have:
-                raise DerivedLost(f"{self._path(key)} lacks the file {file_name(base)}: the queues are rebuilt from the log")
+                raise DerivedLost(
+                    f"{self._path(key)} lacks the file {file_name(base)}: the queues are rebuilt"
+                    " from the log"
+                )
 
     def _erase(self, key: QueueKey, first: int, count: int) -> None:
         """Zero the units first … first+count−1 where they are not zero."""

@@ -1,13 +1,16 @@
-"""Buffered writes for consume queues: units that arrive one by one wait in memory until a write is worth a system call.
+"""Buffered writes for consume queues: units that arrive one by one wait in memory until a write is
+worth a system call.
 
-A batch of several units for one queue, or with many units per queue, is written at once, except for a few units of a queue of which others
-wait. A single unit, or a batch scattered over many queues, would cost one write for almost every message, and each write releases the
-interpreter lock. So these units are kept, in log order and in columns, until there are many per queue. The number of waiting units is
-bounded.
+A batch of several units for one queue, or with many units per queue, is written at once, except for
+a few units of a queue of which others wait. A single unit, or a batch scattered over many queues,
+would cost one write for almost every message, and each write releases the interpreter lock. So
+these units are kept, in log order and in columns, until there are many per queue. The number of
+waiting units is bounded.
 
-Law: waiting units of a queue are always its last ones, behind everything in its files, and every read sees them. They are written before a
-sync begins and before a trim record is applied, so a completed sync covers them. A crash loses units that no snapshot covers, and those are
-dispatched again.
+Law: waiting units of a queue are always its last ones, behind everything in its files, and every
+read sees them. They are written before a sync begins and before a trim record is applied, so a
+completed sync covers them. A crash loses units that no snapshot covers, and those are dispatched
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ QUEUES_A_SLICE = 256
 FEW_UNITS = 16
 """A batch with more units per queue than this, on average, is written at once."""
 WORTH_A_WRITE = 64
-"""When this many units wait per queue of a batch, on average, they are written: a read at the end of a queue scans all waiting units."""
+"""When this many units wait per queue of a batch, on average, they are written: a read at the end
+of a queue scans all waiting units."""
 _NO_NUMBER = -1
 
 
@@ -49,7 +53,13 @@ class BufferedQueues(ConsumeQueues):
     """As `ConsumeQueues`, which holds the written state; waiting units are here."""
 
     def __init__(
-        self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX, waiting_max: int = WAITING_MAX
+        self,
+        disk: Disk,
+        directory: str,
+        file_bytes: int,
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         super().__init__(disk, directory, file_bytes, open_files_max=open_files_max)
         self._keys: list[QueueKey] = []
@@ -78,7 +88,9 @@ class BufferedQueues(ConsumeQueues):
     def ends(self, topic: str, queues: int) -> tuple[int, ...]:
         ends, numbers, known = self._ends, self._numbers, self._next
         keys = [(topic, queue) for queue in range(queues)]
-        return tuple([int(ends[numbers[key]]) if key in numbers else known.get(key, 0) for key in keys])
+        return tuple(
+            [int(ends[numbers[key]]) if key in numbers else known.get(key, 0) for key in keys]
+        )
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
         table = super().next_offsets()
@@ -95,7 +107,11 @@ class BufferedQueues(ConsumeQueues):
             return super().read(topic, queue, first, count)
         rows = self._rows(number)[max(first - written, 0) : first + count - written]
         units = self._row_units[rows]
-        waiting = units["physical_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64)
+        waiting = (
+            units["physical_offset"].astype(np.int64),
+            units["size"].astype(np.int32),
+            units["tags_code"].astype(np.int64),
+        )
         if first >= written:
             return QueueUnits(first, *waiting)
         found = super().read(topic, queue, first, written - first)
@@ -120,8 +136,12 @@ class BufferedQueues(ConsumeQueues):
         units["physical_offset"] = columns.physical_offsets
         units["size"] = columns.sizes
         units["tags_code"] = columns.tags_codes
-        if count == 1 or (len(columns.topics) == 1 and bool((columns.queues == columns.queues[0]).all())):
-            number = self._number((columns.topics[int(columns.topic_of[0])], int(columns.queues[0])))
+        if count == 1 or (
+            len(columns.topics) == 1 and bool((columns.queues == columns.queues[0]).all())
+        ):
+            number = self._number(
+                (columns.topics[int(columns.topic_of[0])], int(columns.queues[0]))
+            )
             self._write(number, columns.queue_offsets, units)
             return
         numbers = self._number_rows(columns)
@@ -142,9 +162,12 @@ class BufferedQueues(ConsumeQueues):
         if len(queues) == 1:
             ((key, _),) = queues.items()
             number = self._number(key)
-            # Behind waiting units of the queue a few more wait: taking those along costs several times as much as a write. So does a single
-            # message, because a system call for each costs more than one for many later.
-            at_once = len(rows) > 1 and (self._ends[number] == self._next.get(key, 0) or self._count >= WORTH_A_WRITE)
+            # Behind waiting units of the queue a few more wait: taking those along costs several
+            # times as much as a write. So does a single message, because a system call for each
+            # costs more than one for many later.
+            at_once = len(rows) > 1 and (
+                self._ends[number] == self._next.get(key, 0) or self._count >= WORTH_A_WRITE
+            )
         else:
             at_once = len(rows) >= FEW_UNITS * len(queues)
         if at_once or len(rows) > len(self._row_numbers):
@@ -166,7 +189,9 @@ class BufferedQueues(ConsumeQueues):
             require_dense(key, rows)
             number = self._number(key)
             end, first = int(self._ends[number]), rows[0][2]
-            assert first <= end, f"queue {key} continues at {first}, but has only {end} (invariant I6)"
+            assert first <= end, (
+                f"queue {key} continues at {first}, but has only {end} (invariant I6)"
+            )
             new += [(number, row) for row in rows[end - first :]]
         while self._count + len(new) > len(self._row_numbers):
             self._write_slice()
@@ -183,20 +208,30 @@ class BufferedQueues(ConsumeQueues):
         lengths = np.diff(begins, append=len(numbers))
         firsts = offsets[begins]
         dense = offsets - np.repeat(firsts - begins, lengths) == np.arange(len(offsets))
-        assert bool(dense.all()), f"queue offsets of {self._keys[int(numbers[dense.argmin()])]} are not dense (invariant I6)"
+        assert bool(dense.all()), (
+            f"queue offsets of {self._keys[int(numbers[dense.argmin()])]} are not dense"
+            " (invariant I6)"
+        )
         queues = numbers[begins]
         ends = self._ends[queues]
         gaps = firsts > ends
         if gaps.any():
             at = int(gaps.argmax())
-            raise AssertionError(f"queue {self._keys[int(queues[at])]} continues at {firsts[at]}, but has only {ends[at]} (invariant I6)")
+            raise AssertionError(
+                f"queue {self._keys[int(queues[at])]} continues at {firsts[at]}, but has only"
+                f" {ends[at]} (invariant I6)"
+            )
         new = offsets >= np.repeat(ends, lengths)
         if not new.all():
             numbers, offsets, units = numbers[new], offsets[new], units[new]
         while self._count + len(numbers) > len(self._row_numbers):
             self._write_slice()
         rows = slice(self._count, self._count + len(numbers))
-        self._row_numbers[rows], self._row_offsets[rows], self._row_units[rows] = numbers, offsets, units
+        self._row_numbers[rows], self._row_offsets[rows], self._row_units[rows] = (
+            numbers,
+            offsets,
+            units,
+        )
         self._count += len(numbers)
         self._ends[queues] = np.maximum(ends, firsts + lengths)
 
@@ -218,13 +253,14 @@ class BufferedQueues(ConsumeQueues):
             self._keep(np.flatnonzero(kept))
 
     def write_waiting(self) -> None:
-        """Write all waiting units. Raises NoSpace, and OSError: units that were not written still wait."""
+        """Write all waiting units. Raises NoSpace, and OSError: units that were not written still
+        wait."""
         while self._count:
             self._write_slice()
 
     def write_below(self, pos: int) -> bool:
-        """Write waiting units of some queues that have a waiting unit of a message before `pos` of the log; True when none is left. Raises
-        as `write_waiting`."""
+        """Write waiting units of some queues that have a waiting unit of a message before `pos` of
+        the log; True when none is left. Raises as `write_waiting`."""
         numbers = self._row_numbers[: self._count]
         queues = np.unique(numbers[self._row_units["physical_offset"][: self._count] < pos])
         if len(queues):
@@ -248,7 +284,9 @@ class BufferedQueues(ConsumeQueues):
         firsts, units = self._row_offsets[rows[bounds[:-1]]].tolist(), self._row_units[rows]
         written = 0
         try:
-            for number, first, (low, high) in zip(numbers[rows[bounds[:-1]]].tolist(), firsts, pairwise(bounds), strict=True):
+            for number, first, (low, high) in zip(
+                numbers[rows[bounds[:-1]]].tolist(), firsts, pairwise(bounds), strict=True
+            ):
                 self._append_units(self._keys[number], first, units[low:high].tobytes())
                 written = high
         finally:
@@ -284,7 +322,11 @@ class BufferedQueues(ConsumeQueues):
         """The queue of each row, as a number."""
         numbers = np.empty(len(columns.sizes), np.int64)
         for place, topic in enumerate(columns.topics):
-            rows = np.flatnonzero(columns.topic_of == place) if len(columns.topics) > 1 else slice(None)
+            rows = (
+                np.flatnonzero(columns.topic_of == place)
+                if len(columns.topics) > 1
+                else slice(None)
+            )
             queues = columns.queues[rows]
             known = self._numbers_of.get(topic)
             most = int(queues.max())
@@ -325,15 +367,18 @@ class BufferedQueues(ConsumeQueues):
         super().start(next_offsets, units_above_max, minimums)
 
     def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
-        """As in `ConsumeQueues`, when a trim record is applied. Raises NoSpace; the record may be applied again. Units that wait later lie
-        behind the record, so carrying out the trim, which frees space on a full disk, writes no units."""
+        """As in `ConsumeQueues`, when a trim record is applied. Raises NoSpace; the record may be
+        applied again. Units that wait later lie behind the record, so carrying out the trim, which
+        frees space on a full disk, writes no units."""
         self.write_waiting()
         return super().raise_minimums(begin_pos)
 
     def forget(self, topic: str, queue: int) -> None:
         number = self._numbers.pop((topic, queue), None)
         if number is not None:
-            assert not len(self._rows(number)), f"units of {topic}/{queue} wait, so something is kept"
+            assert not len(self._rows(number)), (
+                f"units of {topic}/{queue} wait, so something is kept"
+            )
             self._numbers_of.pop(topic, None)
             self._numbers_free.append(number)
         super().forget(topic, queue)

@@ -1,7 +1,9 @@
-"""Reading units of consume queues from threads other than the queues' owner: own handles, `pread` only.
+"""Reading units of consume queues from threads other than the queues' owner: own handles, `pread`
+only.
 
-Any thread may read. The caller knows what may be read: units below the queue's *written* offset (`ConsumeQueues.written_offset`) never
-change again, except that retention blanks or removes them, which is reported as `None`.
+Any thread may read. The caller knows what may be read: units below the queue's *written* offset
+(`ConsumeQueues.written_offset`) never change again, except that retention blanks or removes them,
+which is reported as `None`.
 """
 
 from __future__ import annotations
@@ -28,15 +30,18 @@ class QueueReader:
         self._file_bytes = file_bytes
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits | None:
-        """Written units from `first` on: at least one, at most `count`, of one file. None if retention removed the first one. Raises
-        OSError, LogDamaged."""
+        """Written units from `first` on: at least one, at most `count`, of one file. None if
+        retention removed the first one. Raises OSError, LogDamaged."""
         offset = first * UNIT_BYTES
         inside = offset % self._file_bytes
         length = min(count * UNIT_BYTES, self._file_bytes - inside)
         path = f"{self._directory}/{topic}/{queue}/{file_name(offset - inside)}"
         units = self._units(path, inside, length)
-        if units is not None and int(units["size"].max(initial=0)) == _BLANK_BYTES != int(units["size"][0]):
-            # Retention blanks from the front during this read: units that it has passed by now are blank from the first one on.
+        if units is not None and int(units["size"].max(initial=0)) == _BLANK_BYTES != int(
+            units["size"][0]
+        ):
+            # Retention blanks from the front during this read: units that it has passed by now are
+            # blank from the first one on.
             units = self._units(path, inside, length)
         if units is None:
             return None
@@ -44,8 +49,16 @@ class QueueReader:
         if not len(units) or int(sizes[0]) == _BLANK_BYTES:
             return None
         if not bool((sizes > 0).all()) or int(sizes.max()) == _BLANK_BYTES:
-            raise LogDamaged(f"{path} does not hold what was dispatched from unit {first} on: restart the node, which rebuilds it")
-        return QueueUnits(first, units["physical_offset"].astype(np.int64), sizes, units["tags_code"].astype(np.int64))
+            raise LogDamaged(
+                f"{path} does not hold what was dispatched from unit {first} on: restart the node,"
+                " which rebuilds it"
+            )
+        return QueueUnits(
+            first,
+            units["physical_offset"].astype(np.int64),
+            sizes,
+            units["tags_code"].astype(np.int64),
+        )
 
     def _units(self, path: str, inside: int, length: int) -> NDArray[np.void] | None:
         try:

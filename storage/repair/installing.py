@@ -1,9 +1,12 @@
-"""Replacing a replica's log with one fetched from peers (format §16): new files are staged beside the old ones under names that no other
-code reads, a durable record says that they are complete, and then they get their final names.
+"""Replacing a replica's log with one fetched from peers (format §16): new files are staged beside
+the old ones under names that no other code reads, a durable record says that they are complete, and
+then they get their final names.
 
-The old log counts until the record is durable, then the new one: `carry_out` finishes an exchange that a crash interrupted, and every open
-calls it first. Identity, incarnation, vote and the table of peers are not changed; the term of the hard state never stays below that of the
-log. `node/replica/shipping/installation.py` decides what is fetched, from which peer, and what proves it.
+The old log counts until the record is durable, then the new one: `carry_out` finishes an exchange
+that a crash interrupted, and every open calls it first. Identity, incarnation, vote and the table
+of peers are not changed; the term of the hard state never stays below that of the log.
+`node/replica/shipping/installation.py` decides what is fetched, from which peer, and what proves
+it.
 """
 
 from __future__ import annotations
@@ -29,14 +32,16 @@ from ledgermq.storage.state.hard_state import raise_term
 from ledgermq.storage.state.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snapshot
 
 RECORD_FILE = "install"
-"""In the log's directory: the staged files are complete and durable, and are about to get their names."""
+"""In the log's directory: the staged files are complete and durable, and are about to get their
+names."""
 VERSION = 1
 REBUILDING_FILE = "rebuilding"
 """In `state/`: consume queues are being rebuilt below the snapshot."""
 ZERO_BYTES = 1 << 20
 SYNC_BYTES = 64 << 20
 COPIES = 4
-"""Copies of a snapshot while it replaces both generations: the old files are removed when the new ones have their names."""
+"""Copies of a snapshot while it replaces both generations: the old files are removed when the new
+ones have their names."""
 OUTDATED = ("keyindex", "digests", "scrub")
 """Files of `state/` that describe replaced files."""
 
@@ -59,13 +64,19 @@ class StagedFiles:
             base = parse_name(name.removesuffix(STAGED)) if name.endswith(STAGED) else None
             if name.endswith(STAGED):
                 path = f"{self.directory}/{name}"
-                if base is None or base % self.file_bytes or base < origin or self._disk.file_size(path) != self.file_bytes:
+                if (
+                    base is None
+                    or base % self.file_bytes
+                    or base < origin
+                    or self._disk.file_size(path) != self.file_bytes
+                ):
                     self._disk.unlink(path)
                 else:
                     self.bases.add(base)
 
     def adopt(self, base: int, path: str) -> None:
-        """Take a complete and synced file under another name as the staged file at `base`, in place of what was staged there."""
+        """Take a complete and synced file under another name as the staged file at `base`, in place
+        of what was staged there."""
         self.drop(base)
         self._disk.rename(path, f"{self.directory}/{file_name(base)}{STAGED}")
         self.bases.add(base)
@@ -98,7 +109,11 @@ class StagedFiles:
             path = f"{self.directory}/{file_name(base)}{STAGED}"
             exists = base in self.bases
             with needing_room(path):
-                file = self._disk.open(path) if exists else self._disk.create(path, self.file_bytes, allocate=False)
+                file = (
+                    self._disk.open(path)
+                    if exists
+                    else self._disk.create(path, self.file_bytes, allocate=False)
+                )
             self._open[base] = file
             self.bases.add(base)
         return file
@@ -149,8 +164,9 @@ class Staging:
         """A whole file that is being received; it counts for nothing until it is adopted."""
 
     def begin(self, begin: Point, watch: int) -> Point:
-        """Stage a log that begins at this point. Files of an earlier attempt are kept, to be verified by `resume`. `watch` is the index of
-        an entry whose term and chain CRC are wanted."""
+        """Stage a log that begins at this point. Files of an earlier attempt are kept, to be
+        verified by `resume`. `watch` is the index of an entry whose term and chain CRC are
+        wanted."""
         self._begin, self._watch = begin, watch
         self.watched = (begin.term, begin.chain) if watch == begin.index - 1 else None
         self._data.load(begin.pos)
@@ -159,8 +175,9 @@ class Staging:
         return begin
 
     def resume(self, point: Point, stop: int, *, synced: bool = False) -> Iterator[Point]:
-        """Verify staged entries from `point` on; yields the point behind each piece. They may be in the page cache only, so they are
-        written again (docs/architecture.md, Durability), unless this process has `synced` them."""
+        """Verify staged entries from `point` on; yields the point behind each piece. They may be in
+        the page cache only, so they are written again (docs/architecture.md, Durability), unless
+        this process has `synced` them."""
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
             if piece.blank_at is not None and not synced:
@@ -171,7 +188,8 @@ class Staging:
             yield walker.point
 
     def receive(self, base: int, offset: int, data: bytes) -> None:
-        """Write a part of a whole log file beside the staged ones, from its begin on. Raises NoSpace, OSError."""
+        """Write a part of a whole log file beside the staged ones, from its begin on. Raises
+        NoSpace, OSError."""
         path = self._received_path(base)
         if offset == 0:
             self._forget_received()
@@ -186,7 +204,8 @@ class Staging:
             self._received.sync()
 
     def adopt(self, point: Point, base: int) -> None:
-        """The file at `base` was received completely, and its first entry follows `point`: sync it, and stage it. Raises OSError."""
+        """The file at `base` was received completely, and its first entry follows `point`: sync it,
+        and stage it. Raises OSError."""
         assert self._received is not None, "a file was received"
         self._received.sync()
         self._forget_received()
@@ -222,7 +241,9 @@ class Staging:
         if entries.pos != point.pos:
             self._write_blank(point.pos, entries.pos)
         self._data.write(entries.pos, entries.data)
-        units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
+        units = make_units(
+            entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes
+        )
         self._units.write(entries.first_index * UNIT_BYTES, units.tobytes())
         at = self._watch - entries.first_index
         if 0 <= at < len(entries.starts):
@@ -238,12 +259,13 @@ class Staging:
         return is_place(point, entries, self._data.file_bytes)
 
     def complete(self, end: Point, snapshot: bytes | None) -> None:
-        """Everything up to `end` is staged, verified and committed: make it durable, record it, and exchange the files. Raises NoSpace,
-        OSError."""
+        """Everything up to `end` is staged, verified and committed: make it durable, record it, and
+        exchange the files. Raises NoSpace, OSError."""
         size = self._data.file_bytes
         last = max(self._begin.pos, end.pos - 1)
         base = last - last % size
-        # Files that an earlier attempt staged for a longer log are not part of this one; blocks behind the end are allocated.
+        # Files that an earlier attempt staged for a longer log are not part of this one; blocks
+        # behind the end are allocated.
         at = end.pos if end.pos > base else base
         while at < base + size:
             length = min(ZERO_BYTES, base + size - at)
@@ -257,16 +279,22 @@ class Staging:
         if snapshot is not None:
             path = f"{self._root}/state/{SNAPSHOT_FILE}{STAGED}"
             if self._disk.free_bytes(self._root) < COPIES * len(snapshot):
-                raise NoSpace(f"no space for {path}: free disk space; the installation resumes by itself")
+                raise NoSpace(
+                    f"no space for {path}: free disk space; the installation resumes by itself"
+                )
             if self._disk.exists(path):
                 self._disk.unlink(path)
             self._disk.replace_file(path, snapshot)
         record = {
             "v": VERSION,
             "log_id": self._identity.log_id,
-            "begin": asdict(Begin(self._begin.index, self._begin.pos, self._begin.term, self._begin.chain)),
+            "begin": asdict(
+                Begin(self._begin.index, self._begin.pos, self._begin.term, self._begin.chain)
+            ),
             "mark": asdict(SyncedMark(end.term, end.index - 1, end.pos, end.chain)),
-            "data": sorted(base for base in self._data.bases if base < end.pos or base == self._begin.pos),
+            "data": sorted(
+                base for base in self._data.bases if base < end.pos or base == self._begin.pos
+            ),
             "index": sorted(base for base in self._units.bases if base < end.index * UNIT_BYTES),
             "snapshot": snapshot is not None,
         }
@@ -281,8 +309,8 @@ class Staging:
 
 
 def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
-    """Exchange the files of an installation that is recorded as complete; False if none is. May be repeated after an interruption at any
-    point. Raises OSError, Damaged (the record itself)."""
+    """Exchange the files of an installation that is recorded as complete; False if none is. May be
+    repeated after an interruption at any point. Raises OSError, Damaged (the record itself)."""
     directory = f"{root}/dledger-{identity.replica}"
     path = f"{directory}/{RECORD_FILE}"
     if not disk.exists(path):
@@ -299,7 +327,9 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
     elif disk.exists(f"{directory}/{BEGIN_FILE}"):
         disk.unlink(f"{directory}/{BEGIN_FILE}")
     _set_mark(disk, directory, identity.log_id, mark)
-    checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(mark.index, mark.index))
+    checkpoints.write_log_checkpoint(
+        disk, directory, checkpoints.LogCheckpoint(mark.index, mark.index)
+    )
     _exchange_state(disk, root, record)
     if disk.exists(f"{directory}/{MARKER}"):
         # The files of an unfinished repair are replaced.
@@ -310,7 +340,8 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
 
 
 def _exchange(disk: Disk, directory: str, bases: frozenset[int]) -> None:
-    """Remove old files and give staged ones their names; files that have their names already stay."""
+    """Remove old files and give staged ones their names; files that have their names already
+    stay."""
     names = disk.listdir(directory)
     for name in names:
         if parse_name(name) is not None and int(name) not in bases:
@@ -333,7 +364,8 @@ def _set_mark(disk: Disk, directory: str, log_id: str, mark: SyncedMark) -> None
 
 
 def _exchange_state(disk: Disk, root: str, record: Mapping[str, Any]) -> None:
-    """Write the snapshot to both generations. The consume queues describe the old log: they are not used until they are rebuilt."""
+    """Write the snapshot to both generations. The consume queues describe the old log: they are not
+    used until they are rebuilt."""
     state = f"{root}/state"
     if record["snapshot"]:
         disk.replace_file(f"{state}/{REBUILDING_FILE}", b"consumequeue\n")

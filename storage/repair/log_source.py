@@ -1,8 +1,10 @@
-"""A log as a source for other replicas: read from the files alone, every entry verified, and damage reported.
+"""A log as a source for other replicas: read from the files alone, every entry verified, and damage
+reported.
 
-For shipping to replicas that lack entries. Works beside the owner of the log, and also if the log has no owner because it is damaged:
-intact entries are served, damage is reported by name. Limited by the begin of the log and the synced mark. Own handles, `pread` only; it
-writes nothing, and trusts only what it computes, except for stored chain CRCs when a peer only asks for them.
+For shipping to replicas that lack entries. Works beside the owner of the log, and also if the log
+has no owner because it is damaged: intact entries are served, damage is reported by name. Limited
+by the begin of the log and the synced mark. Own handles, `pread` only; it writes nothing, and
+trusts only what it computes, except for stored chain CRCs when a peer only asks for them.
 """
 
 from __future__ import annotations
@@ -57,9 +59,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none noted) lies before `synced`, and that
-    entry ends at `committed_pos` (−1: not found) and has the term `committed_term` (0: not found). `points` lie behind the requested
-    entries, as far as they are here."""
+    """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none
+    noted) lies before `synced`, and that entry ends at `committed_pos` (−1: not found) and has the
+    term `committed_term` (0: not found). `points` lie behind the requested entries, as far as they
+    are here."""
 
     data_file_bytes: int
     index_file_bytes: int
@@ -86,7 +89,8 @@ class LogSource:
         """The content of the snapshots that were read last, by path, length and CRC."""
 
     def identity(self) -> Identity | None:
-        """The identity of these files; None if there is no replica. Raises Damaged, UnknownFormat, OSError."""
+        """The identity of these files; None if there is no replica. Raises Damaged, UnknownFormat,
+        OSError."""
         if self._identity is None:
             self._identity = identity.read_identity(self._disk, self._root)
         return self._identity
@@ -102,12 +106,15 @@ class LogSource:
             self._open = None
 
     def facts(self, places: tuple[tuple[int, int], ...] = ()) -> Facts:
-        """What is here now. `places`: (index, position or −1) of requested entries. Raises Damaged, Unusable, OSError."""
+        """What is here now. `places`: (index, position or −1) of requested entries. Raises Damaged,
+        Unusable, OSError."""
         self._look()
         known = self._known()
         noted = checkpoints.read_log_checkpoint(self._disk, self._directory)
         snapshot = self.snapshot()
-        committed = max(-1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot[0])
+        committed = max(
+            -1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot[0]
+        )
         committed = min(committed, self._synced.index - 1)
         end = self._point_behind(committed, -1) if committed >= 0 else None
         return Facts(
@@ -137,8 +144,9 @@ class LogSource:
         return None
 
     def _applied_index(self, path: str, data: bytes) -> int | None:
-        """The applied index of a snapshot that is intact and of this log, cached. Facts are requested twice per second, and decoding a
-        large snapshot holds the interpreter, and thereby every group's heartbeats."""
+        """The applied index of a snapshot that is intact and of this log, cached. Facts are
+        requested twice per second, and decoding a large snapshot holds the interpreter, and thereby
+        every group's heartbeats."""
         key = path, len(data), crc32c.crc32c(data)
         if key not in self._applied:
             try:
@@ -147,34 +155,54 @@ class LogSource:
                 value = {}
             index = value.get("applied_index")
             fits = value.get("log_id") == self._known().log_id and isinstance(index, int)
-            self._applied = {other: found for other, found in self._applied.items() if other[0] != path} | {key: index if fits else None}
+            self._applied = {
+                other: found for other, found in self._applied.items() if other[0] != path
+            } | {key: index if fits else None}
         return self._applied[key]
 
     def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing:
-        """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, each verified as the continuation of
-        `point`. Raises OSError, Damaged."""
+        """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least
+        one, each verified as the continuation of `point`. Raises OSError, Damaged."""
         if not self._begin.pos <= point.pos < self._synced.pos:
             self._look()
         if point.pos < self._begin.pos:
-            return Missing(Why.TRIMMED, point.index, point.pos, f"the log begins here with entry {self._begin.index}")
+            return Missing(
+                Why.TRIMMED,
+                point.index,
+                point.pos,
+                f"the log begins here with entry {self._begin.index}",
+            )
         if point.pos >= self._synced.pos:
-            return Missing(Why.BEYOND, self._synced.index, self._synced.pos, f"the log is synced here up to entry {self._synced.index - 1}")
+            return Missing(
+                Why.BEYOND,
+                self._synced.index,
+                self._synced.pos,
+                f"the log is synced here up to entry {self._synced.index - 1}",
+            )
         size = self._known().data_file_bytes
         pos, data = point.pos, self._read(point.pos, max_bytes)
         if data is not None and not _begins_entry(data, point.index, pos) and pos % size:
             # Only a blank may lie here; the requester writes its own.
             after = pos + size - pos % size
-            head = self._bytes("data", size, after, HEADER_BYTES) if after < self._synced.pos else None
+            head = (
+                self._bytes("data", size, after, HEADER_BYTES) if after < self._synced.pos else None
+            )
             if head is not None and _begins_entry(head, point.index, after):
                 if after >= end_pos:
-                    return Missing(Why.DIFFERS, point.index, point.pos, f"entry {point.index} begins at {after} here")
+                    return Missing(
+                        Why.DIFFERS,
+                        point.index,
+                        point.pos,
+                        f"entry {point.index} begins at {after} here",
+                    )
                 pos, data = after, self._read(after, max_bytes)
         if data is None:
             return self._gone(point, pos)
         return self._verified(point, pos, data, end_pos)
 
     def point_behind(self, index: int) -> Point | None:
-        """The point behind an entry, by its index unit and stored header; None if it cannot be found. Raises OSError, Damaged."""
+        """The point behind an entry, by its index unit and stored header; None if it cannot be
+        found. Raises OSError, Damaged."""
         self._look()
         return self._point_behind(index, -1)
 
@@ -201,8 +229,8 @@ class LogSource:
             self._synced = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
 
     def _point_behind(self, index: int, pos: int) -> Point | None:
-        """The point behind an entry, by its stored header; None if the entry is not here or cannot be found, also if the disk cannot read
-        its page (EIO)."""
+        """The point behind an entry, by its stored header; None if the entry is not here or cannot
+        be found, also if the disk cannot read its page (EIO)."""
         if index == self._begin.index - 1:
             return self._begin
         try:
@@ -233,8 +261,8 @@ class LogSource:
         return Point(pos + size, index + 1, term, chain)
 
     def _read(self, pos: int, max_bytes: int) -> memoryview | None:
-        """Bytes at a position: as many as wanted, limited by the synced end and the file; at least one whole entry, if its header gives a
-        size. None if the file does not exist."""
+        """Bytes at a position: as many as wanted, limited by the synced end and the file; at least
+        one whole entry, if its header gives a size. None if the file does not exist."""
         size = self._known().data_file_bytes
         room = min(size - pos % size, self._synced.pos - pos)
         data = self._bytes("data", size, pos, min(max_bytes, room))
@@ -257,25 +285,44 @@ class LogSource:
             return self._complaint(point, pos, bad.reason)
 
     def _complaint(self, point: Point, pos: int, reason: str) -> Missing:
-        """The bytes at `pos` do not continue `point`: report whether they are damaged or of another history. It is another history if fewer
-        entries end here before it, or if this log's entry of that index continues another one than `point`, at whatever position."""
+        """The bytes at `pos` do not continue `point`: report whether they are damaged or of another
+        history. It is another history if fewer entries end here before it, or if this log's entry
+        of that index continues another one than `point`, at whatever position."""
         if point.index >= self._synced.index:
-            return Missing(Why.DIFFERS, point.index, pos, f"entry {self._synced.index - 1} ends behind it here")
+            return Missing(
+                Why.DIFFERS, point.index, pos, f"entry {self._synced.index - 1} ends behind it here"
+            )
         before = self._point_behind(point.index - 1, -1)
-        if before is not None and before.chain != point.chain and isinstance(self.entries(before, self._synced.pos, HEADER_BYTES), Range):
-            return Missing(Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here")
+        if (
+            before is not None
+            and before.chain != point.chain
+            and isinstance(self.entries(before, self._synced.pos, HEADER_BYTES), Range)
+        ):
+            return Missing(
+                Why.DIFFERS, point.index, pos, f"entry {point.index} follows another entry here"
+            )
         return self._damaged(point, pos, reason)
 
     def _damaged(self, point: Point, pos: int, reason: str) -> Missing:
         size = self._known().data_file_bytes
         where = f"{self._directory}/data/{file_name(pos - pos % size)}, byte {pos % size}"
-        return Missing(Why.DAMAGED, point.index, pos, f"entry {point.index} is damaged here too ({where}: {reason})")
+        return Missing(
+            Why.DAMAGED,
+            point.index,
+            pos,
+            f"entry {point.index} is damaged here too ({where}: {reason})",
+        )
 
     def _gone(self, point: Point, pos: int) -> Missing:
         """Report a missing file: trimmed in the meantime, or lost."""
         self._look()
         if pos < self._begin.pos:
-            return Missing(Why.TRIMMED, point.index, point.pos, f"the log begins here with entry {self._begin.index}")
+            return Missing(
+                Why.TRIMMED,
+                point.index,
+                point.pos,
+                f"the log begins here with entry {self._begin.index}",
+            )
         return self._damaged(point, pos, "the file is missing")
 
     def _bytes(self, kind: str, file_bytes: int, offset: int, length: int) -> bytes | None:
@@ -298,12 +345,17 @@ def _begins_entry(data: bytes | memoryview, index: int, pos: int) -> bool:
     if len(data) < HEADER_BYTES:
         return False
     magic, size, its_index, _, its_pos, _, _, _, body_size = ENTRY_HEAD.unpack_from(data)
-    return bool(magic == ENTRY_MAGIC and its_index == index and its_pos == pos and size == body_size + HEADER_BYTES >= ENTRY_MIN_BYTES)
+    return bool(
+        magic == ENTRY_MAGIC
+        and its_index == index
+        and its_pos == pos
+        and size == body_size + HEADER_BYTES >= ENTRY_MIN_BYTES
+    )
 
 
 def _whole(data: memoryview, limit: int) -> tuple[int, int]:
-    """How many bytes of `data` are whole entries of one term, according to their size fields, none of which begins at or behind `limit`;
-    and that term."""
+    """How many bytes of `data` are whole entries of one term, according to their size fields, none
+    of which begins at or behind `limit`; and that term."""
     unpack, end = _SIZE_INDEX_TERM.unpack_from, len(data)
     at, term = 0, -1
     while at < limit and at + ENTRY_MIN_BYTES <= end:

@@ -1,8 +1,10 @@
-"""The files of a log under repair (format §2, §5): finding intact entries, and writing replacements in place.
+"""The files of a log under repair (format §2, §5): finding intact entries, and writing replacements
+in place.
 
-`node/replica/shipping/repair.py` decides which bytes are written, and what proves them. The log is not open during a repair. Missing files
-and files of a wrong length are first restored to full length, with zeros where the content is unknown, so that all damage looks the same.
-Bytes that the disk cannot read (EIO) count as zeros. Nothing above the synced mark is changed.
+`node/replica/shipping/repair.py` decides which bytes are written, and what proves them. The log is
+not open during a repair. Missing files and files of a wrong length are first restored to full
+length, with zeros where the content is unknown, so that all damage looks the same. Bytes that the
+disk cannot read (EIO) count as zeros. Nothing above the synced mark is changed.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from ledgermq.storage.log.placing import BLANK_BYTES, whole_blank
 
 COPY_BYTES = 1 << 20
 UNITS_TRIED = 4096
-"""The positions of this many index units behind a damaged entry are tried for the next intact entry; then the starts of the next files."""
+"""The positions of this many index units behind a damaged entry are tried for the next intact
+entry; then the starts of the next files."""
 MARKER = "repair"
-"""In the log's directory from before the first write until everything is durable: an open must not trust bytes in the page cache only."""
+"""In the log's directory from before the first write until everything is durable: an open must not
+trust bytes in the page cache only."""
 MARK = b"repair\n"
 """The marker's content while bytes are written in place."""
 UNDER_REPAIR = "repair.alloc"
@@ -37,7 +41,8 @@ UNDER_REPAIR = "repair.alloc"
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """An entry that is valid by itself: header, body and body CRC agree. Whether it continues the log is another question."""
+    """An entry that is valid by itself: header, body and body CRC agree. Whether it continues the
+    log is another question."""
 
     index: int
     pos: int
@@ -45,8 +50,13 @@ class Good:
     header: bytes
 
     def continues(self, point: Point) -> bool:
-        """Whether it continues `point`: by index, chain, and a position directly behind it or at the start of the next file."""
-        return self.index == point.index and self.pos >= point.pos and next_chain(self.header, point.chain) == self.chain
+        """Whether it continues `point`: by index, chain, and a position directly behind it or at
+        the start of the next file."""
+        return (
+            self.index == point.index
+            and self.pos >= point.pos
+            and next_chain(self.header, point.chain) == self.chain
+        )
 
 
 class _Tolerant:
@@ -87,27 +97,34 @@ class _TolerantFiles(MappedFiles):
 class Mending:
     """The files of one log, from its begin to its synced mark. Call `mend_files` first."""
 
-    def __init__(self, disk: Disk, directory: str, identity: Identity, begin: Begin, mark: SyncedMark) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, identity: Identity, begin: Begin, mark: SyncedMark
+    ) -> None:
         self.start = Point(begin.pos, begin.index, begin.term, begin.chain)
         self.mark = mark
         self.written_bytes = 0
         self.again = disk.exists(f"{directory}/{MARKER}")
-        """An earlier repair was interrupted: valid bytes may be in the page cache only, so all of them are written again
-        (docs/architecture.md, Durability)."""
+        """An earlier repair was interrupted: valid bytes may be in the page cache only, so all of
+        them are written again (docs/architecture.md, Durability)."""
         self._disk = disk
         self._directory = directory
         self._identity = identity
-        self._files = _TolerantFiles(disk, f"{directory}/data", identity.data_file_bytes, allocate=True)
-        self._index = IndexFiles(_TolerantFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False))
+        self._files = _TolerantFiles(
+            disk, f"{directory}/data", identity.data_file_bytes, allocate=True
+        )
+        self._index = IndexFiles(
+            _TolerantFiles(disk, f"{directory}/index", identity.index_file_bytes, allocate=False)
+        )
         self._dirty: dict[DiskFile, None] = {}
         self._marked = self.again
         self._noted = self.again and disk.read_file(f"{directory}/{MARKER}") == MARK
-        """Whether the marker says that bytes are written in place. Otherwise it may be the fence of an exchange of files, below which
-        everything is durable."""
+        """Whether the marker says that bytes are written in place. Otherwise it may be the fence of
+        an exchange of files, below which everything is durable."""
 
     def mend_files(self) -> list[str]:
-        """Ensure that every file of the log up to the mark exists and has its full length. Returns the paths of recreated files. Raises
-        OSError, and Damaged for a file that does not belong to the store."""
+        """Ensure that every file of the log up to the mark exists and has its full length. Returns
+        the paths of recreated files. Raises OSError, and Damaged for a file that does not belong to
+        the store."""
         directory, size = f"{self._directory}/data", self._identity.data_file_bytes
         lengths = {}
         for name in self._disk.listdir(directory):
@@ -120,19 +137,25 @@ class Mending:
             if base < first and length != size:
                 # Files of an interrupted trim are removed anyway.
                 self._disk.unlink(f"{directory}/{file_name(base)}")
-        made = [base for base in sorted(needed | lengths.keys()) if base >= first and lengths.get(base) != size]
+        made = [
+            base
+            for base in sorted(needed | lengths.keys())
+            if base >= first and lengths.get(base) != size
+        ]
         for base in made:
             self._make(f"{directory}/{file_name(base)}", lengths.get(base, 0))
         self._files.origin = first
-        # It also syncs the directory, so the names of the files that were made or removed are durable.
+        # It also syncs the directory, so the names of the files that were made or removed are
+        # durable.
         self._files.load()
         self._index.files.origin = self._index.files.base_of(self.start.index * UNIT_BYTES)
         self._index.files.repair()
         return [f"{directory}/{file_name(base)}" for base in made]
 
     def _make(self, path: str, found: int) -> None:
-        """Create a file of the right length and copy the content of the existing file of `found` bytes into it, if there is one (`found`
-        > 0). The new file takes the name only after its content is durable."""
+        """Create a file of the right length and copy the content of the existing file of `found`
+        bytes into it, if there is one (`found` > 0). The new file takes the name only after its
+        content is durable."""
         unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
         if self._disk.exists(unfinished):
             self._disk.unlink(unfinished)
@@ -155,8 +178,9 @@ class Mending:
         self._disk.rename(unfinished, path)
 
     def walk(self, point: Point) -> Iterator[Point]:
-        """Walk from `point` over entries that continue each other, computing all CRCs, as far as they are valid and begin before the mark's
-        end; yields the point behind each piece (up to 4 MiB)."""
+        """Walk from `point` over entries that continue each other, computing all CRCs, as far as
+        they are valid and begin before the mark's end; yields the point behind each piece (up to 4
+        MiB)."""
         walker = Walker(self._files, point, verify=True)
         for piece in walker.pieces(self.mark.end_pos):
             if self.again:
@@ -167,18 +191,24 @@ class Mending:
             yield walker.point
 
     def next_good(self, point: Point) -> Good | None:
-        """The nearest entry behind `point` that is valid by itself, found by the index units or at the start of a later file; None if there
-        is none before the mark."""
+        """The nearest entry behind `point` that is valid by itself, found by the index units or at
+        the start of a later file; None if there is none before the mark."""
         units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
         for at, pos in enumerate(units["pos"].tolist()):
-            found = self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
+            found = (
+                self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
+            )
             # The very next entry is the damaged one, unless only the blank before it is damaged.
             if found is not None and (at > 0 or found.continues(point)):
                 return found
         base = self._files.base_of(point.pos) + self._files.file_bytes
         while base < self.mark.end_pos:
             found = self._good(None, base)
-            if found is not None and found.index <= self.mark.index and (found.index > point.index or found.continues(point)):
+            if (
+                found is not None
+                and found.index <= self.mark.index
+                and (found.index > point.index or found.continues(point))
+            ):
                 return found
             base += self._files.file_bytes
         return None
@@ -189,31 +219,47 @@ class Mending:
         header = self._files.read(pos, min(HEADER_BYTES, room)) if self._files.has(pos) else b""
         if len(header) < HEADER_BYTES:
             return None
-        magic, size, its_index, _, its_pos, _, chain, body_crc, body_size = ENTRY_HEAD.unpack(header)
-        if magic != ENTRY_MAGIC or its_pos != pos or size != body_size + HEADER_BYTES or not ENTRY_MIN_BYTES <= size <= room:
+        magic, size, its_index, _, its_pos, _, chain, body_crc, body_size = ENTRY_HEAD.unpack(
+            header
+        )
+        if (
+            magic != ENTRY_MAGIC
+            or its_pos != pos
+            or size != body_size + HEADER_BYTES
+            or not ENTRY_MIN_BYTES <= size <= room
+        ):
             return None
-        if (index is not None and its_index != index) or crc32c.crc32c(self._files.read(pos + HEADER_BYTES, body_size)) != body_crc:
+        if (index is not None and its_index != index) or crc32c.crc32c(
+            self._files.read(pos + HEADER_BYTES, body_size)
+        ) != body_crc:
             return None
         return Good(its_index, pos, chain, header)
 
     def close_gap(self, point: Point, good: Good) -> bool:
-        """Write the blank between `point` and the first entry of the next file, if only the blank is missing."""
+        """Write the blank between `point` and the first entry of the next file, if only the blank
+        is missing."""
         length = self._files.file_bytes - point.pos % self._files.file_bytes
-        if not good.continues(point) or good.pos != point.pos + length or length < BLANK_BYTES or not point.pos % self._files.file_bytes:
+        if (
+            not good.continues(point)
+            or good.pos != point.pos + length
+            or length < BLANK_BYTES
+            or not point.pos % self._files.file_bytes
+        ):
             return False
         self._write_blank(point.pos, good.pos)
         return True
 
     def put(self, point: Point, entries: Range) -> Point:
-        """Write verified entries that continue `point` at their position. Returns the point behind them."""
+        """Write verified entries that continue `point` at their position. Returns the point behind
+        them."""
         if entries.pos != point.pos:
             self._write_blank(point.pos, entries.pos)
         self._write(entries.pos, entries.data)
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
     def fits(self, point: Point, entries: Range, *, further: bool) -> bool:
-        """Whether entries that continue `point` may be written at their stated position; `further`: also behind the mark, where a file is
-        created for them. Raises NoSpace, OSError."""
+        """Whether entries that continue `point` may be written at their stated position; `further`:
+        also behind the mark, where a file is created for them. Raises NoSpace, OSError."""
         if not is_place(point, entries, self._files.file_bytes):
             return False
         if further:
@@ -222,25 +268,35 @@ class Mending:
 
     def name(self, pos: int) -> str:
         """File and byte of a position, for messages."""
-        return f"{self._directory}/data/{file_name(self._files.base_of(pos))}, byte {pos % self._files.file_bytes}"
+        return (
+            f"{self._directory}/data/{file_name(self._files.base_of(pos))}, byte"
+            f" {pos % self._files.file_bytes}"
+        )
 
     def base_of(self, pos: int) -> int:
         return self._files.base_of(pos)
 
     def used_end(self) -> int:
-        """The position behind the last byte of the files that is not zero: everything this replica ever acknowledged lies before it."""
+        """The position behind the last byte of the files that is not zero: everything this replica
+        ever acknowledged lies before it."""
         pos = self._files.end
         while pos > self._files.begin:
             start = max(self._files.base_of(pos - 1), pos - COPY_BYTES)
-            used = np.flatnonzero(np.frombuffer(self._files.at(start).pread(start % self._files.file_bytes, pos - start), np.uint8))
+            used = np.flatnonzero(
+                np.frombuffer(
+                    self._files.at(start).pread(start % self._files.file_bytes, pos - start),
+                    np.uint8,
+                )
+            )
             if len(used):
                 return start + int(used[-1]) + 1
             pos = start
         return self._files.begin
 
     def _reach(self, end_pos: int) -> None:
-        """Ensure files up to a position behind the mark. Only for entries that were received, not for what a peer merely claims to have.
-        Bytes behind a gap there do not count. Raises NoSpace, OSError."""
+        """Ensure files up to a position behind the mark. Only for entries that were received, not
+        for what a peer merely claims to have. Bytes behind a gap there do not count. Raises
+        NoSpace, OSError."""
         gap = self._files.gap_after()
         for file in () if gap is None else self._files.drop_from(gap):
             file.close()
@@ -248,7 +304,8 @@ class Mending:
             self._files.extend()
 
     def drop_unreadable_units(self) -> list[str]:
-        """Remove index files that the disk cannot read; the next open rebuilds them from the log. Returns their paths."""
+        """Remove index files that the disk cannot read; the next open rebuilds them from the log.
+        Returns their paths."""
         directory, removed = f"{self._directory}/index", []
         for name in self._disk.listdir(directory):
             path = f"{directory}/{name}"
@@ -269,7 +326,8 @@ class Mending:
         return removed
 
     def sync(self) -> None:
-        """Make everything written durable, then remove the marker. The first failure is final (I9): the marker stays."""
+        """Make everything written durable, then remove the marker. The first failure is final (I9):
+        the marker stays."""
         for file in self._dirty:
             file.sync()
         self._dirty.clear()

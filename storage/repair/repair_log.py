@@ -1,6 +1,8 @@
-"""The repair log of a group directory (format §18): what was repaired, when, from which source and with which proof. Append-only.
+"""The repair log of a group directory (format §18): what was repaired, when, from which source and
+with which proof. Append-only.
 
-For people, and for the next audit of this directory; no decision depends on it. A damaged line stays as it is, like all others.
+For people, and for the next audit of this directory; no decision depends on it. A damaged line
+stays as it is, like all others.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ def note(disk: Disk, root: str, repair: str, when_ms: int, step: str, **facts: A
     """Append one step of the repair `repair`; durable on return. Raises NoSpace, OSError."""
     path = f"{root}/state/{REPAIR_LOG_FILE}"
     former = disk.read_file(path) if disk.exists(path) else b""
-    line = sealed_json.encode({"v": VERSION, "repair": repair, "when_ms": when_ms, "step": step, **facts})
+    line = sealed_json.encode(
+        {"v": VERSION, "repair": repair, "when_ms": when_ms, "step": step, **facts}
+    )
     with needing_room(path):
         disk.replace_file(path, former + line + b"\n")

@@ -1,10 +1,11 @@
-"""Carrying out a planned repair on the directory of a stopped node (format §16, §18): files are created beside the old ones, verified, and
-then renamed.
+"""Carrying out a planned repair on the directory of a stopped node (format §16, §18): files are
+created beside the old ones, verified, and then renamed.
 
-The planner (`audit/repairs`) decided what is right and what proves it; here every file is read back and compared with the planned digest
-before it replaces another. The invariant: at every moment the directory is either unchanged, or less damaged than before, and then its
-fence allows only a repair to open it. After a crash, carrying out the same plan again finishes it; a node that is started instead finds the
-fence and repairs its log from its peers.
+The planner (`audit/repairs`) decided what is right and what proves it; here every file is read back
+and compared with the planned digest before it replaces another. The invariant: at every moment the
+directory is either unchanged, or less damaged than before, and then its fence allows only a repair
+to open it. After a crash, carrying out the same plan again finishes it; a node that is started
+instead finds the fence and repairs its log from its peers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ledgermq.storage.state import identity as identities
 from ledgermq.storage.state.hard_state import erase_hard_state_fill, raise_term
 
 FENCE = b"replacing\n"
-"""The marker's content while files are exchanged: unlike in a repair in place, every file with a final name is durable."""
+"""The marker's content while files are exchanged: unlike in a repair in place, every file with a
+final name is durable."""
 KEPT_DIRECTORY = "replaced"
 """In `state/`: unchanged copies of files of another history. No code reads them."""
 COPY_BYTES = 1 << 20
@@ -37,22 +39,35 @@ Say = Callable[[str], None]
 
 
 class SourceChanged(Damaged):
-    """A copy differs from the plan: a source changed, or the disk does not return what was written. Nothing was exchanged."""
+    """A copy differs from the plan: a source changed, or the disk does not return what was written.
+    Nothing was exchanged."""
 
 
-def carry_out(disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say = lambda text: None) -> None:
-    """Replace, drop and record. On return the node may open the directory; derived files are still to be rebuilt. `repair` names the repair
-    in the log; `say` is called with every step. Raises Unusable, Damaged, NoSpace, OSError; it may then be repeated."""
+def carry_out(
+    disk: Disk,
+    plan: DirectoryRepair,
+    repair: str,
+    now_ms: Callable[[], int],
+    say: Say = lambda text: None,
+) -> None:
+    """Replace, drop and record. On return the node may open the directory; derived files are still
+    to be rebuilt. `repair` names the repair in the log; `say` is called with every step. Raises
+    Unusable, Damaged, NoSpace, OSError; it may then be repeated."""
     root, log = plan.root, f"{plan.root}/dledger-{plan.replica}"
     found = identities.read_identity(disk, root)
     if found is None or (found.log_id, found.incarnation) != (plan.log_id, plan.incarnation):
         raise Unusable(f"{root} is not the replica that was audited: audit again")
     fenced = disk.exists(f"{log}/{MARKER}")
     if fenced and disk.read_file(f"{log}/{MARKER}") != FENCE:
-        raise Damaged(f"a repair of {log} by its own node was interrupted: start the node, which continues it")
+        raise Damaged(
+            f"a repair of {log} by its own node was interrupted: start the node, which continues it"
+        )
     needed = found.data_file_bytes + found.data_file_bytes // HEADROOM_FRACTION
     if plan.files and disk.free_bytes(root) < needed:
-        raise NoSpace(f"{root} has no room for a log file of {found.data_file_bytes} bytes: free disk space, then repair again")
+        raise NoSpace(
+            f"{root} has no room for a log file of {found.data_file_bytes} bytes: free disk space,"
+            " then repair again"
+        )
     steps = _Steps(disk, plan, repair, now_ms, say)
     if not fenced:
         steps.note("begun", derived=list(plan.derived))
@@ -83,14 +98,25 @@ def carry_out(disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[
 class _Steps:
     """The single steps; each may be repeated."""
 
-    def __init__(self, disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say) -> None:
-        self._disk, self._plan, self._repair, self._now_ms, self._say = disk, plan, repair, now_ms, say
+    def __init__(
+        self, disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say
+    ) -> None:
+        self._disk, self._plan, self._repair, self._now_ms, self._say = (
+            disk,
+            plan,
+            repair,
+            now_ms,
+            say,
+        )
         self._root = plan.root
         self._log = f"{plan.root}/dledger-{plan.replica}"
 
     def note(self, step: str, **facts: object) -> None:
         note(self._disk, self._root, self._repair, self._now_ms(), step, **facts)
-        self._say(f"{self._plan.replica} {self._plan.group}: {step}" + "".join(f" {key}={value}" for key, value in facts.items()))
+        self._say(
+            f"{self._plan.replica} {self._plan.group}: {step}"
+            + "".join(f" {key}={value}" for key, value in facts.items())
+        )
 
     def replace(self, file: FileRepair, size: int) -> None:
         """Replace one log file. A file that has its final name is complete."""
@@ -116,11 +142,22 @@ class _Steps:
         found = _digest(disk, unfinished)
         if found != file.sha256:
             disk.unlink(unfinished)
-            raise SourceChanged(f"{path} was copied and reads as {found[:16]}…, not as {file.sha256[:16]}…: audit again, then repair again")
-        sources = sorted({piece.source for piece in file.pieces if piece.source is not None and piece.source != path})
+            raise SourceChanged(
+                f"{path} was copied and reads as {found[:16]}…, not as {file.sha256[:16]}…: audit"
+                " again, then repair again"
+            )
+        sources = sorted(
+            {
+                piece.source
+                for piece in file.pieces
+                if piece.source is not None and piece.source != path
+            }
+        )
         disk.rename(unfinished, path)
         disk.sync_dir(directory)
-        self.note("file", file=path, sha256=file.sha256, sources=sources, why=file.why, proof=file.proof)
+        self.note(
+            "file", file=path, sha256=file.sha256, sources=sources, why=file.why, proof=file.proof
+        )
 
     def _keep(self, path: str) -> None:
         """Keep a copy of the file of another history: it may be the only evidence of it."""
@@ -147,9 +184,14 @@ class _Steps:
         self.note("kept", file=kept)
 
     def end_with(self, end: MarkRepair, size: int) -> None:
-        """Make the log end with this entry: no file behind it, the term not below the entry's, the mark at the entry."""
+        """Make the log end with this entry: no file behind it, the term not below the entry's, the
+        mark at the entry."""
         disk, directory = self._disk, f"{self._log}/data"
-        gone = [name for name in disk.listdir(directory) if (base := parse_name(name)) is not None and base >= end.end_pos]
+        gone = [
+            name
+            for name in disk.listdir(directory)
+            if (base := parse_name(name)) is not None and base >= end.end_pos
+        ]
         for name in gone:
             self._keep(f"{directory}/{name}")
             disk.unlink(f"{directory}/{name}")
@@ -166,13 +208,23 @@ class _Steps:
             written = file.value
         finally:
             file.close()
-        self.note("mark", term=written.term, index=written.index, end_pos=written.end_pos, chain=written.chain_crc)
+        self.note(
+            "mark",
+            term=written.term,
+            index=written.index,
+            end_pos=written.end_pos,
+            chain=written.chain_crc,
+        )
 
     def drop_derived(self) -> None:
         """Remove derived files that are wrong, and everything computed from them."""
         wanted = [*self._plan.derived, *(OUTDATED if self._plan.files else ())]
         # A plan may name a file both by itself and by its directory.
-        dropped = list(dict.fromkeys(path for named in wanted for path in _files_in(self._disk, self._root, named)))
+        dropped = list(
+            dict.fromkeys(
+                path for named in wanted for path in _files_in(self._disk, self._root, named)
+            )
+        )
         for path in dropped:
             self._disk.unlink(path)
         for directory in sorted({path.rpartition("/")[0] for path in dropped}):
@@ -181,7 +233,9 @@ class _Steps:
             self.note("dropped", files=dropped)
 
 
-def _copy(disk: Disk, made: DiskFile, start: int, end: int, source: str | None, data: bytes) -> None:
+def _copy(
+    disk: Disk, made: DiskFile, start: int, end: int, source: str | None, data: bytes
+) -> None:
     if source is None:
         # The rest is zero already.
         made.pwrite(start, data)
@@ -207,11 +261,16 @@ def _digest(disk: Disk, path: str) -> str:
 
 
 def _files_in(disk: Disk, root: str, named: str) -> list[str]:
-    """The file of this name, if it exists; for a name that ends in a slash, all files named by offsets in that directory and below."""
+    """The file of this name, if it exists; for a name that ends in a slash, all files named by
+    offsets in that directory and below."""
     path = f"{root}/{named}".rstrip("/")
     if not named.endswith("/"):
         return [path] if disk.exists(path) else []
     found: list[str] = []
     for name in disk.listdir(path):
-        found += [f"{path}/{name}"] if parse_name(name) is not None else _files_in(disk, path, f"{name}/")
+        found += (
+            [f"{path}/{name}"]
+            if parse_name(name) is not None
+            else _files_in(disk, path, f"{name}/")
+        )
     return found

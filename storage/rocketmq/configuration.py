@@ -1,7 +1,9 @@
-"""The settings in a store root: topics, consumer groups, their offsets, the progress of delayed messages, and queue ends.
+"""The settings in a store root: topics, consumer groups, their offsets, the progress of delayed
+messages, and queue ends.
 
-RocketMQ writes JSON whose numeric keys have no quotes; both forms are read. If a file is missing, empty or not JSON, its copy with the
-suffix `.bak` is read, as RocketMQ does. A file that does not exist has no content, and is listed as missing.
+RocketMQ writes JSON whose numeric keys have no quotes; both forms are read. If a file is missing,
+empty or not JSON, its copy with the suffix `.bak` is read, as RocketMQ does. A file that does not
+exist has no content, and is listed as missing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup:
-    """One row of `subscriptionGroup.json`. `backoff`: the retry policy as JSON, None for RocketMQ's default."""
+    """One row of `subscriptionGroup.json`. `backoff`: the retry policy as JSON, None for RocketMQ's
+    default."""
 
     name: str
     retry_max: int = 16
@@ -48,8 +51,9 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All settings. `offsets`: (consumer group, topic) → queue → the next offset to read; `delay_offsets`: delay level → the first offset
-    of its queue that is not delivered yet; `timers_read_ms`: the timer wheel has delivered everything up to this time; `missing`: files
+    """All settings. `offsets`: (consumer group, topic) → queue → the next offset to read;
+    `delay_offsets`: delay level → the first offset of its queue that is not delivered yet;
+    `timers_read_ms`: the timer wheel has delivered everything up to this time; `missing`: files
     that do not exist."""
 
     topics: Mapping[str, SourceTopic]
@@ -69,10 +73,18 @@ def read_configuration(root: str) -> Configuration:
     delays = _read(root, "delayOffset.json", missing)
     try:
         return Configuration(
-            topics={name: _topic(name, row) for name, row in (topics or {}).get("topicConfigTable", {}).items()},
-            groups={name: _group(name, row) for name, row in (groups or {}).get("subscriptionGroupTable", {}).items()},
+            topics={
+                name: _topic(name, row)
+                for name, row in (topics or {}).get("topicConfigTable", {}).items()
+            },
+            groups={
+                name: _group(name, row)
+                for name, row in (groups or {}).get("subscriptionGroupTable", {}).items()
+            },
             offsets=dict(_offsets((offsets or {}).get("offsetTable", {}))),
-            delay_offsets=None if delays is None else {int(level): int(at) for level, at in delays.get("offsetTable", {}).items()},
+            delay_offsets=None
+            if delays is None
+            else {int(level): int(at) for level, at in delays.get("offsetTable", {}).items()},
             timers_read_ms=_timers_read(root),
             missing=tuple(missing),
         )
@@ -97,16 +109,21 @@ def _read(root: str, name: str, missing: list[str]) -> dict[str, Any] | None:
             return value
     if os.path.exists(f"{root}/config/{name}"):
         raise Refused(
-            f"{root}/config/{name} is not JSON, and there is no valid file {name}.bak", "restore it, or move it away to ignore it"
+            f"{root}/config/{name} is not JSON, and there is no valid file {name}.bak",
+            "restore it, or move it away to ignore it",
         )
     missing.append(f"config/{name}")
     return None
 
 
 def _topic(name: str, row: Mapping[str, Any]) -> SourceTopic:
-    attributes = {str(key).lstrip("+"): str(value) for key, value in (row.get("attributes") or {}).items()}
+    attributes = {
+        str(key).lstrip("+"): str(value) for key, value in (row.get("attributes") or {}).items()
+    }
     queues = max(int(row.get("readQueueNums", 16)), int(row.get("writeQueueNums", 16)))
-    return SourceTopic(name, queues, int(row.get("perm", 6)), attributes.get("message.type", ""), attributes)
+    return SourceTopic(
+        name, queues, int(row.get("perm", 6)), attributes.get("message.type", ""), attributes
+    )
 
 
 def _group(name: str, row: Mapping[str, Any]) -> SourceGroup:
@@ -120,7 +137,9 @@ def _group(name: str, row: Mapping[str, Any]) -> SourceGroup:
     )
 
 
-def _offsets(table: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
+def _offsets(
+    table: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
     for key, rows in table.items():
         topic, separator, group = key.partition("@")
         if separator:
@@ -139,12 +158,15 @@ def _timers_read(root: str) -> int | None:
 
 
 def queue_ends(root: str, log_end: int) -> dict[tuple[str, int], int]:
-    """The next offset of every consume queue, according to its files: one past the last unit of a message before `log_end`. Needed only for
-    queues without a message in the log. Raises OSError."""
+    """The next offset of every consume queue, according to its files: one past the last unit of a
+    message before `log_end`. Needed only for queues without a message in the log. Raises
+    OSError."""
     ends: dict[tuple[str, int], int] = {}
     top = f"{root}/consumequeue"
     for topic in sorted(os.listdir(top)) if os.path.isdir(top) else ():
-        for queue in sorted(os.listdir(f"{top}/{topic}")) if os.path.isdir(f"{top}/{topic}") else ():
+        for queue in (
+            sorted(os.listdir(f"{top}/{topic}")) if os.path.isdir(f"{top}/{topic}") else ()
+        ):
             if number_of(queue) >= 0:
                 end = _queue_end(f"{top}/{topic}/{queue}", log_end)
                 if end:

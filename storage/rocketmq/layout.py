@@ -1,4 +1,5 @@
-"""Recognising a directory: a store root with a plain commit log, with DLedger's, or with one behind the other; others are refused.
+"""Recognising a directory: a store root with a plain commit log, with DLedger's, or with one behind
+the other; others are refused.
 
 Only names, sizes and the lock of a running broker are checked here; `reading.py` reads the files.
 """
@@ -31,7 +32,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A recognised store root. `layout`: a description; `dledger`: the directory of DLedger's files, if there is one."""
+    """A recognised store root. `layout`: a description; `dledger`: the directory of DLedger's
+    files, if there is one."""
 
     path: str
     layout: str
@@ -44,40 +46,71 @@ class StoreRoot:
 
 
 def recognise(path: str, self_id: str | None = None) -> StoreRoot:
-    """The store root at `path`. `self_id` chooses one of several DLedger directories. Raises Refused, OSError."""
+    """The store root at `path`. `self_id` chooses one of several DLedger directories. Raises
+    Refused, OSError."""
     if not os.path.isdir(path):
-        raise Refused(f"{path} is not a directory", "give the storePathRootDir of the stopped RocketMQ broker")
+        raise Refused(
+            f"{path} is not a directory", "give the storePathRootDir of the stopped RocketMQ broker"
+        )
     if os.path.exists(f"{path}/identity.json") or os.path.exists(f"{path}/node.json"):
-        raise Refused(f"{path} belongs to LedgerMQ already", "start it with `ledgermq serve` or `up`, or copy it with `ledgermq backup`")
+        raise Refused(
+            f"{path} belongs to LedgerMQ already",
+            "start it with `ledgermq serve` or `up`, or copy it with `ledgermq backup`",
+        )
     _require_stopped(path)
     plain = _files(f"{path}/commitlog", PLAIN)
     chosen = _dledger_directory(path, self_id)
     later = [] if chosen is None else _files(f"{chosen}/data", DLEDGER)
     if not plain and not later:
         seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
-        what = f"{path} is not a store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/ with log files (there is {seen})"
-        raise Refused(what, "give the storePathRootDir of the broker, the directory above commitlog/")
+        what = (
+            f"{path} is not a store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/"
+            f" with log files (there is {seen})"
+        )
+        raise Refused(
+            what, "give the storePathRootDir of the broker, the directory above commitlog/"
+        )
     if plain and later and later[0].base != plain[-1].base + plain[-1].bytes:
-        what = f"the files of {chosen}/data begin at {later[0].base}, those of {path}/commitlog end at {plain[-1].base + plain[-1].bytes}"
+        what = (
+            f"the files of {chosen}/data begin at {later[0].base}, those of {path}/commitlog end at"
+            f" {plain[-1].base + plain[-1].bytes}"
+        )
         raise Refused(what, "move away the directory that is not in use, and import the other")
-    layout = "plain commit log" if not later else "DLedger" if not plain else "plain commit log, then DLedger"
+    layout = (
+        "plain commit log"
+        if not later
+        else "DLedger"
+        if not plain
+        else "plain commit log, then DLedger"
+    )
     return StoreRoot(path, layout, (*plain, *later), chosen)
 
 
 def _dledger_directory(path: str, self_id: str | None) -> str | None:
-    found = sorted(name for name in os.listdir(path) if name.startswith("dledger-") and os.path.isdir(f"{path}/{name}/data"))
+    found = sorted(
+        name
+        for name in os.listdir(path)
+        if name.startswith("dledger-") and os.path.isdir(f"{path}/{name}/data")
+    )
     if self_id is not None:
         if f"dledger-{self_id}" not in found:
             there = ", ".join(found) or "none"
-            raise Refused(f"{path} has no directory dledger-{self_id} with data (there is {there})", "choose an existing one")
+            raise Refused(
+                f"{path} has no directory dledger-{self_id} with data (there is {there})",
+                "choose an existing one",
+            )
         return f"{path}/dledger-{self_id}"
     if len(found) > 1:
-        raise Refused(f"{path} has several DLedger directories: {', '.join(found)}", "choose one with --dledger-self, such as n0")
+        raise Refused(
+            f"{path} has several DLedger directories: {', '.join(found)}",
+            "choose one with --dledger-self, such as n0",
+        )
     return f"{path}/{found[0]}" if found else None
 
 
 def _files(directory: str, kind: str) -> list[LogFile]:
-    """The log files of a directory, without gaps. A last file of size zero was being created, and is ignored."""
+    """The log files of a directory, without gaps. A last file of size zero was being created, and
+    is ignored."""
     if not os.path.isdir(directory):
         return []
     names = sorted(name for name in os.listdir(directory) if os.path.isfile(f"{directory}/{name}"))
@@ -86,21 +119,31 @@ def _files(directory: str, kind: str) -> list[LogFile]:
         names.pop()
     for name in names:
         if parse_name(name) is None:
-            raise Refused(f"{directory}/{name} does not have the name of a log file", "move it away, and import again")
+            raise Refused(
+                f"{directory}/{name} does not have the name of a log file",
+                "move it away, and import again",
+            )
     found = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
     for file in found:
         if file.bytes != found[0].bytes or file.bytes < FILE_BYTES_MIN:
-            what = f"{file.path} has {file.bytes} bytes, {found[0].path} has {found[0].bytes}: the files of one log have one length"
+            what = (
+                f"{file.path} has {file.bytes} bytes, {found[0].path} has {found[0].bytes}: the"
+                " files of one log have one length"
+            )
             raise Refused(what, "copy the store root again, whole, and import the copy")
     for before, after in pairwise(found):
         if after.base != before.base + before.bytes:
-            what = f"{directory} has no file {before.base + before.bytes:020d}, but {os.path.basename(after.path)}"
+            what = (
+                f"{directory} has no file {before.base + before.bytes:020d}, but"
+                f" {os.path.basename(after.path)}"
+            )
             raise Refused(what, "copy the store root again, whole, and import the copy")
     return found
 
 
 def _require_stopped(path: str) -> None:
-    """A running broker holds a lock on the file `lock`; testing the lock changes nothing. Raises Refused."""
+    """A running broker holds a lock on the file `lock`; testing the lock changes nothing. Raises
+    Refused."""
     try:
         fd = os.open(f"{path}/lock", os.O_RDONLY)
     except FileNotFoundError:
@@ -111,4 +154,7 @@ def _require_stopped(path: str) -> None:
         os.close(fd)
     kind, _, _, _, process = _FLOCK.unpack(asked)
     if kind != fcntl.F_UNLCK:
-        raise Refused(f"process {process} uses {path}", "stop the broker first: a store root is imported at rest")
+        raise Refused(
+            f"process {process} uses {path}",
+            "stop the broker first: a store root is imported at rest",
+        )

@@ -1,7 +1,9 @@
-"""The messages of a store root in log order, up to the first damage, and what follows it: nothing, a torn tail, or more messages.
+"""The messages of a store root in log order, up to the first damage, and what follows it: nothing,
+a torn tail, or more messages.
 
-RocketMQ ends a log at the first record that does not parse. This reader also searches behind it: intact messages there that are not left
-from an earlier use of the file mean damage in the middle of the log, not its end. Files are read in bounded pieces and never mapped.
+RocketMQ ends a log at the first record that does not parse. This reader also searches behind it:
+intact messages there that are not left from an earlier use of the file mean damage in the middle of
+the log, not its end. Files are read in bounded pieces and never mapped.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from ledgermq.storage.rocketmq.layout import DLEDGER, LogFile, StoreRoot
-from ledgermq.storage.rocketmq.records import BLANK, RECORD_MAX_BYTES, RECORD_MIN_BYTES, V1, V2, BadRecord, Message, take_apart
+from ledgermq.storage.rocketmq.records import (
+    BLANK,
+    RECORD_MAX_BYTES,
+    RECORD_MIN_BYTES,
+    V1,
+    V2,
+    BadRecord,
+    Message,
+    take_apart,
+)
 
 WINDOW_BYTES = 8 << 20
 ENTRY_HEADER_BYTES = 48
@@ -25,13 +36,15 @@ _ENTRY = struct.Struct(">iiqqqiiii")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where a log becomes invalid: byte `at` of a file. `resumes`: file and byte of the first intact message behind it, if any."""
+    """Where a log becomes invalid: byte `at` of a file. `resumes`: file and byte of the first
+    intact message behind it, if any."""
 
     path: str
     at: int
     reason: str
     rest_bytes: int = 0
-    """Nonzero bytes behind `at`, up to the end of the log or the place where it resumes; exact only as to whether it is 0."""
+    """Nonzero bytes behind `at`, up to the end of the log or the place where it resumes; exact only
+    as to whether it is 0."""
     resumes: tuple[str, int] | None = None
 
     @property
@@ -72,16 +85,25 @@ class _Window:
 
 
 Fresh = Callable[[Message], bool]
-"""Whether a message behind damage continues the log. One that does not is left from an earlier use of the file."""
+"""Whether a message behind damage continues the log. One that does not is left from an earlier use
+of the file."""
 
 
 class Reader:
-    """Reads a store root once. `damages`: where reading stopped or skipped; `no_ops`: the number of entries without a message."""
+    """Reads a store root once. `damages`: where reading stopped or skipped; `no_ops`: the number of
+    entries without a message."""
 
     def __init__(
-        self, root: StoreRoot, fresh: Fresh, *, skip_damaged: bool, progress: Callable[[int], None], known: Sequence[Damage] = ()
+        self,
+        root: StoreRoot,
+        fresh: Fresh,
+        *,
+        skip_damaged: bool,
+        progress: Callable[[int], None],
+        known: Sequence[Damage] = (),
     ) -> None:
-        """`known`: damages that an earlier reading of the same files found; its decisions are kept."""
+        """`known`: damages that an earlier reading of the same files found; its decisions are
+        kept."""
         self._root = root
         self._fresh = fresh
         self._known = {(damage.path, damage.at): damage for damage in known}
@@ -94,8 +116,9 @@ class Reader:
         """Of DLedger's last entry that was read."""
 
     def messages(self) -> Iterator[Message]:
-        """Every valid message in log order. Ends at damage that no message follows. At other damage it continues with `skip_damaged`, and
-        otherwise ends; `damages` then says that the log resumes. Raises OSError."""
+        """Every valid message in log order. Ends at damage that no message follows. At other damage
+        it continues with `skip_damaged`, and otherwise ends; `damages` then says that the log
+        resumes. Raises OSError."""
         files, number, at = self._root.files, 0, 0
         while number < len(files):
             file = files[number]
@@ -121,8 +144,8 @@ class Reader:
                 window.close()
 
     def _file(self, window: _Window, at: int) -> Generator[Message, None, tuple[int, str] | None]:
-        """The messages of one file from byte `at` on. Returns None behind the last one, otherwise where the file becomes invalid, and
-        why."""
+        """The messages of one file from byte `at` on. Returns None behind the last one, otherwise
+        where the file becomes invalid, and why."""
         file = window.file
         reader = self._entry if file.kind == DLEDGER else self._record
         while at < file.bytes:
@@ -140,7 +163,8 @@ class Reader:
         return None
 
     def _record(self, window: _Window, at: int) -> tuple[int, Message | None]:
-        """(size, message) of the plain record at byte `at`; (0, None) for the filler at the end of a file. Raises BadRecord."""
+        """(size, message) of the plain record at byte `at`; (0, None) for the filler at the end of
+        a file. Raises BadRecord."""
         head = window.bytes(at, 8)
         if len(head) < 8:
             raise BadRecord(f"{len(head)} bytes are left, and no filler ends the file")
@@ -172,7 +196,10 @@ class Reader:
         if size != body_bytes + ENTRY_HEADER_BYTES or size > window.file.bytes - at:
             raise BadRecord(f"it says {size} bytes, and {body_bytes} for the body")
         if self._last_index >= 0 and (index != self._last_index + 1 or term < self._last_term):
-            raise BadRecord(f"entry {index} of term {term} follows entry {self._last_index} of term {self._last_term}")
+            raise BadRecord(
+                f"entry {index} of term {term} follows entry {self._last_index} of term"
+                f" {self._last_term}"
+            )
         if magic != 1:
             self.no_ops += 1
             message = None
@@ -207,8 +234,8 @@ class Reader:
         return Damage(self._root.files[number].path, at, reason, rest, resumes)
 
     def _look_on(self, number: int, at: int) -> tuple[tuple[int, int] | None, int]:
-        """The first intact message behind byte `at` of a file that continues the log (number of the file, byte), and the number of nonzero
-        bytes before it."""
+        """The first intact message behind byte `at` of a file that continues the log (number of the
+        file, byte), and the number of nonzero bytes before it."""
         rest, last = 0, (self._last_index, self._last_term)
         for place in range(number, len(self._root.files)):
             window = _Window(self._root.files[place])

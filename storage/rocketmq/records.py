@@ -1,7 +1,9 @@
-"""Parsing one message record of RocketMQ's commit log, V1 or V2 (RocketMQ's layout, hosts of IPv4 and IPv6 width).
+"""Parsing one message record of RocketMQ's commit log, V1 or V2 (RocketMQ's layout, hosts of IPv4
+and IPv6 width).
 
-Pure functions over bytes, written from the layout alone. The bytes come from another program, so every length is checked before it is used,
-and the body is checked against its CRC. Properties stay bytes.
+Pure functions over bytes, written from the layout alone. The bytes come from another program, so
+every length is checked before it is used, and the body is checked against its CRC. Properties stay
+bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +17,23 @@ RECORD_MIN_BYTES = 91
 RECORD_MAX_BYTES = (64 << 20) + (64 << 10)
 """Longer records are rejected: RocketMQ accepts 4 MiB unless configured otherwise."""
 
-COMPRESSED, MULTI_TAGS, BORN_V6, STORE_V6, NEED_UNWRAP, INNER_BATCH = 0x001, 0x002, 0x010, 0x020, 0x040, 0x080
+COMPRESSED, MULTI_TAGS, BORN_V6, STORE_V6, NEED_UNWRAP, INNER_BATCH = (
+    0x001,
+    0x002,
+    0x010,
+    0x020,
+    0x040,
+    0x080,
+)
 TRANSACTION_BITS, PREPARED, COMMIT, ROLLBACK = 0x00C, 0x004, 0x008, 0x00C
 
 _HEAD = struct.Struct(">iIiiiqqiq")
-_I32, _I64, _I16, _I8 = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">h"), struct.Struct(">b")
+_I32, _I64, _I16, _I8 = (
+    struct.Struct(">i"),
+    struct.Struct(">q"),
+    struct.Struct(">h"),
+    struct.Struct(">b"),
+)
 
 
 class BadRecord(ValueError):
@@ -27,7 +41,8 @@ class BadRecord(ValueError):
 
 
 class Message(NamedTuple):
-    """One record. `position`: its PHYSICALOFFSET; hosts are address bytes (4 or 16) and port (4)."""
+    """One record. `position`: its PHYSICALOFFSET; hosts are address bytes (4 or 16) and port
+    (4)."""
 
     position: int
     size: int
@@ -50,7 +65,9 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
     """Parse a record. Raises BadRecord."""
     if len(record) < RECORD_MIN_BYTES:
         raise BadRecord(f"{len(record)} bytes are not a record")
-    total, magic, crc, queue, flag, queue_offset, position, sysflag, born_ms = _HEAD.unpack_from(record)
+    total, magic, crc, queue, flag, queue_offset, position, sysflag, born_ms = _HEAD.unpack_from(
+        record
+    )
     if magic not in (V1, V2):
         raise BadRecord(f"its magic is {magic:#010x}")
     if total != len(record):
@@ -105,8 +122,8 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
 
 
 def pairs_of(properties: bytes) -> dict[str, str]:
-    """Name → value in order, parsed as RocketMQ does: split at 0x02 or the end, pieces without name or value skipped. Invalid UTF-8 becomes
-    the replacement character."""
+    """Name → value in order, parsed as RocketMQ does: split at 0x02 or the end, pieces without name
+    or value skipped. Invalid UTF-8 becomes the replacement character."""
     out: dict[str, str] = {}
     for piece in properties.decode("utf-8", "replace").split("\x02"):
         name, separator, value = piece.partition("\x01")

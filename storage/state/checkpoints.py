@@ -1,6 +1,7 @@
 """The hint files of RocketMQ and DLedger (format §10): two checkpoints and the abort file.
 
-Other tools read them. LedgerMQ trusts only the verified log, with one exception: an absent abort file means a clean stop.
+Other tools read them. LedgerMQ trusts only the verified log, with one exception: an absent abort
+file means a clean stop.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ STORE_CHECKPOINT_BYTES = 4096
 ABORT_FILE = "abort"
 _STAMPS = struct.Struct(">qqq")
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-"""As it is written. `int` also takes spaces, a plus sign and underscores, which no program writes there."""
+"""As it is written. `int` also takes spaces, a plus sign and underscores, which no program writes
+there."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Store times (ms) of the last message known to be durable in the log, the consume queues and the key index; 0 = none."""
+    """Store times (ms) of the last message known to be durable in the log, the consume queues and
+    the key index; 0 = none."""
 
     physical_ms: int = 0
     logical_ms: int = 0
@@ -38,7 +41,9 @@ class LogCheckpoint:
 
 def write_store_checkpoint(disk: Disk, root: str, value: StoreCheckpoint) -> None:
     stamps = _STAMPS.pack(value.physical_ms, value.logical_ms, value.index_ms)
-    disk.replace_file(f"{root}/{STORE_CHECKPOINT_FILE}", stamps.ljust(STORE_CHECKPOINT_BYTES, b"\0"))
+    disk.replace_file(
+        f"{root}/{STORE_CHECKPOINT_FILE}", stamps.ljust(STORE_CHECKPOINT_BYTES, b"\0")
+    )
 
 
 def write_log_checkpoint(disk: Disk, log_directory: str, value: LogCheckpoint) -> None:
@@ -47,11 +52,14 @@ def write_log_checkpoint(disk: Disk, log_directory: str, value: LogCheckpoint) -
 
 
 def read_log_checkpoint(disk: Disk, log_directory: str) -> LogCheckpoint | None:
-    """None if the file is missing or unreadable. Lines may come in any order; the caller clamps the values to the verified log."""
+    """None if the file is missing or unreadable. Lines may come in any order; the caller clamps the
+    values to the verified log."""
     path = f"{log_directory}/checkpoint"
     if not disk.exists(path):
         return None
-    pairs = (line.partition("=") for line in disk.read_file(path).decode("ascii", "replace").splitlines())
+    pairs = (
+        line.partition("=") for line in disk.read_file(path).decode("ascii", "replace").splitlines()
+    )
     values = {key.strip(): value.strip() for key, _, value in pairs}
     end, committed = values.get("endIndex", ""), values.get("committedIndex", "")
     if not _NUMBER.fullmatch(end) or not _NUMBER.fullmatch(committed):

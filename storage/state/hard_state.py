@@ -1,4 +1,5 @@
-"""Hard state (format §8): the term and vote of a replica, durable before any message that depends on them is sent.
+"""Hard state (format §8): the term and vote of a replica, durable before any message that depends
+on them is sent.
 
 A thin layer over `slots.py`.
 """
@@ -24,7 +25,10 @@ class HardStateFile:
         self._slots = slots
         term, length, vote = _PAYLOAD.unpack(slots.payload)
         if term < 0 or not 0 <= length <= VOTE_BYTES:
-            raise PromisesLost(f"{slots.file.path} holds term {term} and a vote of {length} bytes: restore this replica from its peers")
+            raise PromisesLost(
+                f"{slots.file.path} holds term {term} and a vote of {length} bytes: restore this"
+                " replica from its peers"
+            )
         self.value = HardState(term, vote[:length].decode() if length else None)
 
     @classmethod
@@ -38,7 +42,9 @@ class HardStateFile:
     def save(self, value: HardState) -> None:
         """Save `value` durably. Terms never decrease, and a vote never changes within its term."""
         old = self.value
-        forward = value.term > old.term or (value.term == old.term and old.vote in (None, value.vote))
+        forward = value.term > old.term or (
+            value.term == old.term and old.vote in (None, value.vote)
+        )
         assert forward, f"hard state {old} must not become {value}"
         if value == old:
             return
@@ -51,8 +57,9 @@ class HardStateFile:
 
 
 def raise_term(disk: Disk, path: str, term: int) -> None:
-    """Ensure that a replica's term is at or above that of its log, also for a log that was installed while the replica was closed. Takes
-    back no vote: in a higher term there is none. Raises Damaged, OSError."""
+    """Ensure that a replica's term is at or above that of its log, also for a log that was
+    installed while the replica was closed. Takes back no vote: in a higher term there is none.
+    Raises Damaged, OSError."""
     file = HardStateFile.open(disk, path)
     try:
         if file.value.term < term:

@@ -1,7 +1,9 @@
-"""`heard` in a replica's `state/`: the last report an observer received from its leader, and when; used when no other replica is left.
+"""`heard` in a replica's `state/`: the last report an observer received from its leader, and when;
+used when no other replica is left.
 
-`node/replica/hosting/running.py` writes it about once per second while the leader is heard. `new_cluster.py` reads it when the observer is
-to continue alone: entries that the leader had by then and this log lacks are lost; later ones are unknown here.
+`node/replica/hosting/running.py` writes it about once per second while the leader is heard.
+`new_cluster.py` reads it when the observer is to continue alone: entries that the leader had by
+then and this log lacks are lost; later ones are unknown here.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LastHeard:
-    """The report of the leader of `term`: the last entry of its log and its commit index, as of `heard_ms` on this node's clock."""
+    """The report of the leader of `term`: the last entry of its log and its commit index, as of
+    `heard_ms` on this node's clock."""
 
     leader: str
     term: int
@@ -43,6 +46,10 @@ def read_heard(disk: Disk, root: str, log_id: str) -> LastHeard | None:
         value = sealed_json.read(disk, path)
     except Damaged:
         return None
-    if value.pop("v", None) != VERSION or value.pop("log_id", None) != log_id or value.keys() != LastHeard.__dataclass_fields__.keys():
+    if (
+        value.pop("v", None) != VERSION
+        or value.pop("log_id", None) != log_id
+        or value.keys() != LastHeard.__dataclass_fields__.keys()
+    ):
         return None
     return LastHeard(**value)

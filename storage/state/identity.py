@@ -1,7 +1,7 @@
 """The owner of a directory (format §9): creating, writing, reading and comparing identities.
 
-A directory is opened only after its identity was compared. An operator who configured a wrong directory sees the messages of this module.
-Random and clock values are passed in.
+A directory is opened only after its identity was compared. An operator who configured a wrong
+directory sees the messages of this module. Random and clock values are passed in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ledgermq.storage.files.ports import Disk
 FORMAT_VERSION = 1
 """The format version of new directories."""
 FORMAT_MAX = 1
-"""The highest version that this program reads. It also reads the version before, and keeps the version of an existing directory."""
+"""The highest version that this program reads. It also reads the version before, and keeps the
+version of an existing directory."""
 IDENTITY_FILE = "identity.json"
 NODE_FILE = "node.json"
 PEERS_FILE = "peers.json"
@@ -61,7 +62,8 @@ def mint(
     index_file_bytes: int = INDEX_FILE_BYTES,
     consume_queue_file_bytes: int = CONSUME_QUEUE_FILE_BYTES,
 ) -> Identity:
-    """A new replica identity. `incarnation` is a random UUID that the caller drew for this directory alone."""
+    """A new replica identity. `incarnation` is a random UUID that the caller drew for this
+    directory alone."""
     identity = Identity(
         cluster_id=cluster_id,
         group=group,
@@ -92,7 +94,11 @@ def write_identity(disk: Disk, root: str, identity: Identity) -> None:
 def read_identity(disk: Disk, root: str) -> Identity | None:
     """None if the directory has no identity. Raises Damaged, UnknownFormat."""
     value = _read(disk, f"{root}/{IDENTITY_FILE}")
-    return None if value is None else Identity(**_exactly(f"{root}/{IDENTITY_FILE}", value, Identity.__dataclass_fields__))
+    return (
+        None
+        if value is None
+        else Identity(**_exactly(f"{root}/{IDENTITY_FILE}", value, Identity.__dataclass_fields__))
+    )
 
 
 def write_node(disk: Disk, directory: str, node: NodeIdentity) -> None:
@@ -100,28 +106,44 @@ def write_node(disk: Disk, directory: str, node: NodeIdentity) -> None:
 
 
 def workers_in(disk: Disk, directory: str) -> list[str]:
-    """The subdirectories of a node directory that belong to further workers of the node; each is a node directory of its own."""
-    return [name for name in sorted(disk.listdir(directory)) if WORKER_NAME(name) and disk.exists(f"{directory}/{name}/{NODE_FILE}")]
+    """The subdirectories of a node directory that belong to further workers of the node; each is a
+    node directory of its own."""
+    return [
+        name
+        for name in sorted(disk.listdir(directory))
+        if WORKER_NAME(name) and disk.exists(f"{directory}/{name}/{NODE_FILE}")
+    ]
 
 
 def read_node(disk: Disk, directory: str) -> NodeIdentity | None:
     """None if the directory has no identity. Raises Damaged, UnknownFormat."""
     value = _read(disk, f"{directory}/{NODE_FILE}")
-    return None if value is None else NodeIdentity(**_exactly(f"{directory}/{NODE_FILE}", value, NodeIdentity.__dataclass_fields__))
+    return (
+        None
+        if value is None
+        else NodeIdentity(
+            **_exactly(f"{directory}/{NODE_FILE}", value, NodeIdentity.__dataclass_fields__)
+        )
+    )
 
 
 def compare_node(directory: str, found: NodeIdentity, cluster_id: str, node: str) -> None:
     """Raises Unusable if a node directory belongs to another cluster or node."""
     if found.cluster_id != cluster_id:
         raise Unusable(
-            f"{directory} belongs to cluster {found.cluster_id}, this node to {cluster_id}: set the data directory of this node to its own"
+            f"{directory} belongs to cluster {found.cluster_id}, this node to {cluster_id}: set the"
+            " data directory of this node to its own"
         )
     if found.node != node:
-        raise Unusable(f"{directory} is the data directory of node {found.node}, not of {node}: every node needs its own directory")
+        raise Unusable(
+            f"{directory} is the data directory of node {found.node}, not of {node}: every node"
+            " needs its own directory"
+        )
 
 
 def compare(root: str, found: Identity, wanted: Identity) -> None:
-    """Raises Unusable if a group directory belongs to another replica. File sizes and incarnation are not compared."""
+    """Raises Unusable if a group directory belongs to another replica. File sizes and incarnation
+    are not compared."""
     for what, has, needs in (
         ("cluster", found.cluster_id, wanted.cluster_id),
         ("broker group", found.group, wanted.group),
@@ -129,7 +151,10 @@ def compare(root: str, found: Identity, wanted: Identity) -> None:
         ("node", found.replica, wanted.replica),
     ):
         if has != needs:
-            raise Unusable(f"{root} belongs to {what} {has}, not to {needs}: set the data directory of this node to its own")
+            raise Unusable(
+                f"{root} belongs to {what} {has}, not to {needs}: set the data directory of this"
+                " node to its own"
+            )
 
 
 def read_peers(disk: Disk, state_directory: str) -> dict[str, str]:
@@ -148,27 +173,37 @@ def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
     path = f"{state_directory}/{PEERS_FILE}"
     met_by = sealed_json.read(disk, path).get("met_by", []) if disk.exists(path) else []
     if not isinstance(met_by, list):
-        raise Damaged(f"{path} has no list of the peers that met this replica: it was damaged or edited by hand")
+        raise Damaged(
+            f"{path} has no list of the peers that met this replica: it was damaged or edited by"
+            " hand"
+        )
     return frozenset(str(node) for node in met_by)
 
 
 def read_vouched(disk: Disk, state_directory: str) -> bool:
-    """Whether the peers confirmed that this directory took part in the formation of the group (node/replica/peers/formation_check.py);
-    never revoked."""
+    """Whether the peers confirmed that this directory took part in the formation of the group
+    (node/replica/peers/formation_check.py); never revoked."""
     path = f"{state_directory}/{PEERS_FILE}"
     vouched = sealed_json.read(disk, path).get("vouched", False) if disk.exists(path) else False
     if not isinstance(vouched, bool):
-        raise Damaged(f"{path} does not say whether the peers vouch for this replica: it was damaged or edited by hand")
+        raise Damaged(
+            f"{path} does not say whether the peers vouch for this replica: it was damaged or"
+            " edited by hand"
+        )
     return vouched
 
 
 def read_peer_boots(disk: Disk, state_directory: str) -> dict[str, tuple[str, int, str]]:
-    """Node → (incarnation, generation, boot id prefix) of the last start that each peer reported; empty if none is recorded."""
+    """Node → (incarnation, generation, boot id prefix) of the last start that each peer reported;
+    empty if none is recorded."""
     path = f"{state_directory}/{PEERS_FILE}"
     boots = sealed_json.read(disk, path).get("boots", {}) if disk.exists(path) else {}
     if not isinstance(boots, dict):
         raise Damaged(f"{path} has no table of the peers' starts: it was damaged or edited by hand")
-    return {str(node): (str(incarnation), int(generation), str(word)) for node, (incarnation, generation, word) in boots.items()}
+    return {
+        str(node): (str(incarnation), int(generation), str(word))
+        for node, (incarnation, generation, word) in boots.items()
+    }
 
 
 def write_peers(
@@ -190,7 +225,8 @@ def write_peers(
 
 @dataclass(frozen=True, slots=True)
 class Boots:
-    """The starts of processes on one directory: their number, and prefixes of the last boot ids, newest last."""
+    """The starts of processes on one directory: their number, and prefixes of the last boot ids,
+    newest last."""
 
     generation: int = 0
     words: tuple[str, ...] = ()
@@ -219,12 +255,16 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     value = sealed_json.read(disk, path)
     if value.get("format_version") not in range(max(1, FORMAT_MAX - 1), FORMAT_MAX + 1):
         raise UnknownFormat(
-            f"{path} has format version {value.get('format_version')}, this program knows {FORMAT_MAX}: start the program that wrote it"
+            f"{path} has format version {value.get('format_version')}, this program knows"
+            f" {FORMAT_MAX}: start the program that wrote it"
         )
     return value
 
 
 def _exactly(path: str, value: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     if value.keys() != fields.keys():
-        raise Damaged(f"{path} has the keys {sorted(value)}, expected {sorted(fields)}: was it edited by hand?")
+        raise Damaged(
+            f"{path} has the keys {sorted(value)}, expected {sorted(fields)}: was it edited by"
+            " hand?"
+        )
     return value

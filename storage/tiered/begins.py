@@ -1,10 +1,11 @@
-"""Where a log begins in the object store: as its description says, or behind what total retention has removed since, and the snapshots
-that cover what was before (format §21).
+"""Where a log begins in the object store: as its description says, or behind what total retention
+has removed since, and the snapshots that cover what was before (format §21).
 
-Each begin and each snapshot has a key of its own. Of the begins the highest one counts, and of the snapshots the lowest one that covers it:
-one that includes the trim record by which the log begins there. An older one may reach as far, but a replica cannot be opened with it: it
-says of each queue where that began before the trim, and the messages in between are gone. So leaders that overlap, and writes that arrive
-late, never move the begin back, and never replace the snapshot that it needs.
+Each begin and each snapshot has a key of its own. Of the begins the highest one counts, and of the
+snapshots the lowest one that covers it: one that includes the trim record by which the log begins
+there. An older one may reach as far, but a replica cannot be opened with it: it says of each queue
+where that began before the trim, and the messages in between are gone. So leaders that overlap, and
+writes that arrive late, never move the begin back, and never replace the snapshot that it needs.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ def begin_key(where: str, pos: int) -> str:
 
 
 def stored_begin(store: ObjectStore, where: str, described: Begin) -> Begin:
-    """Where the log begins in the store; `described`: where it began when its description was written. Raises StoreFailure, Damaged,
-    UnknownFormat."""
+    """Where the log begins in the store; `described`: where it began when its description was
+    written. Raises StoreFailure, Damaged, UnknownFormat."""
     found = _numbers(store, f"{where}/{FOLDER}")
     if not found or found[-1] <= described.pos:
         return described
     key = begin_key(where, found[-1])
     value = sealed_json.decode(store.get(key), key)
     if value.pop("v", None) != VERSION:
-        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+        raise UnknownFormat(
+            f"{key} was written by another version of LedgerMQ: use the program that wrote it"
+        )
     try:
         return Begin(**value)
     except TypeError as error:
@@ -55,7 +58,11 @@ def stored_snapshots(store: ObjectStore, where: str) -> list[int]:
 
 def _numbers(store: ObjectStore, folder: str) -> list[int]:
     """The numbers that name objects directly in a folder, ascending."""
-    return sorted(at for key in store.list(folder) if (at := parse_name(key.removeprefix(f"{folder}/"))) is not None)
+    return sorted(
+        at
+        for key in store.list(folder)
+        if (at := parse_name(key.removeprefix(f"{folder}/"))) is not None
+    )
 
 
 def covers(snapshot: Mapping[str, Any], first: int) -> bool:
@@ -63,9 +70,11 @@ def covers(snapshot: Mapping[str, Any], first: int) -> bool:
     return int(snapshot["retained"]["begin_index"]) >= first
 
 
-def covering_snapshot(store: ObjectStore, where: str, first: int, last: int | None = None) -> dict[str, Any] | None:
-    """The stored snapshot that counts for a log from entry `first` to `last` (None: wherever it ends), if there is one. Raises
-    StoreFailure, Damaged."""
+def covering_snapshot(
+    store: ObjectStore, where: str, first: int, last: int | None = None
+) -> dict[str, Any] | None:
+    """The stored snapshot that counts for a log from entry `first` to `last` (None: wherever it
+    ends), if there is one. Raises StoreFailure, Damaged."""
     for at in stored_snapshots(store, where):
         if at >= first - 1 and (last is None or at <= last):
             key = snapshot_key(where, at)

@@ -1,8 +1,10 @@
-"""The manifests of the stored files of one log, as far as this node has linked them to its own log, with a copy on its disk.
+"""The manifests of the stored files of one log, as far as this node has linked them to its own log,
+with a copy on its disk.
 
-A manifest counts only if term and chain CRC continue those of its neighbours up to the local log, so that an older version, another
-history or a gap is noticed. The copy (`state/tiered.files`, format §21) spares the requests after a restart, and keeps the digests of the
-files that this node has verified itself: a store that later claims another digest is not believed.
+A manifest counts only if term and chain CRC continue those of its neighbours up to the local log,
+so that an older version, another history or a gap is noticed. The copy (`state/tiered.files`,
+format §21) spares the requests after a restart, and keeps the digests of the files that this node
+has verified itself: a store that later claims another digest is not believed.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ _ROW = struct.Struct(">qqqqqqqII32s")
 
 
 class Catalogue:
-    """The linked manifests of one log. Belongs to one thread, but for `files`, which is replaced as a whole."""
+    """The linked manifests of one log. Belongs to one thread, but for `files`, which is replaced as
+    a whole."""
 
-    def __init__(self, disk: Disk, path: str, store: ObjectStore, where: str, log_id: str, file_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, store: ObjectStore, where: str, log_id: str, file_bytes: int
+    ) -> None:
         self.files: tuple[FileManifest, ...] = ()
         """Oldest first, without a gap."""
         self._disk = disk
@@ -54,7 +59,14 @@ class Catalogue:
             magic, version, size, count, crc, log_id = _HEADER.unpack_from(data)
             rows = data[_HEADER.size :]
             own = magic, version, size, log_id.decode("ascii", "replace"), len(rows), crc
-            if own == (_MAGIC, _VERSION, self._file_bytes, self._log_id, count * _ROW.size, crc32c.crc32c(rows)):
+            if own == (
+                _MAGIC,
+                _VERSION,
+                self._file_bytes,
+                self._log_id,
+                count * _ROW.size,
+                crc32c.crc32c(rows),
+            ):
                 self._known = {file.base: file for file in self._unpacked(rows)}
 
     def add(self, file: FileManifest) -> None:
@@ -62,15 +74,17 @@ class Catalogue:
         self._known[file.base] = file
 
     def link(self, local: Begin, stored: Begin, verified_pos: int) -> bool:
-        """Link files, at most MANIFESTS_A_STEP of those that must be asked for: up to `verified_pos`, then down to `stored`, where the log
-        begins in the store. `local`: where it begins on this disk. Returns whether there is nothing left to link. Raises WrongObject,
+        """Link files, at most MANIFESTS_A_STEP of those that must be asked for: up to
+        `verified_pos`, then down to `stored`, where the log begins in the store. `local`: where it
+        begins on this disk. Returns whether there is nothing left to link. Raises WrongObject,
         StoreFailure, OSError."""
         before = self.files
         files = [file for file in before if file.base >= stored.pos]
         self._check(files, local)
         asked = 0
         if local.pos < stored.pos:
-            # The files in which both would meet are gone. What follows is verified against the local log, file by file.
+            # The files in which both would meet are gone. What follows is verified against the
+            # local log, file by file.
             local = stored
         try:
             while (end := files[-1].behind if files else local).pos < verified_pos:
@@ -84,7 +98,12 @@ class Catalogue:
                 if asked > MANIFESTS_A_STEP:
                     return False
                 file = self._known[begin.pos - self._file_bytes]
-                files.insert(0, self._require(file, fits=file.behind == begin, base=begin.pos - self._file_bytes))
+                files.insert(
+                    0,
+                    self._require(
+                        file, fits=file.behind == begin, base=begin.pos - self._file_bytes
+                    ),
+                )
         finally:
             if files != list(before):
                 self.files = tuple(files)
@@ -118,18 +137,49 @@ class Catalogue:
         if fits and (file.base, file.size, file.log_id) == (base, self._file_bytes, self._log_id):
             return file
         del self._known[base]
-        what = f"{self._store.place}/{manifests.manifest_key(self._where, base)} does not continue the log of this node"
+        what = (
+            f"{self._store.place}/{manifests.manifest_key(self._where, base)} does not continue the"
+            " log of this node"
+        )
         raise WrongObject(f"{what}: it is an older version, or of another history")
 
     def _write(self) -> None:
         rows = b"".join([_packed(file) for file in self.files])
-        header = _HEADER.pack(_MAGIC, _VERSION, self._file_bytes, len(self.files), crc32c.crc32c(rows), self._log_id.encode("ascii"))
+        header = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            self._file_bytes,
+            len(self.files),
+            crc32c.crc32c(rows),
+            self._log_id.encode("ascii"),
+        )
         self._disk.replace_file(self._path, header + rows)
 
     def _unpacked(self, rows: bytes) -> Iterator[FileManifest]:
-        for base, first, last, end, term, last_term, last_store_ms, chain, last_chain, sha256 in _ROW.iter_unpack(rows):
+        for (
+            base,
+            first,
+            last,
+            end,
+            term,
+            last_term,
+            last_store_ms,
+            chain,
+            last_chain,
+            sha256,
+        ) in _ROW.iter_unpack(rows):
             linked = term, chain, last_term, last_chain
-            yield FileManifest(self._log_id, base, self._file_bytes, first, last, end, *linked, last_store_ms, sha256.hex())
+            yield FileManifest(
+                self._log_id,
+                base,
+                self._file_bytes,
+                first,
+                last,
+                end,
+                *linked,
+                last_store_ms,
+                sha256.hex(),
+            )
 
 
 def _begin_of(file: FileManifest) -> Begin:
@@ -138,4 +188,13 @@ def _begin_of(file: FileManifest) -> Begin:
 
 def _packed(file: FileManifest) -> bytes:
     times = file.term, file.last_term, file.last_store_ms
-    return _ROW.pack(file.base, file.first, file.last, file.end, *times, file.chain, file.last_chain, bytes.fromhex(file.sha256))
+    return _ROW.pack(
+        file.base,
+        file.first,
+        file.last,
+        file.end,
+        *times,
+        file.chain,
+        file.last_chain,
+        bytes.fromhex(file.sha256),
+    )

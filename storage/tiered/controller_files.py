@@ -1,6 +1,8 @@
-"""The controller's files of one node as one object in the store (format §21): definitions of topics, groups and users, which no log holds.
+"""The controller's files of one node as one object in the store (format §21): definitions of
+topics, groups and users, which no log holds.
 
-This module reads the files as of one moment, packs and unpacks them. It does not know what they mean.
+This module reads the files as of one moment, packs and unpacks them. It does not know what they
+mean.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ class ControllerFiles:
 def read_files(disk: Disk, directory: str) -> dict[str, bytes] | None:
     """The content of every finished file; None if one vanished during the reading."""
     try:
-        return {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory) if not name.endswith(UNFINISHED)}
+        return {
+            name: disk.read_file(f"{directory}/{name}")
+            for name in disk.listdir(directory)
+            if not name.endswith(UNFINISHED)
+        }
     except FileNotFoundError:
         return None
 
@@ -48,8 +54,19 @@ def fingerprint(files: Mapping[str, bytes]) -> str:
 
 
 def pack(held: ControllerFiles) -> bytes:
-    files = {name: base64.b64encode(zlib.compress(data)).decode("ascii") for name, data in held.files.items()}
-    return sealed_json.encode({"v": VERSION, "cluster_id": held.cluster_id, "node": held.node, "made_ms": held.made_ms, "files": files})
+    files = {
+        name: base64.b64encode(zlib.compress(data)).decode("ascii")
+        for name, data in held.files.items()
+    }
+    return sealed_json.encode(
+        {
+            "v": VERSION,
+            "cluster_id": held.cluster_id,
+            "node": held.node,
+            "made_ms": held.made_ms,
+            "files": files,
+        }
+    )
 
 
 def _inflated(packed: bytes) -> bytes:
@@ -65,7 +82,9 @@ def unpack(data: bytes, key: str) -> ControllerFiles:
     """Raises Damaged, UnknownFormat."""
     value = sealed_json.decode(data, key)
     if value.get("v") != VERSION:
-        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+        raise UnknownFormat(
+            f"{key} was written by another version of LedgerMQ: use the program that wrote it"
+        )
     try:
         files = {name: _inflated(base64.b64decode(text)) for name, text in value["files"].items()}
         return ControllerFiles(value["cluster_id"], value["node"], value["made_ms"], files)

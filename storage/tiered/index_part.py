@@ -1,9 +1,12 @@
-"""The index part of a stored log file (format §21): where its messages lie, by queue offset and by key, and what its chunks must hash to.
+"""The index part of a stored log file (format §21): where its messages lie, by queue offset and by
+key, and what its chunks must hash to.
 
-An index part is a function of its log file. It consists of a head, which is read whole, and rows, of which a reader fetches single blocks.
-The head repeats the digests of the file's chunks, from which the digest of the file is computed (format §11): so a reader can prove any
-range of the file against the digest that a majority sealed without reading the rest. The rows are claims; a reader compares each entry
-that it finds through them. `IndexBuilder` makes an index part while a file passes through in pieces, and verifies every entry on the way.
+An index part is a function of its log file. It consists of a head, which is read whole, and rows,
+of which a reader fetches single blocks. The head repeats the digests of the file's chunks, from
+which the digest of the file is computed (format §11): so a reader can prove any range of the file
+against the digest that a majority sealed without reading the rest. The rows are claims; a reader
+compares each entry that it finds through them. `IndexBuilder` makes an index part while a file
+passes through in pieces, and verifies every entry on the way.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class WrongEntries(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """The messages of one queue in the file: offsets first … last, described by the rows from `row` on."""
+    """The messages of one queue in the file: offsets first … last, described by the rows from `row`
+    on."""
 
     first: int
     last: int
@@ -59,8 +63,9 @@ class QueueRows:
 
 @dataclass(frozen=True)
 class IndexHead:
-    """The head of an index part. `marks`: per chunk of the file, index, position and store time of the first entry that begins in it or
-    behind it; missing behind the last entry. `rows`, `keys`: how many rows describe messages, and keys behind them."""
+    """The head of an index part. `marks`: per chunk of the file, index, position and store time of
+    the first entry that begins in it or behind it; missing behind the last entry. `rows`, `keys`:
+    how many rows describe messages, and keys behind them."""
 
     sha256: str
     chunks: bytes
@@ -95,21 +100,39 @@ def rows_key(where: str, file: FileManifest) -> str:
 
 
 def encode_head(head: IndexHead) -> bytes:
-    queues = [[topic, queue, rows.first, rows.last, rows.row] for (topic, queue), rows in head.queues.items()]
-    fields = {"sha256": head.sha256, "chunks": head.chunks.hex(), "marks": head.marks, "queues": queues}
-    return sealed_json.encode({"v": VERSION, **fields, "rows": head.rows, "keys": head.keys, "blocks": head.blocks.hex()})
+    queues = [
+        [topic, queue, rows.first, rows.last, rows.row]
+        for (topic, queue), rows in head.queues.items()
+    ]
+    fields = {
+        "sha256": head.sha256,
+        "chunks": head.chunks.hex(),
+        "marks": head.marks,
+        "queues": queues,
+    }
+    return sealed_json.encode(
+        {"v": VERSION, **fields, "rows": head.rows, "keys": head.keys, "blocks": head.blocks.hex()}
+    )
 
 
 def decode_head(data: bytes, key: str, file: FileManifest) -> IndexHead:
-    """The head of the index part of `file`; its chunks are proved to be those of the file's digest. Raises Damaged, UnknownFormat."""
+    """The head of the index part of `file`; its chunks are proved to be those of the file's digest.
+    Raises Damaged, UnknownFormat."""
     value = sealed_json.decode(data, key)
     if value.get("v") != VERSION:
-        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+        raise UnknownFormat(
+            f"{key} was written by another version of LedgerMQ: use the program that wrote it"
+        )
     try:
-        queues = {(topic, queue): QueueRows(first, last, row) for topic, queue, first, last, row in value["queues"]}
+        queues = {
+            (topic, queue): QueueRows(first, last, row)
+            for topic, queue, first, last, row in value["queues"]
+        }
         marks = tuple([(index, pos, store_ms) for index, pos, store_ms in value["marks"]])
         chunks, blocks = bytes.fromhex(value["chunks"]), bytes.fromhex(value["blocks"])
-        head = IndexHead(value["sha256"], chunks, marks, queues, int(value["rows"]), int(value["keys"]), blocks)
+        head = IndexHead(
+            value["sha256"], chunks, marks, queues, int(value["rows"]), int(value["keys"]), blocks
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error
     if hashlib.sha256(chunks).hexdigest() != file.sha256 or head.sha256 != file.sha256:
@@ -132,19 +155,26 @@ class IndexPart:
 
 
 def put(store: ObjectStore, where: str, file: FileManifest, part: IndexPart) -> None:
-    """Store an index part: the rows first, so that a head always has its rows. Raises StoreFailure."""
+    """Store an index part: the rows first, so that a head always has its rows. Raises
+    StoreFailure."""
     if part.rows:
         store.put_parts(rows_key(where, file), iter([part.rows]))
     store.put(head_key(where, file), encode_head(part.head))
 
 
 class IndexBuilder:
-    """Makes the index part of a file from its bytes, which come in pieces of whole chunks, but for the last one."""
+    """Makes the index part of a file from its bytes, which come in pieces of whole chunks, but for
+    the last one."""
 
     def __init__(self, file: FileManifest) -> None:
         self._file = file
         self._rest = b""
-        self._pos, self._index, self._term, self._chain = file.base, file.first, file.term, file.chain
+        self._pos, self._index, self._term, self._chain = (
+            file.base,
+            file.first,
+            file.term,
+            file.chain,
+        )
         self._chunks = bytearray()
         self._marks: list[tuple[int, int, int]] = []
         self._units: dict[QueueKey, tuple[int, list[NDArray[Any]]]] = {}
@@ -165,7 +195,8 @@ class IndexBuilder:
         self._rest = data[at:]
 
     def _runs(self, data: bytes) -> Iterator[tuple[int, int, int]]:
-        """(begin, end, term) of the whole entries at the start of `data`, cut where the term changes."""
+        """(begin, end, term) of the whole entries at the start of `data`, cut where the term
+        changes."""
         at = low = 0
         run_term = -1
         while at + HEADER_BYTES <= len(data):
@@ -197,7 +228,9 @@ class IndexBuilder:
             of_topic = np.flatnonzero(columns.topic_of == number)
             for queue in np.unique(columns.queues[of_topic]).tolist():
                 chosen = of_topic[columns.queues[of_topic] == queue]
-                self._add_units((topic, queue), columns.queue_offsets[chosen], positions[chosen], sizes[chosen])
+                self._add_units(
+                    (topic, queue), columns.queue_offsets[chosen], positions[chosen], sizes[chosen]
+                )
         keys = key_columns(entries)
         if len(keys):
             rows = np.empty(len(keys), KEY)
@@ -214,24 +247,40 @@ class IndexBuilder:
             if at == len(entries.starts):
                 return
             start = int(entries.starts[at])
-            store_ms = int.from_bytes(entries.data[start + _STORE_MS_AT : start + _STORE_MS_AT + 8], "big")
+            store_ms = int.from_bytes(
+                entries.data[start + _STORE_MS_AT : start + _STORE_MS_AT + 8], "big"
+            )
             self._marks.append((entries.first_index + at, entries.pos + start, store_ms))
 
-    def _add_units(self, key: QueueKey, offsets: NDArray[Any], positions: NDArray[Any], sizes: NDArray[Any]) -> None:
+    def _add_units(
+        self, key: QueueKey, offsets: NDArray[Any], positions: NDArray[Any], sizes: NDArray[Any]
+    ) -> None:
         first, found = self._units.setdefault(key, (int(offsets[0]), []))
         expected = first + self._counts.get(key, 0)
         if not bool((offsets == np.arange(expected, expected + len(offsets))).all()):
-            raise self._wrong(f"the offsets of queue {key[1]} of topic {key[0]} have a gap at {expected}")
+            raise self._wrong(
+                f"the offsets of queue {key[1]} of topic {key[0]} have a gap at {expected}"
+            )
         rows = np.empty(len(offsets), UNIT)
         rows["pos"], rows["size"] = positions, sizes
         found.append(rows)
         self._counts[key] = expected - first + len(offsets)
 
     def finish(self) -> IndexPart:
-        """The index part, after the last byte of the file. Raises WrongEntries if the file is not the one of its manifest."""
+        """The index part, after the last byte of the file. Raises WrongEntries if the file is not
+        the one of its manifest."""
         file = self._file
-        found = self._pos, self._index - 1, self._term, self._chain, hashlib.sha256(self._chunks).hexdigest()
-        if found != (file.end, file.last, file.last_term, file.last_chain, file.sha256) or self._rest:
+        found = (
+            self._pos,
+            self._index - 1,
+            self._term,
+            self._chain,
+            hashlib.sha256(self._chunks).hexdigest(),
+        )
+        if (
+            found != (file.end, file.last, file.last_term, file.last_chain, file.sha256)
+            or self._rest
+        ):
             raise self._wrong(f"the entries end with {self._index - 1} at {self._pos}")
         queues: dict[QueueKey, QueueRows] = {}
         row = 0
@@ -244,15 +293,28 @@ class IndexBuilder:
         keys = np.concatenate(self._keys) if self._keys else np.empty(0, KEY)
         keys = keys[np.lexsort((keys["pos"], keys["hash"]))].astype(KEY)
         data = b"".join((*rows, keys.tobytes()))
-        blocks = b"".join([hashlib.sha256(data[at : at + BLOCK_BYTES]).digest() for at in range(0, len(data), BLOCK_BYTES)])
-        return IndexPart(IndexHead(file.sha256, bytes(self._chunks), tuple(self._marks), queues, row, len(keys), blocks), data)
+        blocks = b"".join(
+            [
+                hashlib.sha256(data[at : at + BLOCK_BYTES]).digest()
+                for at in range(0, len(data), BLOCK_BYTES)
+            ]
+        )
+        return IndexPart(
+            IndexHead(
+                file.sha256, bytes(self._chunks), tuple(self._marks), queues, row, len(keys), blocks
+            ),
+            data,
+        )
 
     def _wrong(self, what: str) -> WrongEntries:
-        return WrongEntries(f"the log file at {self._file.base} is not what its manifest names: {what}")
+        return WrongEntries(
+            f"the log file at {self._file.base} is not what its manifest names: {what}"
+        )
 
 
 def build(file: FileManifest, pieces: Sequence[bytes] | Iterator[bytes]) -> IndexPart:
-    """The index part of a file that comes in pieces. Raises WrongEntries, and what the iterator raises."""
+    """The index part of a file that comes in pieces. Raises WrongEntries, and what the iterator
+    raises."""
     builder = IndexBuilder(file)
     for piece in pieces:
         builder.add(piece)

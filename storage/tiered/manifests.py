@@ -1,6 +1,8 @@
-"""What lies in the object store for one log (format §21): the keys, the log's own description, and a manifest for each file.
+"""What lies in the object store for one log (format §21): the keys, the log's own description, and
+a manifest for each file.
 
-Values and their texts only. A manifest is a claim; `transfer.py` and `tier_restore.py` verify what it says.
+Values and their texts only. A manifest is a claim; `transfer.py` and `tier_restore.py` verify what
+it says.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ CONTROLLER = "controller"
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """The description of a log: `log.json`, written before its first file. `begin`: where the log begins in the store. `recovery`: the
-    record of the recovery that began this log (format §17)."""
+    """The description of a log: `log.json`, written before its first file. `begin`: where the log
+    begins in the store. `recovery`: the record of the recovery that began this log (format §17)."""
 
     cluster_id: str
     group: str
@@ -38,19 +40,34 @@ class StoredLog:
 
     @classmethod
     def of(cls, identity: Identity, begin: Begin, recovery: dict[str, Any] | None) -> StoredLog:
-        sizes = identity.data_file_bytes, identity.index_file_bytes, identity.consume_queue_file_bytes
-        return cls(identity.cluster_id, identity.group, identity.log_id, identity.created_ms, *sizes, begin, recovery)
+        sizes = (
+            identity.data_file_bytes,
+            identity.index_file_bytes,
+            identity.consume_queue_file_bytes,
+        )
+        return cls(
+            identity.cluster_id,
+            identity.group,
+            identity.log_id,
+            identity.created_ms,
+            *sizes,
+            begin,
+            recovery,
+        )
 
     def identity(self, replica: str, incarnation: str) -> Identity:
         """The identity of a replica of this log."""
         sizes = self.data_file_bytes, self.index_file_bytes, self.consume_queue_file_bytes
-        return Identity(self.cluster_id, self.group, self.log_id, replica, incarnation, *sizes, self.created_ms)
+        return Identity(
+            self.cluster_id, self.group, self.log_id, replica, incarnation, *sizes, self.created_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class FileManifest:
-    """One sealed file: its entries, and the links to the files before and behind it. `term`, `chain`: those of the entry before it;
-    `last_term`, `last_chain`, `last_store_ms`: those of its last entry; `end`: position behind that entry."""
+    """One sealed file: its entries, and the links to the files before and behind it. `term`,
+    `chain`: those of the entry before it; `last_term`, `last_chain`, `last_store_ms`: those of its
+    last entry; `end`: position behind that entry."""
 
     log_id: str
     base: int
@@ -75,7 +92,12 @@ class FileManifest:
 
     def follows(self, begin: Begin) -> bool:
         """Whether the file continues a log that ends where `begin` says."""
-        return (self.base, self.first, self.term, self.chain) == (begin.pos, begin.index, begin.term, begin.chain)
+        return (self.base, self.first, self.term, self.chain) == (
+            begin.pos,
+            begin.index,
+            begin.term,
+            begin.chain,
+        )
 
     @property
     def behind(self) -> Begin:
@@ -84,7 +106,8 @@ class FileManifest:
 
 
 def folder(group: str, log_id: str) -> str:
-    """The folder of a log. A log that continues another one after `recover` has an id, and a folder, of its own."""
+    """The folder of a log. A log that continues another one after `recover` has an id, and a
+    folder, of its own."""
     return f"{group}/{log_id}"
 
 
@@ -98,7 +121,8 @@ def object_key(where: str, base: int, sha256: str) -> str:
 
 
 def base_of_manifest(where: str, key: str) -> int | None:
-    """The inverse of `manifest_key`; None for other keys, also of a copy in a folder below `where`."""
+    """The inverse of `manifest_key`; None for other keys, also of a copy in a folder below
+    `where`."""
     base = parse_name(key.removeprefix(f"{where}/").removesuffix(".json"))
     return base if base is not None and key == manifest_key(where, base) else None
 
@@ -138,5 +162,7 @@ def decode_manifest(data: bytes, key: str) -> FileManifest:
 def _decoded(data: bytes, key: str) -> dict[str, Any]:
     value = sealed_json.decode(data, key)
     if value.pop("v", None) != VERSION:
-        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+        raise UnknownFormat(
+            f"{key} was written by another version of LedgerMQ: use the program that wrote it"
+        )
     return value

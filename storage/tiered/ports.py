@@ -1,11 +1,14 @@
 """The object store port: the only way LedgerMQ reaches an object store.
 
-The protocol and its contract live here; `s3.py` implements it over the S3 API. One conformance suite (`tests/tiered/store_conformance.py`)
-runs on that and on the fake of the tests. This module does not know what the bytes mean.
+The protocol and its contract live here; `s3.py` implements it over the S3 API. One conformance
+suite (`tests/tiered/store_conformance.py`) runs on that and on the fake of the tests. This module
+does not know what the bytes mean.
 
-Contract: a `put` that returned has replaced the whole object; one that failed may or may not have, and never leaves a part of it under its
-key. A reader may see an older version of an object, or none, for a while after a put: callers verify what they read. Keys are relative to
-the place that the store was opened at. Methods block, may be called from any thread, and raise `StoreFailure` only.
+Contract: a `put` that returned has replaced the whole object; one that failed may or may not have,
+and never leaves a part of it under its key. A reader may see an older version of an object, or
+none, for a while after a put: callers verify what they read. Keys are relative to the place that
+the store was opened at. Methods block, may be called from any thread, and raise `StoreFailure`
+only.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from typing import Protocol
 from ledgermq.storage.files.errors import StorageError
 
 PART_BYTES = 8 << 20
-"""Size of the parts in which a large object is written and read. S3 allows 10,000 parts: an object may have 80 GB."""
+"""Size of the parts in which a large object is written and read. S3 allows 10,000 parts: an object
+may have 80 GB."""
 
 
 class StoreFailure(StorageError):
-    """The store did not do what was asked: it is unreachable, slow, full, or answered with an error. Another attempt may succeed."""
+    """The store did not do what was asked: it is unreachable, slow, full, or answered with an
+    error. Another attempt may succeed."""
 
 
 class Answered(StoreFailure):
@@ -46,11 +51,13 @@ class ObjectStore(Protocol):
         ...
 
     def put_parts(self, key: str, chunks: Iterator[bytes]) -> None:
-        """Write a large object from chunks of any size. An exception of the iterator ends the upload and is raised as it is."""
+        """Write a large object from chunks of any size. An exception of the iterator ends the
+        upload and is raised as it is."""
         ...
 
     def read(self, key: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes (at least 1) at `offset`. Raises ObjectMissing if the object has fewer."""
+        """Exactly `length` bytes (at least 1) at `offset`. Raises ObjectMissing if the object has
+        fewer."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -78,5 +85,6 @@ class Events(Protocol):
         ...
 
     def not_stored(self, error: StoreFailure) -> None:
-        """An index part that the store lacks could not be written there. The reader has made its own."""
+        """An index part that the store lacks could not be written there. The reader has made its
+        own."""
         ...

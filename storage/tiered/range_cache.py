@@ -1,8 +1,9 @@
 """A bounded cache on disk for ranges of objects, shared by the readers of one node.
 
-It holds copies only: it is emptied when it is opened, whatever it cannot write or read back is fetched again, and it gives its room back
-when the disk gets full. Its bytes are compared with a CRC that stays in memory, so damage on this disk is a miss and not an answer. Any
-thread may call; files are read and written outside of the lock.
+It holds copies only: it is emptied when it is opened, whatever it cannot write or read back is
+fetched again, and it gives its room back when the disk gets full. Its bytes are compared with a CRC
+that stays in memory, so damage on this disk is a miss and not an answer. Any thread may call; files
+are read and written outside of the lock.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ class _Kept:
 
 
 class RangeCache:
-    """Ranges by key, in `directory`, at most `max_bytes` of them. `crowded`: whether the disk is so full that the cache must give way."""
+    """Ranges by key, in `directory`, at most `max_bytes` of them. `crowded`: whether the disk is so
+    full that the cache must give way."""
 
-    def __init__(self, disk: Disk, directory: str, max_bytes: int, crowded: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        max_bytes: int,
+        crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Raises OSError."""
         self._disk = disk
         self._directory = directory
@@ -67,7 +75,8 @@ class RangeCache:
             return key in self._kept
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a range if there is room for it. Raises OSError only for errors that another attempt would meet, too."""
+        """Keep a range if there is room for it. Raises OSError only for errors that another attempt
+        would meet, too."""
         if len(data) > self._max_bytes:
             return
         if self._crowded():

@@ -1,10 +1,12 @@
-"""Verified parts of stored log files and of their index parts: ranges of bytes, heads and rows, fetched once for all who need them.
+"""Verified parts of stored log files and of their index parts: ranges of bytes, heads and rows,
+fetched once for all who need them.
 
-Every byte that leaves this module belongs to a chunk whose SHA-256 is part of the digest that the file's manifest names. Rows of
-index parts are claims: who uses them compares the entries. If the store lacks an index part or holds a wrong one, it is made from the log
-file and stored again.
+Every byte that leaves this module belongs to a chunk whose SHA-256 is part of the digest that the
+file's manifest names. Rows of index parts are claims: who uses them compares the entries. If the
+store lacks an index part or holds a wrong one, it is made from the log file and stored again.
 
-Methods block and belong on threads that nothing else waits for. They raise StoreFailure if the store is away, WrongObject, OSError.
+Methods block and belong on threads that nothing else waits for. They raise StoreFailure if the
+store is away, WrongObject, OSError.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from numpy.typing import NDArray
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.files.file_digest import CHUNK_BYTES
 from ledgermq.storage.tiered import index_part, manifests
-from ledgermq.storage.tiered.index_part import BLOCK_BYTES, BLOCK_ROWS, ROW_BYTES, IndexHead, IndexPart, WrongEntries
+from ledgermq.storage.tiered.index_part import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    ROW_BYTES,
+    IndexHead,
+    IndexPart,
+    WrongEntries,
+)
 from ledgermq.storage.tiered.manifests import FileManifest
 from ledgermq.storage.tiered.ports import Events, ObjectMissing, ObjectStore, StoreFailure
 from ledgermq.storage.tiered.range_cache import RangeCache
@@ -31,15 +40,18 @@ RANGE_CHUNKS = 4
 RANGE_BYTES = RANGE_CHUNKS * CHUNK_BYTES
 """The part of an object that one request fetches."""
 AHEAD = 2
-"""How many ranges behind the one that a sequential reader needs are fetched before it asks for them."""
+"""How many ranges behind the one that a sequential reader needs are fetched before it asks for
+them."""
 HEADS_MAX = 64
-"""Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB, and 200 bytes for each queue."""
+"""Heads of index parts in memory; one of a file of 1 GiB takes some 100 KB, and 200 bytes for each
+queue."""
 STREAMS_MAX = 64
 """The sequential readers that are told apart."""
 
 
 class Ranges:
-    """Fetches ranges of objects once for all who need them at a time, keeps them in the cache, and reads ahead. Any thread."""
+    """Fetches ranges of objects once for all who need them at a time, keeps them in the cache, and
+    reads ahead. Any thread."""
 
     def __init__(self, store: ObjectStore, cache: RangeCache, ahead: Executor) -> None:
         self.store = store
@@ -49,7 +61,8 @@ class Ranges:
         self._under_way: dict[str, Future[bytes]] = {}
 
     def get(self, key: str, fetch: Callable[[], bytes]) -> bytes:
-        """The range of a key. `fetch` returns verified bytes; what it raises is raised to all who wait for the range."""
+        """The range of a key. `fetch` returns verified bytes; what it raises is raised to all who
+        wait for the range."""
         found = self.cache.get(key)
         if found is not None:
             return found
@@ -75,7 +88,8 @@ class Ranges:
                 del self._under_way[key]
 
     def ahead(self, key: str, fetch: Callable[[], bytes]) -> None:
-        """Fetch a range in the background, unless it is here or on its way. Its errors are met again by the reader who needs it."""
+        """Fetch a range in the background, unless it is here or on its way. Its errors are met
+        again by the reader who needs it."""
         with self._lock:
             if key in self._under_way or len(self._under_way) >= 2 * AHEAD:
                 return
@@ -103,8 +117,9 @@ class StoredParts:
         """(base, range) that sequential readers need next."""
 
     def read(self, files: Sequence[FileManifest], at: int, pos: int, length: int) -> bytes:
-        """Bytes of the log at a position, all of them in the file `at` of `files`, which follow each other. If a reader goes through the
-        log, what it will need next is fetched in the background."""
+        """Bytes of the log at a position, all of them in the file `at` of `files`, which follow
+        each other. If a reader goes through the log, what it will need next is fetched in the
+        background."""
         file = files[at]
         parts: list[memoryview] = []
         begin, end = pos - file.base, pos - file.base + length
@@ -126,8 +141,12 @@ class StoredParts:
             data = self._store.read(key, offset, min(RANGE_BYTES, file.size - offset))
             self._events.fetched(len(data))
             for chunk, at in enumerate(range(0, len(data), CHUNK_BYTES), number * RANGE_CHUNKS):
-                if hashlib.sha256(memoryview(data)[at : at + CHUNK_BYTES]).digest() != head.chunk(chunk):
-                    raise self.wrong(f"{self._store.place}/{key} does not have its digest at byte {offset + at}")
+                if hashlib.sha256(memoryview(data)[at : at + CHUNK_BYTES]).digest() != head.chunk(
+                    chunk
+                ):
+                    raise self.wrong(
+                        f"{self._store.place}/{key} does not have its digest at byte {offset + at}"
+                    )
             return data
 
         return f"{key}/{number}", fetch
@@ -150,11 +169,15 @@ class StoredParts:
         places = [divmod(number + step, per_file) for step in range(AHEAD + 1)]
         return [(at + further, range_) for further, range_ in places if at + further < len(files)]
 
-    def rows(self, file: FileManifest, dtype: np.dtype[np.void], row: int, count: int) -> NDArray[np.void]:
+    def rows(
+        self, file: FileManifest, dtype: np.dtype[np.void], row: int, count: int
+    ) -> NDArray[np.void]:
         """Rows of an index part from one on: at least one, at most `count`, of one block."""
         number, inside = divmod(row, BLOCK_ROWS)
         data = self._block(file, number)
-        return np.frombuffer(data, dtype, min(count, len(data) // ROW_BYTES - inside), inside * ROW_BYTES)
+        return np.frombuffer(
+            data, dtype, min(count, len(data) // ROW_BYTES - inside), inside * ROW_BYTES
+        )
 
     def _block(self, file: FileManifest, number: int) -> bytes:
         head, key = self.head(file), index_part.rows_key(self._where, file)
@@ -208,7 +231,8 @@ class StoredParts:
         return head
 
     def _make(self, file: FileManifest) -> IndexPart:
-        """Make the index part from the log file, which is verified on the way, and store it for other readers."""
+        """Make the index part from the log file, which is verified on the way, and store it for
+        other readers."""
         key = manifests.object_key(self._where, file.base, file.sha256)
 
         def fetched() -> Iterator[bytes]:
@@ -229,8 +253,11 @@ class StoredParts:
         return part
 
     def wrong_index(self, file: FileManifest, names: str) -> WrongObject:
-        """Report that the index part of a file names what is not there. Returns the error to raise."""
-        return self.wrong(f"{self._store.place}/{index_part.head_key(self._where, file)} names {names}")
+        """Report that the index part of a file names what is not there. Returns the error to
+        raise."""
+        return self.wrong(
+            f"{self._store.place}/{index_part.head_key(self._where, file)} names {names}"
+        )
 
     def wrong(self, what: str) -> WrongObject:
         """Report that the store holds something wrong. Returns the error to raise."""

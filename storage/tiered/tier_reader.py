@@ -1,10 +1,12 @@
 """Reads the entries of one log from the object store, below where the log begins on the local disk.
 
-The bytes are verified (`stored_parts.py`), and the manifests are linked to the local log (`catalogue.py`). Positions come from index parts,
-which are claims: entries are compared with the queue and the offset, or the index, that was asked for, and offsets are dense, so that an
-index part that leaves something out is noticed.
+The bytes are verified (`stored_parts.py`), and the manifests are linked to the local log
+(`catalogue.py`). Positions come from index parts, which are claims: entries are compared with the
+queue and the offset, or the index, that was asked for, and offsets are dense, so that an index part
+that leaves something out is noticed.
 
-Methods block and belong on threads that nothing else waits for. A store that is away raises StoreFailure, wrong content WrongObject.
+Methods block and belong on threads that nothing else waits for. A store that is away raises
+StoreFailure, wrong content WrongObject.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class NotHere(StoreFailure):
 
 @dataclass(frozen=True, slots=True)
 class QueueEntries:
-    """Consecutive entries of a queue from `first` on, as pieces of the log; `pos`: behind the last one. `first` is higher than what was
-    asked for only if the store begins behind it."""
+    """Consecutive entries of a queue from `first` on, as pieces of the log; `pos`: behind the last
+    one. `first` is higher than what was asked for only if the store begins behind it."""
 
     first: int
     sizes: I32
@@ -58,7 +60,11 @@ class QueueEntries:
 
     def entries(self) -> Iterator[bytes]:
         """The entries, one by one."""
-        data = memoryview(self.pieces[0]) if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
+        data = (
+            memoryview(self.pieces[0])
+            if len(self.pieces) == 1
+            else memoryview(b"".join(self.pieces))
+        )
         at = 0
         for size in self.sizes.tolist():
             yield bytes(data[at : at + size])
@@ -71,7 +77,8 @@ class QueueEntries:
 
 @dataclass(frozen=True, slots=True)
 class LocalBegin:
-    """Where the local log begins: the first offset of one queue there, and the position of the first file."""
+    """Where the local log begins: the first offset of one queue there, and the position of the
+    first file."""
 
     offset: int
     pos: int
@@ -92,8 +99,9 @@ class _KeysBelow:
 
 @dataclass(frozen=True, slots=True)
 class _Linked:
-    """What is linked at one moment. A read that takes seconds must not meet the files of one moment with the `whole` of a later one: what
-    was linked in between would look as if the store did not have it."""
+    """What is linked at one moment. A read that takes seconds must not meet the files of one moment
+    with the `whole` of a later one: what was linked in between would look as if the store did not
+    have it."""
 
     files: tuple[FileManifest, ...] = ()
     whole: bool = False
@@ -143,8 +151,8 @@ class TierReader:
         return linked.files[0].first
 
     def first_offset(self, topic: str, queue: int, floor: int, local: LocalBegin) -> int:
-        """The first offset of a queue from `floor` on that the store holds; that of the local log if the store holds none. Raises
-        StoreFailure, WrongObject, OSError."""
+        """The first offset of a queue from `floor` on that the store holds; that of the local log
+        if the store holds none. Raises StoreFailure, WrongObject, OSError."""
         if floor >= local.offset:
             return local.offset
         found = self._again_if_trimmed(lambda: self._place(topic, queue, floor, local))
@@ -152,7 +160,9 @@ class TierReader:
 
     def _require_whole(self, linked: _Linked) -> None:
         if not linked.whole:
-            raise NotHere(f"this node does not know all files in {self._store.place} yet: {self.problem}")
+            raise NotHere(
+                f"this node does not know all files in {self._store.place} yet: {self.problem}"
+            )
 
     def _again_if_trimmed(self, work: Callable[[], T]) -> T:
         """Repeat the work if an object is missing that total retention has removed meanwhile."""
@@ -168,7 +178,9 @@ class TierReader:
     def take(self, files: tuple[FileManifest, ...], *, whole: bool) -> None:
         """These files are linked now. `whole`: they begin with the first file in the store."""
         with self._lock:
-            self._linked = _Linked(tuple([file for file in files if file.base >= self._begin_pos]), whole)
+            self._linked = _Linked(
+                tuple([file for file in files if file.base >= self._begin_pos]), whole
+            )
 
     def _renew(self) -> None:
         """Total retention may have removed files since this node looked last."""
@@ -178,26 +190,52 @@ class TierReader:
         with self._lock:
             self._begin_pos = max(self._begin_pos, begin_pos)
             linked = self._linked
-            self._linked = _Linked(tuple([file for file in linked.files if file.base >= self._begin_pos]), linked.whole)
+            self._linked = _Linked(
+                tuple([file for file in linked.files if file.base >= self._begin_pos]), linked.whole
+            )
 
     # -- queues
 
-    def entries(self, topic: str, queue: int, first: int, local: LocalBegin, max_bytes: int, count: int = UNITS_MAX) -> QueueEntries | None:
-        """Entries of a queue from `first` on, before those of the local log: at least one, then at most `count` within `max_bytes`, of one
-        file. None if the store has none. Raises StoreFailure, WrongObject, OSError."""
-        return self._again_if_trimmed(lambda: self._read_entries(topic, queue, first, local, max_bytes, count))
+    def entries(
+        self,
+        topic: str,
+        queue: int,
+        first: int,
+        local: LocalBegin,
+        max_bytes: int,
+        count: int = UNITS_MAX,
+    ) -> QueueEntries | None:
+        """Entries of a queue from `first` on, before those of the local log: at least one, then at
+        most `count` within `max_bytes`, of one file. None if the store has none. Raises
+        StoreFailure, WrongObject, OSError."""
+        return self._again_if_trimmed(
+            lambda: self._read_entries(topic, queue, first, local, max_bytes, count)
+        )
 
-    def _read_entries(self, topic: str, queue: int, first: int, local: LocalBegin, max_bytes: int, count: int) -> QueueEntries | None:
+    def _read_entries(
+        self, topic: str, queue: int, first: int, local: LocalBegin, max_bytes: int, count: int
+    ) -> QueueEntries | None:
         found = self._place(topic, queue, first, local)
         if found is None:
             return None
         file, rows = found
         first = max(first, rows.first)
-        units = self._parts.rows(file, UNIT, rows.row + first - rows.first, min(count, min(local.offset, rows.last + 1) - first))
+        units = self._parts.rows(
+            file,
+            UNIT,
+            rows.row + first - rows.first,
+            min(count, min(local.offset, rows.last + 1) - first),
+        )
         positions: I64 = units["pos"].astype(np.int64)
         sizes: I32 = units["size"].astype(np.int32)
-        if int(positions[0]) < file.base or int(positions[-1]) + int(sizes[-1]) > file.end or int(sizes.min()) <= HEADER_BYTES:
-            raise self._parts.wrong_index(file, f"queue {queue} of topic {topic} outside of the file")
+        if (
+            int(positions[0]) < file.base
+            or int(positions[-1]) + int(sizes[-1]) > file.end
+            or int(sizes.min()) <= HEADER_BYTES
+        ):
+            raise self._parts.wrong_index(
+                file, f"queue {queue} of topic {topic} outside of the file"
+            )
         fits = self._entries.fits(positions, sizes, max_bytes)
         positions, sizes = positions[:fits], sizes[:fits]
         try:
@@ -211,7 +249,8 @@ class TierReader:
         return entries
 
     def _require_topic(self, file: FileManifest, entries: QueueEntries, topic: str) -> None:
-        """The position, the queue and the offset of every entry were compared; queues of two topics may have all of them in common."""
+        """The position, the queue and the offset of every entry were compared; queues of two topics
+        may have all of them in common."""
         name = topic.encode()
         for record in entries.records():
             _, begin, end, _ = split_record(record)
@@ -219,8 +258,8 @@ class TierReader:
                 raise self._parts.wrong_index(file, f"an entry of another topic as one of {topic}")
 
     def offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
-        """The first offset from `low` on that counts as stored at `store_ms` or later; that of the local log if the store has none. Raises
-        StoreFailure, WrongObject, OSError."""
+        """The first offset from `low` on that counts as stored at `store_ms` or later; that of the
+        local log if the store has none. Raises StoreFailure, WrongObject, OSError."""
         return self._again_if_trimmed(lambda: self._offset_at(topic, queue, low, local, store_ms))
 
     def _offset_at(self, topic: str, queue: int, low: int, local: LocalBegin, store_ms: int) -> int:
@@ -236,13 +275,20 @@ class TierReader:
             rows = head.queues.get((topic, queue))
             if rows is None or rows.last < low:
                 continue
-            # The marks of the chunks tell where the time lies in the file; within one chunk the entries themselves are asked.
+            # The marks of the chunks tell where the time lies in the file; within one chunk the
+            # entries themselves are asked.
             mark = bisect_left(head.marks, store_ms, key=lambda mark: counted(mark[2], mark[1]))
             offsets = range(max(low, rows.first), min(local.offset, rows.last + 1))
-            begin = bisect_left(offsets, head.marks[mark - 1][1] if mark else 0, key=lambda o: self._pos_of(file, rows, o))
+            begin = bisect_left(
+                offsets,
+                head.marks[mark - 1][1] if mark else 0,
+                key=lambda o: self._pos_of(file, rows, o),
+            )
             behind = head.marks[mark][1] if mark < len(head.marks) else file.end
             end = bisect_left(offsets, behind, key=lambda o: self._pos_of(file, rows, o))
-            found = bisect_left(offsets, store_ms, begin, end, key=lambda o: counted(*self._stored(file, rows, o)))
+            found = bisect_left(
+                offsets, store_ms, begin, end, key=lambda o: counted(*self._stored(file, rows, o))
+            )
             if found < len(offsets):
                 return offsets[found]
         self._require_reach(linked, local)
@@ -262,11 +308,17 @@ class TierReader:
     def _require_reach(self, linked: _Linked, local: LocalBegin) -> None:
         files = linked.files
         if not files or files[-1].next_base < local.pos:
-            raise NotHere(f"this node has not verified all files before its own log in {self._store.place} yet: {self.problem}")
+            raise NotHere(
+                f"this node has not verified all files before its own log in {self._store.place}"
+                f" yet: {self.problem}"
+            )
 
-    def _place(self, topic: str, queue: int, offset: int, local: LocalBegin) -> tuple[FileManifest, QueueRows] | None:
-        """The file with the first message of a queue at or above `offset`, which is below that of the local log; None if the store has
-        none. Offsets are dense, and each message is in the store or on this disk: an index part that leaves one out is wrong."""
+    def _place(
+        self, topic: str, queue: int, offset: int, local: LocalBegin
+    ) -> tuple[FileManifest, QueueRows] | None:
+        """The file with the first message of a queue at or above `offset`, which is below that of
+        the local log; None if the store has none. Offsets are dense, and each message is in the
+        store or on this disk: an index part that leaves one out is wrong."""
         linked = self._linked
         files = linked.files
         low, high = 0, bisect_left(files, local.pos, key=lambda file: file.base)
@@ -274,7 +326,10 @@ class TierReader:
         while low < high:
             middle = at = (low + high) // 2
             rows = None
-            while at >= low and (rows := self._parts.head(files[at]).queues.get((topic, queue))) is None:
+            while (
+                at >= low
+                and (rows := self._parts.head(files[at]).queues.get((topic, queue))) is None
+            ):
                 at -= 1
             if rows is None:
                 low = middle + 1
@@ -289,14 +344,16 @@ class TierReader:
         if before is None:
             self._require_whole(linked)
         if before is not None or files[0].first == 0:
-            raise self._parts.wrong_index(before or files[0], f"no message {offset} of queue {queue} of topic {topic}")
+            raise self._parts.wrong_index(
+                before or files[0], f"no message {offset} of queue {queue} of topic {topic}"
+            )
         return behind
 
     # -- the log
 
     def read(self, first_index: int, max_bytes: int) -> LogPiece | None:
-        """Entries of the log from an index on: at least one, then up to `max_bytes`, of one file. None if the store begins behind it.
-        Raises StoreFailure, WrongObject, OSError."""
+        """Entries of the log from an index on: at least one, then up to `max_bytes`, of one file.
+        None if the store begins behind it. Raises StoreFailure, WrongObject, OSError."""
         return self._again_if_trimmed(lambda: self._read_log(first_index, max_bytes))
 
     def _read_log(self, first_index: int, max_bytes: int) -> LogPiece | None:
@@ -308,7 +365,10 @@ class TierReader:
             return None
         file = files[number]
         if first_index > file.last:
-            raise NotHere(f"this node has not verified entry {first_index} in {self._store.place} yet: {self.problem}")
+            raise NotHere(
+                f"this node has not verified entry {first_index} in {self._store.place} yet:"
+                f" {self.problem}"
+            )
         head = self._parts.head(file)
         index, pos, _ = head.marks[max(0, bisect_right(head.mark_indexes, first_index) - 1)]
         data = self._parts.read(files, number, pos, min(CHUNK_BYTES + max_bytes, file.end - pos))
@@ -330,10 +390,18 @@ class TierReader:
         begin = starts[0]
         view = memoryview(data)[begin : starts[-1] + sizes[-1]]
         last = first_index + len(starts) - 1
-        return LogPiece(first_index, last, pos + begin, view, np.array(starts, np.int64) - begin, np.array(sizes, np.int32))
+        return LogPiece(
+            first_index,
+            last,
+            pos + begin,
+            view,
+            np.array(starts, np.int64) - begin,
+            np.array(sizes, np.int32),
+        )
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:
-        """Bytes of the log at a position, as far as they lie in one file before its end; None if the store begins behind it."""
+        """Bytes of the log at a position, as far as they lie in one file before its end; None if
+        the store begins behind it."""
         files = self.files
         if not files or pos < files[0].base:
             return None
@@ -341,21 +409,38 @@ class TierReader:
         if number >= len(files):
             return b""
         file = files[number]
-        return self._parts.read(files, number, pos, min(length, file.end - pos)) if pos < file.end else b""
+        return (
+            self._parts.read(files, number, pos, min(length, file.end - pos))
+            if pos < file.end
+            else b""
+        )
 
     # -- keys
 
-    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, below: int, epochs: TimeEpochs = NO_EPOCHS) -> Iterator[Found]:
-        """Messages of a topic before the position `below` with this key, or this message id, that count as stored in begin … end, newest
-        first. Raises StoreFailure, WrongObject, OSError."""
+    def each_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        below: int,
+        epochs: TimeEpochs = NO_EPOCHS,
+    ) -> Iterator[Found]:
+        """Messages of a topic before the position `below` with this key, or this message id, that
+        count as stored in begin … end, newest first. Raises StoreFailure, WrongObject, OSError."""
         linked = self._linked
-        found = Lookup(self, _KeysBelow(self, below)).each_by_key(topic, key, begin_ms, end_ms, epochs)
+        found = Lookup(self, _KeysBelow(self, below)).each_by_key(
+            topic, key, begin_ms, end_ms, epochs
+        )
         yield from (one for one in found if one.physical_offset < below)
         if not linked.files or linked.files[0].counted_ms(epochs) >= begin_ms:
             self._require_whole(linked)
 
-    def positions_with_hash(self, hash_: int, begin_ms: int, end_ms: int, below: int) -> Iterator[int]:
-        """Positions before `below` of records that may have a key of this hash and may have been stored in this time, descending."""
+    def positions_with_hash(
+        self, hash_: int, begin_ms: int, end_ms: int, below: int
+    ) -> Iterator[int]:
+        """Positions before `below` of records that may have a key of this hash and may have been
+        stored in this time, descending."""
         files = self.files
         for number in range(len(files) - 1, -1, -1):
             file = files[number]
@@ -380,7 +465,8 @@ class TierReader:
         return found
 
     def _first_with(self, file: FileManifest, head: IndexHead, hash_: int) -> int:
-        """The first key row whose hash is not lower. Hashes are spread nearly evenly, so the block is usually guessed at once."""
+        """The first key row whose hash is not lower. Hashes are spread nearly evenly, so the block
+        is usually guessed at once."""
         low, high = 0, head.keys
         at, guesses = min(head.keys - 1, hash_ * head.keys >> 31), 0
         while low < high:

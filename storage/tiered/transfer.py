@@ -1,7 +1,8 @@
-"""Moves single log files between a disk and an object store, and verifies them there by the digest of format §11.
+"""Moves single log files between a disk and an object store, and verifies them there by the digest
+of format §11.
 
-`step` is called with the length of every piece, on the caller's thread or on one of the library's; an exception from it ends the work and
-is raised as it is. Nothing here retries.
+`step` is called with the length of every piece, on the caller's thread or on one of the library's;
+an exception from it ends the work and is raised as it is. Nothing here retries.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class WrongFile(StorageError):
 
 
 def upload(store: ObjectStore, key: str, disk: Disk, path: str, sha256: str, step: Step) -> None:
-    """Write the file `path` under `key`. Raises WrongFile if it does not have the digest, and then leaves no object; StoreFailure,
-    OSError."""
+    """Write the file `path` under `key`. Raises WrongFile if it does not have the digest, and then
+    leaves no object; StoreFailure, OSError."""
 
     def chunks() -> Iterator[bytes]:
         summed = FileDigest()
@@ -39,7 +40,8 @@ def upload(store: ObjectStore, key: str, disk: Disk, path: str, sha256: str, ste
             if before:
                 yield before
             before = chunk
-        # The last chunk goes only if the whole file is right: an upload that lacks it never becomes an object.
+        # The last chunk goes only if the whole file is right: an upload that lacks it never becomes
+        # an object.
         if summed.hexdigest() != sha256:
             raise WrongFile(f"{path} does not have the digest that a majority sealed")
         yield before
@@ -48,14 +50,22 @@ def upload(store: ObjectStore, key: str, disk: Disk, path: str, sha256: str, ste
 
 
 def pieces(store: ObjectStore, key: str, size: int) -> Iterator[bytes]:
-    """The content of an object of `size` bytes in parts, the length of each as read. Raises StoreFailure."""
+    """The content of an object of `size` bytes in parts, the length of each as read. Raises
+    StoreFailure."""
     for offset in range(0, size, PART_BYTES):
         yield store.read(key, offset, min(PART_BYTES, size - offset))
 
 
-def verify(store: ObjectStore, key: str, size: int, sha256: str, step: Step, see: Callable[[bytes], None] = lambda piece: None) -> None:
-    """Read the whole object and compare its digest; `see` gets every piece. Raises WrongObject; StoreFailure, after which nothing is known
-    about the object; and what `see` raises."""
+def verify(
+    store: ObjectStore,
+    key: str,
+    size: int,
+    sha256: str,
+    step: Step,
+    see: Callable[[bytes], None] = lambda piece: None,
+) -> None:
+    """Read the whole object and compare its digest; `see` gets every piece. Raises WrongObject;
+    StoreFailure, after which nothing is known about the object; and what `see` raises."""
     summed = FileDigest()
     try:
         for piece in pieces(store, key, size):

@@ -1,4 +1,5 @@
-"""The law of the compiled scan beside the Python scan: for any bytes their reports are equal, and the compiled one takes files in order."""
+"""The law of the compiled scan beside the Python scan: for any bytes their reports are equal, and
+the compiled one takes files in order."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.run.jobs import audit
 
-built = pytest.mark.skipif(KERNEL is None, reason="ledgermq-native is not built, does not fit, or is switched off")
+built = pytest.mark.skipif(
+    KERNEL is None, reason="ledgermq-native is not built, does not fit, or is switched off"
+)
 
 
 class Counting:
@@ -48,16 +51,25 @@ def report_of(task: LogFile, kernel: Kernel | None, window_bytes: int) -> dict[s
     return told
 
 
-def differences(tasks: Sequence[LogFile], kernel: Kernel | None, window_bytes: int = 4 << 20) -> list[str]:
+def differences(
+    tasks: Sequence[LogFile], kernel: Kernel | None, window_bytes: int = 4 << 20
+) -> list[str]:
     """What breaks the law in these files."""
     found = []
     for task in tasks:
         counting = Counting(kernel)
         here, there = report_of(task, None, window_bytes), report_of(task, counting, window_bytes)
-        found += [f"{task.name} {key}: {here[key]} and {there[key]}" for key in here if here[key] != there[key]]
+        found += [
+            f"{task.name} {key}: {here[key]} and {there[key]}"
+            for key in here
+            if here[key] != there[key]
+        ]
         clean = here["entries"] and not here["flaws"] and here["prev_chain"] is not None
-        # A negative queue offset is no flaw of the file: the comparison of queues finds it. The kernel leaves it to the Python scan.
-        usual = all(run["first"] >= 0 and not run["waiting"] and not run["blanks"] for run in here["queues"])
+        # A negative queue offset is no flaw of the file: the comparison of queues finds it. The
+        # kernel leaves it to the Python scan.
+        usual = all(
+            run["first"] >= 0 and not run["waiting"] and not run["blanks"] for run in here["queues"]
+        )
         if clean and usual and not counting.taken:
             found.append(f"{task.name} is in order, and the kernel took nothing")
     return found

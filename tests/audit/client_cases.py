@@ -1,4 +1,5 @@
-"""A written cluster and the files of its clients: receipts of native producers and deliveries of consumers, all of them true."""
+"""A written cluster and the files of its clients: receipts of native producers and deliveries of
+consumers, all of them true."""
 
 from __future__ import annotations
 
@@ -25,16 +26,24 @@ def native_id(log_id: str, producer: int, epoch: int, sequence: int) -> str:
     return f"4C{checksum(log_id.encode()):08X}{producer:08X}{epoch:04X}{sequence:012X}"
 
 
-def frame(log_id: str, producer: int, first: int, queues: list[int], time: int, term: int = 1) -> list[Message]:
+def frame(
+    log_id: str, producer: int, first: int, queues: list[int], time: int, term: int = 1
+) -> list[Message]:
     """A frame of native messages, one for each queue in the list."""
     ids = [native_id(log_id, producer, 1, first + at) for at in range(len(queues))]
-    return [Message(TOPIC, b"body %d" % at, queue, "UA", ids[at], 0, time, term, at + 1) for at, queue in enumerate(queues)]
+    return [
+        Message(TOPIC, b"body %d" % at, queue, "UA", ids[at], 0, time, term, at + 1)
+        for at, queue in enumerate(queues)
+    ]
 
 
 def receipt(writer: Writer, placed: list[Placed], producer: int, first: int) -> dict[str, Any]:
     """The receipt of a written frame."""
     queues = Counter(one.message.queue for one in placed)
-    offsets = {queue: min(one.queue_offset for one in placed if one.message.queue == queue) for queue in queues}
+    offsets = {
+        queue: min(one.queue_offset for one in placed if one.message.queue == queue)
+        for queue in queues
+    }
     return {
         "cluster_id": CLUSTER,
         "broker_group": writer.group,
@@ -46,7 +55,10 @@ def receipt(writer: Writer, placed: list[Placed], producer: int, first: int) -> 
         "count": len(placed),
         "term": placed[0].term,
         "first_index": placed[0].index,
-        "ranges": [{"queue": queue, "first_offset": offsets[queue], "count": queues[queue]} for queue in sorted(queues)],
+        "ranges": [
+            {"queue": queue, "first_offset": offsets[queue], "count": queues[queue]}
+            for queue in sorted(queues)
+        ],
         "chain_crc": placed[-1].chain,
         "store_ms": placed[0].message.time,
         "durability": "durable",
@@ -56,7 +68,9 @@ def receipt(writer: Writer, placed: list[Placed], producer: int, first: int) -> 
     }
 
 
-def delivery(writer: Writer, placed: Placed, delivered_ms: int, acknowledged_ms: int | None) -> dict[str, Any]:
+def delivery(
+    writer: Writer, placed: Placed, delivered_ms: int, acknowledged_ms: int | None
+) -> dict[str, Any]:
     """The delivery of a written message."""
     return {
         "consumer_group": GROUP,
@@ -92,8 +106,14 @@ class Clients:
     def write(self, lines: bool = False) -> list[str]:
         """Write the files of receipts and deliveries. Returns their paths."""
         paths = []
-        for name, rows, schema in (("receipts", self.receipts, receipt_log.schema()), ("acks", self.deliveries, delivery_log.schema())):
-            path = self.base / f"{name}{len(list(self.base.glob(name + '*')))}.{'jsonl' if lines else 'parquet'}"
+        for name, rows, schema in (
+            ("receipts", self.receipts, receipt_log.schema()),
+            ("acks", self.deliveries, delivery_log.schema()),
+        ):
+            path = (
+                self.base
+                / f"{name}{len(list(self.base.glob(name + '*')))}.{'jsonl' if lines else 'parquet'}"
+            )
             table = pa.Table.from_pylist(rows, schema=schema)
             if lines:
                 path.write_text("".join(f"{_line(row)}\n" for row in rows))
@@ -104,25 +124,51 @@ class Clients:
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps({name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()})
+    return json.dumps(
+        {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+    )
 
 
 def write_clients(
-    base: Path, leave_out: int | None = None, twice: int | None = None, swap: int | None = None, more: Sequence[Message] = ()
+    base: Path,
+    leave_out: int | None = None,
+    twice: int | None = None,
+    swap: int | None = None,
+    more: Sequence[Message] = (),
 ) -> Clients:
-    """Frames of two producers, unary messages, and a FIFO topic; every message was received. `leave_out`: this frame was acknowledged but
-    is not stored. `twice`: this frame is stored twice. `swap`: this frame is stored after the next one of its producer. `more`: further
-    entries."""
+    """Frames of two producers, unary messages, and a FIFO topic; every message was received.
+    `leave_out`: this frame was acknowledged but is not stored. `twice`: this frame is stored twice.
+    `swap`: this frame is stored after the next one of its producer. `more`: further entries."""
     truth = Writer(base / "truth" / "n1")
-    plan: list[tuple[int | None, list[Message]]] = [(None, [membership(NODES), election(1, "n1", CREATED)])]
+    plan: list[tuple[int | None, list[Message]]] = [
+        (None, [membership(NODES), election(1, "n1", CREATED)])
+    ]
     first = {1: 0, 2: 4090}
     for number in range(16):
         producer = 1 + number % 2
         queues = [(number + at) % 3 for at in range(5 + number % 4)]
-        plan.append((number, frame(truth.log_id, producer, first[producer], queues, CREATED + 100 * number)))
+        plan.append(
+            (number, frame(truth.log_id, producer, first[producer], queues, CREATED + 100 * number))
+        )
         first[producer] += len(queues)
         time = CREATED + 100 * number + 50
-        plan.append((None, [Message(FIFO, b"x", 0, "", f"order-{number}", 0, time, group=f"customer {number % 3}")]))
+        plan.append(
+            (
+                None,
+                [
+                    Message(
+                        FIFO,
+                        b"x",
+                        0,
+                        "",
+                        f"order-{number}",
+                        0,
+                        time,
+                        group=f"customer {number % 3}",
+                    )
+                ],
+            )
+        )
     sent = {number: messages for number, messages in plan if number is not None}
     kept: dict[int, list[Placed]] = {}
     for number, messages in plan:
@@ -135,7 +181,10 @@ def write_clients(
     if swap is not None:
         times = {number: messages[0].time for number, messages in sent.items()}
         order = {swap: swap + 2, swap + 2: swap}
-        plan = [(n, messages if n not in order else _at(sent[order[n]], times[n])) for n, messages in plan]
+        plan = [
+            (n, messages if n not in order else _at(sent[order[n]], times[n]))
+            for n, messages in plan
+        ]
     plan.append((None, [*more]))
     clients = Clients(base, [])
     for name in NODES:
@@ -150,7 +199,9 @@ def write_clients(
         clients.receipts.append(receipt(truth, placed, 1 + number % 2, sequence))
         clients.frames.append(placed)
     read = [entry for entry in writer.entries if entry.message.key]
-    clients.deliveries = [delivery(writer, entry, entry.message.time + 10, entry.message.time + 20) for entry in read]
+    clients.deliveries = [
+        delivery(writer, entry, entry.message.time + 10, entry.message.time + 20) for entry in read
+    ]
     return clients
 
 

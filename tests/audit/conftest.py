@@ -1,4 +1,5 @@
-"""Checks in every audit run by these tests that omitted findings follow the rules of `verdicts.py`."""
+"""Checks in every audit run by these tests that omitted findings follow the rules of
+`verdicts.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.audit.folding import broken_folds
 
 @pytest.fixture(autouse=True)
 def folds_obey_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check each group after all its findings are reported, and before findings are dropped because a node wrote in the meantime."""
+    """Check each group after all its findings are reported, and before findings are dropped because
+    a node wrote in the meantime."""
     drop, judge = jobs.drop_what_moved, jobs.judge
 
     def inspect(group: GroupResult) -> None:

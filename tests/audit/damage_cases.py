@@ -12,7 +12,8 @@ NODES = ("n1", "n2", "n3")
 
 
 def history(seed: int, count: int = 60) -> list[Message]:
-    """A plausible history: a membership record, two leader terms, messages of all shapes on several topics."""
+    """A plausible history: a membership record, two leader terms, messages of all shapes on several
+    topics."""
     rng = random.Random(seed)
     messages = [membership(NODES), election(1, "n1", CREATED + 1)]
     term, time = 1, CREATED + 1
@@ -28,7 +29,12 @@ def history(seed: int, count: int = 60) -> list[Message]:
     return messages
 
 
-def write_cluster(base: Path, messages: list[Message], change: Callable[[Writer], None] | None = None, **finish: object) -> list[Writer]:
+def write_cluster(
+    base: Path,
+    messages: list[Message],
+    change: Callable[[Writer], None] | None = None,
+    **finish: object,
+) -> list[Writer]:
     """The same history on three replicas; `change` may alter a writer before it writes."""
     writers = []
     for name in NODES:

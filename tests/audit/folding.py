@@ -1,4 +1,5 @@
-"""Checks the rules for omitted findings in every audit of the tests, independently of the auditor's code."""
+"""Checks the rules for omitted findings in every audit of the tests, independently of the auditor's
+code."""
 
 from __future__ import annotations
 
@@ -11,14 +12,20 @@ from ledgermq.audit.rules import Finding
 
 
 def broken_folds(group: GroupResult) -> list[str]:
-    """Violations of two rules. An omitted finding needs a reported, failing finding of the same replica on the same bytes, or on the bytes
-    with which they were compared. An entry that checks skip as damaged needs a finding."""
+    """Violations of two rules. An omitted finding needs a reported, failing finding of the same
+    replica on the same bytes, or on the bytes with which they were compared. An entry that checks
+    skip as damaged needs a finding."""
     broken = []
     for left, kept in group.folds:
         if not (any(finding is kept for finding in group.findings) and kept.fails):
-            broken.append(f"{left.text} is omitted because of {kept.text}, which is not reported as a failure")
+            broken.append(
+                f"{left.text} is omitted because of {kept.text}, which is not reported as a failure"
+            )
         elif (left.replica, left.group) != (kept.replica, kept.group) or not _covers(kept, left):
-            broken.append(f"{left.text}, compared with {left.flaw.measures}, is omitted because of {kept.text}")
+            broken.append(
+                f"{left.text}, compared with {left.flaw.measures}, is omitted because of"
+                f" {kept.text}"
+            )
     return broken + [text for one in group.replicas for text in _unreported(group, one)]
 
 
@@ -41,5 +48,7 @@ def _unreported(group: GroupResult, one: Replica) -> Iterator[str]:
             low = before.pos if before is not None else report.base
             high = behind.pos if behind is not None else report.base + report.length
             spans = [(int(flaw.file[-20:]), flaw) for flaw in flaws if "/data/" in flaw.file]
-            if not any(base + flaw.byte_from < high and base + flaw.byte_to > low for base, flaw in spans):
+            if not any(
+                base + flaw.byte_from < high and base + flaw.byte_to > low for base, flaw in spans
+            ):
                 yield f"entry {index} of {report.file} is damaged and has no finding"

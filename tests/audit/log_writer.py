@@ -1,4 +1,5 @@
-"""A minimal second writer of docs/format.md for the auditor's tests: plain `struct`, one entry at a time, no code of the product.
+"""A minimal second writer of docs/format.md for the auditor's tests: plain `struct`, one entry at a
+time, no code of the product.
 
 Options make it write wrongly (`seed_text`, `shift`) or stop uncleanly.
 """
@@ -26,13 +27,17 @@ def checksum(data: bytes, start: int = 0) -> int:
 
 def sealed(value: dict[str, object]) -> bytes:
     text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps({**value, "crc32c": checksum(text)}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(
+        {**value, "crc32c": checksum(text)}, sort_keys=True, separators=(",", ":")
+    ).encode()
 
 
 def java_hash(tag: str) -> int:
     value = 0
     for at in range(0, len(tag.encode("utf-16-be")), 2):
-        value = (31 * value + int.from_bytes(tag.encode("utf-16-be")[at : at + 2], "big")) % (1 << 32)
+        value = (31 * value + int.from_bytes(tag.encode("utf-16-be")[at : at + 2], "big")) % (
+            1 << 32
+        )
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
@@ -67,12 +72,22 @@ class Placed:
 
 
 def membership(voters: tuple[str, ...]) -> Message:
-    body = json.dumps({"learners": {}, "v": 1, "voters": {name: {} for name in sorted(voters)}}, sort_keys=True, separators=(",", ":"))
+    body = json.dumps(
+        {"learners": {}, "v": 1, "voters": {name: {} for name in sorted(voters)}},
+        sort_keys=True,
+        separators=(",", ":"),
+    )
     return Message(RAFT, body.encode(), tag="membership", channel=1, term=0)
 
 
 def election(term: int, leader: str, time: int = CREATED) -> Message:
-    return Message(RAFT, json.dumps({"leader": leader, "term": term, "v": 1}).encode(), tag="term-start", term=term, time=time)
+    return Message(
+        RAFT,
+        json.dumps({"leader": leader, "term": term, "v": 1}).encode(),
+        tag="term-start",
+        term=term,
+        time=time,
+    )
 
 
 @dataclass
@@ -115,7 +130,9 @@ class Writer:
             self.space += struct.pack(">ii", -1, rest) + bytes(rest - 8)
             at += rest
         body = self.record(message, offset, at + 48)
-        head = struct.pack(">iiqqqi", 1, size, index, message.term, at + self.shift, message.channel)
+        head = struct.pack(
+            ">iiqqqi", 1, size, index, message.term, at + self.shift, message.channel
+        )
         body_crc = checksum(body)
         self.chain = checksum(head + struct.pack(">I", body_crc), self.chain)
         self.space += head + struct.pack(">IIi", self.chain, body_crc, len(body)) + body
@@ -139,25 +156,68 @@ class Writer:
         total = (92 if wide else 91) + len(message.body) + len(topic) + len(properties)
         crc = zlib.crc32(message.body) & 0x7FFFFFFF if message.body else 0
         magic = 0xDAA320AB if wide else 0xDAA320A7
-        fixed = struct.pack(">iIiiiqqi", total, magic, crc, message.queue, message.flag, offset, pos, message.sysflag)
-        fixed += struct.pack(">q8sq8siq", message.time, bytes(8), message.time, b"\x7f\0\0\1" + struct.pack(">i", 8081), 0, 0)
+        fixed = struct.pack(
+            ">iIiiiqqi",
+            total,
+            magic,
+            crc,
+            message.queue,
+            message.flag,
+            offset,
+            pos,
+            message.sysflag,
+        )
+        fixed += struct.pack(
+            ">q8sq8siq",
+            message.time,
+            bytes(8),
+            message.time,
+            b"\x7f\0\0\1" + struct.pack(">i", 8081),
+            0,
+            0,
+        )
         name = struct.pack(">h" if wide else ">b", len(topic)) + topic
-        return fixed + struct.pack(">i", len(message.body)) + message.body + name + struct.pack(">h", len(properties)) + properties
+        return (
+            fixed
+            + struct.pack(">i", len(message.body))
+            + message.body
+            + name
+            + struct.pack(">h", len(properties))
+            + properties
+        )
 
     # ------------------------------------------------------------------------------------------------------------ files
 
-    def finish(self, *, committed: int | None = None, clean: bool = True, mark: int | None = None, snapshot: bool = True) -> Writer:
-        """Write all files as a node leaves them. `committed`: the last dispatched entry; `mark`: the synced index."""
+    def finish(
+        self,
+        *,
+        committed: int | None = None,
+        clean: bool = True,
+        mark: int | None = None,
+        snapshot: bool = True,
+    ) -> Writer:
+        """Write all files as a node leaves them. `committed`: the last dispatched entry; `mark`:
+        the synced index."""
         committed = len(self.entries) - 1 if committed is None else committed
-        marked = self.entries[len(self.entries) - 1 if mark is None else mark] if self.entries else None
+        marked = (
+            self.entries[len(self.entries) - 1 if mark is None else mark] if self.entries else None
+        )
         self.write_log()
         self.write_queues(committed)
-        point = (marked.term, marked.index, marked.pos + marked.size, marked.chain) if marked else (-1, -1, 0, self.seed)
+        point = (
+            (marked.term, marked.index, marked.pos + marked.size, marked.chain)
+            if marked
+            else (-1, -1, 0, self.seed)
+        )
         body = self.log_id.encode() + struct.pack(">iqqqI", 0, *point)
-        (self.log / "syncedmark").write_bytes(self.slot(b"LMSM", 6, body) + self.slot(b"LMSM", 7, body))
+        (self.log / "syncedmark").write_bytes(
+            self.slot(b"LMSM", 6, body) + self.slot(b"LMSM", 7, body)
+        )
         vote = struct.pack(">qi64s", max((e.term for e in self.entries), default=0), 2, b"n1")
         (self.log / "hardstate").write_bytes(self.slot(b"LMHS", 1, vote) + bytes(4096))
-        (self.log / "checkpoint").write_bytes(f"endIndex={len(self.entries) - 1}\ncommittedIndex={committed}\n".encode())
+        (self.log / "checkpoint").write_bytes(
+            f"endIndex={len(self.entries) - 1}\ncommittedIndex={committed}\n".encode()
+        )
         self.identities()
         if not clean:
             (self.root / "abort").write_text("123")
@@ -168,7 +228,9 @@ class Writer:
     def write_log(self) -> Writer:
         """Write log files and index files alone."""
         self.write_space(self.log / "data", bytes(self.space), self.data_bytes, ahead=True)
-        units = b"".join(struct.pack(">iqiqq", 1, e.pos, e.size, e.index, e.term) for e in self.entries)
+        units = b"".join(
+            struct.pack(">iqiqq", 1, e.pos, e.size, e.index, e.term) for e in self.entries
+        )
         self.write_space(self.log / "index", units, self.index_bytes)
         return self
 
@@ -180,16 +242,37 @@ class Writer:
         """The record of a leader that trims everything before a file."""
         begin = self.begin_of(file)
         before = self.entries[begin.index - 1]
-        fields = {"begin": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain, "from": 0, "v": 1}
-        body = {**fields, "files": [[base * self.data_bytes, None] for base in range(file)], "reason": "time"}
+        fields = {
+            "begin": begin.index,
+            "pos": begin.pos,
+            "term": before.term,
+            "chain": before.chain,
+            "from": 0,
+            "v": 1,
+        }
+        body = {
+            **fields,
+            "files": [[base * self.data_bytes, None] for base in range(file)],
+            "reason": "time",
+        }
         term, time = self.entries[-1].term, self.entries[-1].message.time
-        return Message(STORAGE, json.dumps(body, sort_keys=True).encode(), tag="trim", term=term, time=time)
+        return Message(
+            STORAGE, json.dumps(body, sort_keys=True).encode(), tag="trim", term=term, time=time
+        )
 
     def trim(self, file: int) -> Placed:
-        """After `finish`: remove the log and index files before a file, and write the begin file."""
+        """After `finish`: remove the log and index files before a file, and write the begin
+        file."""
         begin = self.begin_of(file)
         before = self.entries[begin.index - 1]
-        value = {"v": 1, "log_id": self.log_id, "index": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain}
+        value = {
+            "v": 1,
+            "log_id": self.log_id,
+            "index": begin.index,
+            "pos": begin.pos,
+            "term": before.term,
+            "chain": before.chain,
+        }
         (self.log / "begin").write_bytes(sealed(value))
         first_unit = begin.index * 32 // self.index_bytes * self.index_bytes
         for folder, limit in ((self.log / "data", begin.pos), (self.log / "index", first_unit)):
@@ -199,13 +282,18 @@ class Writer:
         return begin
 
     def decide(self, file: int) -> None:
-        """After `finish`: record a trim to a file in the snapshot, whether it is carried out or not."""
+        """After `finish`: record a trim to a file in the snapshot, whether it is carried out or
+        not."""
         begin = self.begin_of(file)
         path = self.root / "state" / "snapshot"
         snapshot = json.loads(path.read_bytes())
         del snapshot["crc32c"]
         snapshot["retained"] = {"begin_index": begin.index, "begin_pos": begin.pos}
-        snapshot["members"] = {"index": 0, "voters": {name: {} for name in sorted(self.voters)}, "learners": {}}
+        snapshot["members"] = {
+            "index": 0,
+            "voters": {name: {} for name in sorted(self.voters)},
+            "learners": {},
+        }
         snapshot["minimums"] = {}
         for topic, queue in self.queues_before(begin.index):
             low, last = self.low(topic, queue, begin.index)
@@ -213,14 +301,20 @@ class Writer:
         path.write_bytes(sealed(snapshot))
 
     def queues_before(self, begin: int) -> list[tuple[str, int]]:
-        return sorted({(entry.message.topic, entry.message.queue) for entry in self.entries[:begin]})
+        return sorted(
+            {(entry.message.topic, entry.message.queue) for entry in self.entries[:begin]}
+        )
 
     def low(self, topic: str, queue: int, begin: int) -> tuple[int, list[int] | None]:
         """The minimal offset of a queue, and the unit before it if no message of it is kept."""
         kept = [e for e in self.entries if (e.message.topic, e.message.queue) == (topic, queue)]
         low = next((e.queue_offset for e in kept if e.index >= begin), None)
         last = kept[-1]
-        return (low, None) if low is not None else (len(kept), [last.pos + 48, last.size - 48, java_hash(last.message.tag)])
+        return (
+            (low, None)
+            if low is not None
+            else (len(kept), [last.pos + 48, last.size - 48, java_hash(last.message.tag)])
+        )
 
     def trim_queues(self, file: int) -> None:
         """Remove the queue files below the minimal offsets of a trim."""
@@ -237,7 +331,12 @@ class Writer:
                     path.write_bytes(blank + path.read_bytes()[floor - base :])
 
     def identities(self) -> None:
-        node = {"format_version": 1, "cluster_id": CLUSTER, "node": self.node, "created_ms": CREATED}
+        node = {
+            "format_version": 1,
+            "cluster_id": CLUSTER,
+            "node": self.node,
+            "created_ms": CREATED,
+        }
         (self.node_dir / "node.json").write_bytes(sealed(node))
         identity: dict[str, object] = {
             "format_version": 1,
@@ -257,7 +356,9 @@ class Writer:
         last = self.entries[applied]
         queues: dict[str, dict[str, int]] = {}
         for entry in self.entries[: applied + 1]:
-            queues.setdefault(entry.message.topic, {})[str(entry.message.queue)] = entry.queue_offset + 1
+            queues.setdefault(entry.message.topic, {})[str(entry.message.queue)] = (
+                entry.queue_offset + 1
+            )
         value: dict[str, object] = {
             "v": 3,
             "log_id": self.log_id,
@@ -277,10 +378,14 @@ class Writer:
     def write_queues(self, committed: int) -> None:
         spaces: dict[tuple[str, int], bytearray] = {}
         for entry in self.entries[: committed + 1]:
-            unit = struct.pack(">qiq", entry.pos + 48, entry.size - 48, java_hash(entry.message.tag))
+            unit = struct.pack(
+                ">qiq", entry.pos + 48, entry.size - 48, java_hash(entry.message.tag)
+            )
             spaces.setdefault((entry.message.topic, entry.message.queue), bytearray()).extend(unit)
         for (topic, queue), data in spaces.items():
-            self.write_space(self.root / "consumequeue" / topic / str(queue), bytes(data), self.queue_bytes)
+            self.write_space(
+                self.root / "consumequeue" / topic / str(queue), bytes(data), self.queue_bytes
+            )
 
     @staticmethod
     def slot(magic: bytes, sequence: int, body: bytes) -> bytes:

@@ -1,4 +1,5 @@
-"""Seeded changes of a snapshot's content: one value, key or row at a time, also inside packed columns.
+"""Seeded changes of a snapshot's content: one value, key or row at a time, also inside packed
+columns.
 
 Every change leaves a valid file that a faulty node could have written.
 """
@@ -21,9 +22,16 @@ WIDTHS = {
     "transactions": dict.fromkeys("oisrcth", "<i8"),
 }
 """The columns by snapshot key and name."""
-ENVELOPE = frozenset({"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"})
+ENVELOPE = frozenset(
+    {"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"}
+)
 COUNTS = dict.fromkeys(("stored", "fired", "rolled", "recalled", "dropped"), 0)
-NOTHING: tuple[Any, ...] = (None, {}, {"halves": {}, "ended": {}}, {"watermark": [0, -1], "slots": [], "recalled": [], "counts": COUNTS})
+NOTHING: tuple[Any, ...] = (
+    None,
+    {},
+    {"halves": {}, "ended": {}},
+    {"watermark": [0, -1], "slots": [], "recalled": [], "counts": COUNTS},
+)
 """Values of keys without content."""
 Place = tuple[str | int, ...]
 
@@ -45,7 +53,11 @@ def plant(snapshot: dict[str, Any], rng: Random) -> Planted:
     """Change one value, key or row."""
     while True:
         value = json.loads(json.dumps(snapshot))
-        places = [place for place in _places(value) if place[0] not in ENVELOPE and not _may_be_missing(value, place)]
+        places = [
+            place
+            for place in _places(value)
+            if place[0] not in ENVELOPE and not _may_be_missing(value, place)
+        ]
         # All keys are equally likely, whatever their sizes.
         key = rng.choice(sorted({place[0] for place in places}, key=str))
         place = rng.choice([place for place in places if place[0] == key])
@@ -65,13 +77,20 @@ def _may_be_missing(value: dict[str, Any], place: Place) -> bool:
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
     if at:
         yield at
-    steps: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    steps: Any = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for step, inner in steps:
         yield from _places(inner, (*at, step))
 
 
 def _change(holder: Any, place: Place, rng: Random) -> str:
-    """Change the value of `holder` at the last step of a place. Returns a description of the change, or "" if none was possible."""
+    """Change the value of `holder` at the last step of a place. Returns a description of the
+    change, or "" if none was possible."""
     step, old = place[-1], holder[place[-1]]
     width = WIDTHS.get(str(place[0]), {}).get(str(step)) if isinstance(old, str) else None
     if width is not None:
@@ -118,7 +137,9 @@ def _change(holder: Any, place: Place, rng: Random) -> str:
 
 def _packed(text: str, width: str, rng: Random) -> str:
     """A column with one number added, removed or changed."""
-    numbers = np.cumsum(np.frombuffer(zlib.decompress(b64decode(text)), width), dtype=width).tolist()
+    numbers = np.cumsum(
+        np.frombuffer(zlib.decompress(b64decode(text)), width), dtype=width
+    ).tolist()
     way = rng.choice(["other", "less", "more"] if numbers else ["more"])
     at = rng.randrange(len(numbers)) if numbers else 0
     if way == "other":
@@ -128,4 +149,6 @@ def _packed(text: str, width: str, rng: Random) -> str:
     else:
         numbers.append((numbers[-1] if numbers else 0) + 1)
     column = np.array(numbers, width)
-    return b64encode(zlib.compress(np.diff(column, prepend=column.dtype.type(0)).tobytes(), 1)).decode()
+    return b64encode(
+        zlib.compress(np.diff(column, prepend=column.dtype.type(0)).tobytes(), 1)
+    ).decode()

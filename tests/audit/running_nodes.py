@@ -1,4 +1,5 @@
-"""Fake nodes that only answer audits: written directories behind real gRPC; tests control their state."""
+"""Fake nodes that only answer audits: written directories behind real gRPC; tests control their
+state."""
 
 from __future__ import annotations
 
@@ -60,15 +61,26 @@ class FakeNode:
 
     def start(self) -> grpc.Server:
         server = grpc.server(ThreadPoolExecutor(4))
-        for service in (admin_pb2.DESCRIPTOR.services_by_name["Admin"], audit_pb2.DESCRIPTOR.services_by_name["Replicas"]):
-            handlers = {method.name: self._handler(method) for method in service.methods if hasattr(self, f"do_{method.name}")}
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+        for service in (
+            admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+            audit_pb2.DESCRIPTOR.services_by_name["Replicas"],
+        ):
+            handlers = {
+                method.name: self._handler(method)
+                for method in service.methods
+                if hasattr(self, f"do_{method.name}")
+            }
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service.full_name, handlers),)
+            )
         self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
         return server
 
     def _handler(self, method: Any) -> Any:
-        request = getattr(audit_pb2, method.input_type.name, None) or getattr(admin_pb2, method.input_type.name)
+        request = getattr(audit_pb2, method.input_type.name, None) or getattr(
+            admin_pb2, method.input_type.name
+        )
         work = getattr(self, f"do_{method.name}")
 
         def unary(message: Any, context: Any) -> Any:
@@ -114,11 +126,15 @@ class FakeNode:
         return admin_pb2.RenewPinResponse(status=OK, held=held)
 
     def do_DropPin(self, request: Any) -> Any:
-        return admin_pb2.DropPinResponse(status=OK, held=self.pins.pop(request.pin, None) is not None)
+        return admin_pb2.DropPinResponse(
+            status=OK, held=self.pins.pop(request.pin, None) is not None
+        )
 
     def _point(self, index: int) -> Any:
         entry = self.writer.entries[index]
-        return audit_pb2.EntryPoint(index=index, end_pos=entry.pos + entry.size, term=entry.term, chain=entry.chain)
+        return audit_pb2.EntryPoint(
+            index=index, end_pos=entry.pos + entry.size, term=entry.term, chain=entry.chain
+        )
 
     def do_Mark(self, request: Any) -> Any:
         assert request.id.startswith("audit-")
@@ -126,18 +142,25 @@ class FakeNode:
         return audit_pb2.MarkResponse(status=OK, point=self._point(self.cluster.marker))
 
     def do_Describe(self, request: Any) -> Any:
-        answer = audit_pb2.DescribeReplicaResponse(status=OK, node=self.name, life=self.life, state=self.state)
+        answer = audit_pb2.DescribeReplicaResponse(
+            status=OK, node=self.name, life=self.life, state=self.state
+        )
         if self.state != "running":
             answer.reason = "entry 5 is damaged"
             return answer
         index = request.index if request.HasField("index") else self.applied
         if index > self.applied:
-            return audit_pb2.DescribeReplicaResponse(status=admin_pb2.Status(code=50400, message="it lags"))
+            return audit_pb2.DescribeReplicaResponse(
+                status=admin_pb2.Status(code=50400, message="it lags")
+            )
         answer.log_id = self.writer.log_id
         answer.begin.index, answer.begin.end_pos = -1, 0
         if self.begin:
             # The begin is behind the last trimmed entry, with the file that follows.
-            answer.begin.index, answer.begin.end_pos = self.begin - 1, self.writer.entries[self.begin].pos
+            answer.begin.index, answer.begin.end_pos = (
+                self.begin - 1,
+                self.writer.entries[self.begin].pos,
+            )
         answer.end.CopyFrom(self._point(index))
         return answer
 
@@ -145,13 +168,27 @@ class FakeNode:
         files = ReplicaFiles(str(self.directory))
         try:
             if not request.broker_group and not request.directory:
-                return audit_pb2.ListFilesResponse(status=OK, entries=[audit_pb2.FileEntry(path=self.cluster.group, directory=True)])
+                return audit_pb2.ListFilesResponse(
+                    status=OK,
+                    entries=[audit_pb2.FileEntry(path=self.cluster.group, directory=True)],
+                )
             path = request.directory or request.broker_group
             found = files.entry(request.broker_group, path)
-            entries = ([] if found is None else [found]) if request.itself else files.entries(request.broker_group, path, recursive=False)
+            entries = (
+                ([] if found is None else [found])
+                if request.itself
+                else files.entries(request.broker_group, path, recursive=False)
+            )
         except LedgerError as error:
-            return audit_pb2.ListFilesResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
-        told = [audit_pb2.FileEntry(path=e.path, directory=e.directory, size=e.size, mtime_ns=e.mtime_ns, inode=e.inode) for e in entries]
+            return audit_pb2.ListFilesResponse(
+                status=admin_pb2.Status(code=int(error.code), message=error.message)
+            )
+        told = [
+            audit_pb2.FileEntry(
+                path=e.path, directory=e.directory, size=e.size, mtime_ns=e.mtime_ns, inode=e.inode
+            )
+            for e in entries
+        ]
         return audit_pb2.ListFilesResponse(status=OK, entries=told)
 
     def do_Read(self, request: Any) -> Iterator[Any]:
@@ -161,11 +198,17 @@ class FakeNode:
             yield audit_pb2.ReadFileResponse(status=admin_pb2.Status(code=40400))
             return
         try:
-            end = min(request.offset + request.length, file.size) if request.HasField("length") else file.size
+            end = (
+                min(request.offset + request.length, file.size)
+                if request.HasField("length")
+                else file.size
+            )
             yield audit_pb2.ReadFileResponse(status=OK, size=file.size)
             for begin, stop in file.stretches(request.offset, end):
                 data = b"" if request.places_only else file.pread(begin, stop - begin)
-                yield audit_pb2.ReadFileResponse(offset=begin, length=stop - begin if request.places_only else 0, data=data)
+                yield audit_pb2.ReadFileResponse(
+                    offset=begin, length=stop - begin if request.places_only else 0, data=data
+                )
         finally:
             file.close()
 
@@ -183,7 +226,10 @@ class FakeCluster:
 
     @classmethod
     def of(cls, writers: list[Writer], marker: int) -> FakeCluster:
-        nodes = {writer.node: FakeNode(writer.node, writer.node_dir, writer, len(writer.entries) - 1) for writer in writers}
+        nodes = {
+            writer.node: FakeNode(writer.node, writer.node_dir, writer, len(writer.entries) - 1)
+            for writer in writers
+        }
         return cls(nodes, marker)
 
     @contextmanager
@@ -200,10 +246,14 @@ class FakeCluster:
                 server.stop(0)
 
     def audit(
-        self, *names: str, deep: bool = False, between: Callable[[], None] = lambda: None, clients: ClientCheck | None = None
+        self,
+        *names: str,
+        deep: bool = False,
+        between: Callable[[], None] = lambda: None,
+        clients: ClientCheck | None = None,
     ) -> Audit:
-        """Audit the running cluster through the named nodes, by default the first one. `between` runs after everything was read once and
-        before it is judged."""
+        """Audit the running cluster through the named nodes, by default the first one. `between`
+        runs after everything was read once and before it is judged."""
         with self.serving():
             endpoints = ";".join(self.nodes[name].address for name in names or list(self.nodes)[:1])
 
@@ -213,4 +263,9 @@ class FakeCluster:
                 return found
 
             with Access().connect(endpoints, 1.0) as connection:
-                return audit_running(RunningCluster(connection, 0.2, lambda: self.now_s), engine, deep=deep, clients=clients)
+                return audit_running(
+                    RunningCluster(connection, 0.2, lambda: self.now_s),
+                    engine,
+                    deep=deep,
+                    clients=clients,
+                )

@@ -1,8 +1,9 @@
-"""Replicas served to an audit in this process, call by call: tests let time pass before any of its calls.
+"""Replicas served to an audit in this process, call by call: tests let time pass before any of its
+calls.
 
-`Served` is what a node answers; its subclasses have the facts and the files: of a simulated node, or as they once were (`Frozen`). The
-audit connects through `Here`, which takes the place of its credentials. No socket and no thread is involved, so a run is a function of its
-inputs.
+`Served` is what a node answers; its subclasses have the facts and the files: of a simulated node,
+or as they once were (`Frozen`). The audit connects through `Here`, which takes the place of its
+credentials. No socket and no thread is involved, so a run is a function of its inputs.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Served(ABC):
         return admin_pb2.DropPinResponse(status=_status(), held=self.drop_pin(request.pin))
 
     def do_Describe(self, request: Any) -> Any:
-        answer = audit_pb2.DescribeReplicaResponse(status=_status(), node=self.name, life=self.life, state=self.state)
+        answer = audit_pb2.DescribeReplicaResponse(
+            status=_status(), node=self.name, life=self.life, state=self.state
+        )
         index = request.index if request.HasField("index") else self.applied
         if not self.reaches(index):
             return audit_pb2.DescribeReplicaResponse(status=_status(LAGS, "it lags"))
@@ -98,9 +101,15 @@ class Served(ABC):
         if request.itself:
             found = [path] if self._is_there(path) else []
         else:
-            inner = {name[len(path) + 1 :].partition("/")[0] for name in self.names() if name.startswith(f"{path}/")}
+            inner = {
+                name[len(path) + 1 :].partition("/")[0]
+                for name in self.names()
+                if name.startswith(f"{path}/")
+            }
             found = [f"{path}/{name}" for name in sorted(inner)]
-        return audit_pb2.ListFilesResponse(status=_status(), entries=[self._entry(one) for one in found])
+        return audit_pb2.ListFilesResponse(
+            status=_status(), entries=[self._entry(one) for one in found]
+        )
 
     def _is_there(self, path: str) -> bool:
         return any(name == path or name.startswith(f"{path}/") for name in self.names())
@@ -137,7 +146,12 @@ class Image:
         first, last = node.begin()[0] + 1, node.applied
         # Asking for a point writes what is derived up to it.
         points = {index: node.point(index) for index in range(first, last + 1)}
-        return cls({name: data for name in node.names() if (data := node.content(name)) is not None}, node.life, node.begin(), points)
+        return cls(
+            {name: data for name in node.names() if (data := node.content(name)) is not None},
+            node.life,
+            node.begin(),
+            points,
+        )
 
 
 @dataclass
@@ -176,8 +190,9 @@ class Frozen(Served):
 
 @dataclass
 class Here:
-    """A cluster in this process, in the place of the credentials for one. `before` is called before every call, with its number and the
-    method; a call of `Read` is one per request, however much it reads."""
+    """A cluster in this process, in the place of the credentials for one. `before` is called before
+    every call, with its number and the method; a call of `Read` is one per request, however much it
+    reads."""
 
     nodes: Mapping[str, Served]
     """By address."""
@@ -254,7 +269,9 @@ class Channel:
     authority: str
 
     def unary_unary(self, method: str, encode: Any, decode: Any) -> Callable[..., Any]:
-        return lambda request, **_: decode(self.cluster.ask(self.authority, method, request).SerializeToString())
+        return lambda request, **_: decode(
+            self.cluster.ask(self.authority, method, request).SerializeToString()
+        )
 
     def unary_stream(self, method: str, encode: Any, decode: Any) -> Callable[..., Any]:
         return lambda request, **_: Stream(self.cluster.ask(self.authority, method, request))
@@ -277,7 +294,8 @@ class Stream:
 
 
 def connected(here: Here) -> Connection:
-    """Let the audit of this process reach the nodes, and open the connection with which it begins."""
+    """Let the audit of this process reach the nodes, and open the connection with which it
+    begins."""
     remote.forget()
     remote._process.access = here  # type: ignore[assignment]
     return here.connect(next(iter(here.nodes)))

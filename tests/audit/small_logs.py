@@ -1,4 +1,5 @@
-"""Replicas with small files, as the comparison of replicas gets them: written by the second writer, scanned one file at a time."""
+"""Replicas with small files, as the comparison of replicas gets them: written by the second writer,
+scanned one file at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A Spark session for tests, which leaves the process as it was: Spark sets variables of the environment and a handler of SIGINT."""
+"""A Spark session for tests, which leaves the process as it was: Spark sets variables of the
+environment and a handler of SIGINT."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from ledgermq.audit.spark import java
 
 @contextmanager
 def running_spark() -> Iterator[Any]:
-    """A local session of two threads that tries each task three times; local mode would try it once."""
+    """A local session of two threads that tries each task three times; local mode would try it
+    once."""
     before = dict(os.environ)
     on_interrupt = signal.getsignal(signal.SIGINT)
     spark = java.spark_session("local[2,3]")
-    # At once, not at the end: the session outlives the test that asks for it first, and later tests press Ctrl-C.
+    # At once, not at the end: the session outlives the test that asks for it first, and later tests
+    # press Ctrl-C.
     signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield spark

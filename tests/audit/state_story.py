@@ -1,4 +1,5 @@
-"""A replica built with the product's storage and machine, entry by entry: topics, producers, trims, snapshots."""
+"""A replica built with the product's storage and machine, entry by entry: topics, producers, trims,
+snapshots."""
 
 from __future__ import annotations
 
@@ -19,13 +20,21 @@ INDEX_BYTES = 32 * 64
 QUEUE_BYTES = 20 * 50
 
 
-def topic(name: str, incarnation: int = 1, *, queues: int = 2, kind: str = "normal", dedup_ms: int = 0) -> TopicConfig:
-    return TopicConfig("", name, TopicKind(kind), queues, Permission.READ_WRITE, incarnation, dedup_ms=dedup_ms)
+def topic(
+    name: str, incarnation: int = 1, *, queues: int = 2, kind: str = "normal", dedup_ms: int = 0
+) -> TopicConfig:
+    return TopicConfig(
+        "", name, TopicKind(kind), queues, Permission.READ_WRITE, incarnation, dedup_ms=dedup_ms
+    )
 
 
-def message(stored: str, number: int, queue: int = 0, tag: str = "a", body_bytes: int = 300) -> Draft:
+def message(
+    stored: str, number: int, queue: int = 0, tag: str = "a", body_bytes: int = 300
+) -> Draft:
     properties = f"UNIQ_KEY\x01m{number}\x02TAGS\x01{tag}\x02".encode()
-    return Draft(stored, queue, f"{number:04d}".encode().ljust(body_bytes, b"."), properties, CREATED_MS)
+    return Draft(
+        stored, queue, f"{number:04d}".encode().ljust(body_bytes, b"."), properties, CREATED_MS
+    )
 
 
 class Story(StoredReplica):
@@ -42,7 +51,9 @@ class Story(StoredReplica):
         self.now_ms += 1
         offsets = np.zeros(len(batch), np.int64)
         ends: dict[tuple[str, int], int] = {}
-        for at, (number, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
+        for at, (number, queue) in enumerate(
+            zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)
+        ):
             key = batch.topics[number], queue
             offsets[at] = ends.get(key, self.machine.end(*key))
             ends[key] = int(offsets[at]) + 1
@@ -80,9 +91,17 @@ class Story(StoredReplica):
     def trim(self, file: int) -> None:
         """Append the record of a trim to a log file."""
         log = self.store.log
-        begin = next(index for index in range(log.begin_index, log.end_index + 1) if log.pos_of(index) >= file * FILE_BYTES)
+        begin = next(
+            index
+            for index in range(log.begin_index, log.end_index + 1)
+            if log.pos_of(index) >= file * FILE_BYTES
+        )
         before = log.term_at(begin - 1), log.chain_at(begin - 1)
-        self.record(TrimRecord(begin, log.pos_of(begin), *before, self.machine.begin_index, ((0, None),), "time"))
+        self.record(
+            TrimRecord(
+                begin, log.pos_of(begin), *before, self.machine.begin_index, ((0, None),), "time"
+            )
+        )
 
     def snapshot(self) -> None:
         self.sync()
@@ -103,4 +122,12 @@ class Story(StoredReplica):
         self.stop()
         identity, root = self.store.identity, Path(self.store.state_directory).parent
         sizes = FILE_BYTES, INDEX_BYTES, QUEUE_BYTES
-        return LogFile(str(root), "g1", identity.replica, identity.log_id, f"dledger-{identity.replica}", f"{0:020d}", *sizes)
+        return LogFile(
+            str(root),
+            "g1",
+            identity.replica,
+            identity.log_id,
+            f"dledger-{identity.replica}",
+            f"{0:020d}",
+            *sizes,
+        )

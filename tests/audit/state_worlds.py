@@ -1,4 +1,5 @@
-"""Logs with records of all kinds, in the form of one replica's disk, produced by the node's leader and machine in `core_world.World`.
+"""Logs with records of all kinds, in the form of one replica's disk, produced by the node's leader
+and machine in `core_world.World`.
 
 The log files have any length: a file begins wherever a trim record lets the log begin.
 """
@@ -40,7 +41,8 @@ class Lived:
 
     def look(self) -> None:
         machine = self.world.bench.machine
-        # A world that lost its leader may still lose entries that were applied after the committed index.
+        # A world that lost its leader may still lose entries that were applied after the committed
+        # index.
         if machine.settled and machine.applied_index >= 0:
             self.snapshots[machine.applied_index] = self.world.exported()
 
@@ -48,14 +50,27 @@ class Lived:
     def indexes(self) -> list[int]:
         return sorted(self.snapshots)
 
-    def write(self, directory: Path, previous: Mapping[str, Any] | None, newest: Mapping[str, Any], *, trimmed: bool = False) -> LogFile:
+    def write(
+        self,
+        directory: Path,
+        previous: Mapping[str, Any] | None,
+        newest: Mapping[str, Any],
+        *,
+        trimmed: bool = False,
+    ) -> LogFile:
         return write_replica(self.world.bench.log, directory, previous, newest, trimmed=trimmed)
 
 
 def write_replica(
-    log: MemoryLog, directory: Path, previous: Mapping[str, Any] | None, newest: Mapping[str, Any], *, trimmed: bool = False
+    log: MemoryLog,
+    directory: Path,
+    previous: Mapping[str, Any] | None,
+    newest: Mapping[str, Any],
+    *,
+    trimmed: bool = False,
 ) -> LogFile:
-    """Write the directory of one replica. `trimmed`: remove the files before the begin in `previous`."""
+    """Write the directory of one replica. `trimmed`: remove the files before the begin in
+    `previous`."""
     root = directory / "g"
     data, state = root / FOLDER / "data", root / "state"
     data.mkdir(parents=True)

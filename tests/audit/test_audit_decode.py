@@ -22,7 +22,8 @@ NO_UNITS = np.empty(0, decode.INDEX_UNIT)
 
 
 def test_golden_entries() -> None:
-    """The vectors of the format page, decoded by the second implementation: columns, both CRCs, chain, tags code."""
+    """The vectors of the format page, decoded by the second implementation: columns, both CRCs,
+    chain, tags code."""
     golden = json.loads((GOLDEN / "entries.json").read_text())
     chain = decode.crc(golden["log_id"].encode())
     assert chain == golden["chain_seed"]
@@ -31,7 +32,17 @@ def test_golden_entries() -> None:
         found = find_entries(data, wanted["pos"], len(data), NO_UNITS)
         assert found.sizes.tolist() == [len(data)]
         rows = decode.gather(data, found.offsets)
-        for name in ("index", "term", "pos", "channel", "queue", "queue_offset", "store_ms", "chain_crc", "body_crc"):
+        for name in (
+            "index",
+            "term",
+            "pos",
+            "channel",
+            "queue",
+            "queue_offset",
+            "store_ms",
+            "chain_crc",
+            "body_crc",
+        ):
             assert int(rows[name][0]) == wanted[name], name
         body = decode.crc(data[48:])
         assert body == wanted["body_crc"]
@@ -41,7 +52,10 @@ def test_golden_entries() -> None:
         assert parts.fits.all() and parts.topics == [wanted["topic"].encode()]
         assert parts.tags_codes.tolist() == [wanted["tags_code"]]
         unit = np.frombuffer(bytes.fromhex(wanted["queue_unit_hex"]), decode.QUEUE_UNIT)[0]
-        assert (int(unit["pos"]), int(unit["tags_code"])) == (wanted["pos"] + 48, wanted["tags_code"])
+        assert (int(unit["pos"]), int(unit["tags_code"])) == (
+            wanted["pos"] + 48,
+            wanted["tags_code"],
+        )
 
 
 def test_java_hashes() -> None:
@@ -57,7 +71,8 @@ def test_java_hash_of_any_text(text: str) -> None:
 
 
 def test_every_cut_of_a_window(tmp_path: Path) -> None:
-    """A window cut at any byte yields exactly the entries that lie in it whole, and asks for more."""
+    """A window cut at any byte yields exactly the entries that lie in it whole, and asks for
+    more."""
     writer = Writer(tmp_path / "n1", data_bytes=1 << 20)
     for message in history(2, 6):
         writer.append(message)
@@ -125,11 +140,19 @@ def test_slots() -> None:
     """The intact slot with the higher sequence counts; one that was never written is no damage."""
     body = decode.HARD_STATE[1].pack(7, 2, b"n1")
     one, two = Writer.slot(b"LMHS", 5, body), Writer.slot(b"LMHS", 6, body)
-    for data, number in ((one + two, 1), (two + one, 0), (one + bytes(4096), 0), (one + two[:20] + b"x" + two[21:], 0)):
+    for data, number in (
+        (one + two, 1),
+        (two + one, 0),
+        (one + bytes(4096), 0),
+        (one + two[:20] + b"x" + two[21:], 0),
+    ):
         slot = decode.current(decode.read_slots(data, decode.HARD_STATE))
         assert slot is not None and slot.number == number
     assert decode.current(decode.read_slots(bytes(8192), decode.HARD_STATE)) is None
-    assert [slot.state for slot in decode.read_slots(one + bytes(4096), decode.HARD_STATE)] == ["intact", "empty"]
+    assert [slot.state for slot in decode.read_slots(one + bytes(4096), decode.HARD_STATE)] == [
+        "intact",
+        "empty",
+    ]
 
 
 def test_sealed_json(tmp_path: Path) -> None:
@@ -146,12 +169,19 @@ def test_sealed_json(tmp_path: Path) -> None:
         assert decode.read_sealed_json(str(path)) is None
 
 
-STAINS = [((0,), True), ((5,), True), ((512,), False), ((700,), True), (tuple(range(600, 640)), False)]
+STAINS = [
+    ((0,), True),
+    ((5,), True),
+    ((512,), False),
+    ((700,), True),
+    (tuple(range(600, 640)), False),
+]
 
 
 @pytest.mark.parametrize(("places", "stray"), STAINS)
 def test_stains(tmp_path: Path, places: tuple[int, ...], stray: bool) -> None:
-    """Bytes in zero space are found, in sparse files too, and a lonely one away from a sector's edge is called stray."""
+    """Bytes in zero space are found, in sparse files too, and a lonely one away from a sector's
+    edge is called stray."""
     path = tmp_path / "x"
     with open(path, "wb") as file:
         file.truncate(1 << 20)
@@ -160,21 +190,33 @@ def test_stains(tmp_path: Path, places: tuple[int, ...], stray: bool) -> None:
             file.write(b"\x80")
     with open_file(str(path)) as file:
         stain = decode.find_stain(file, 0, 1 << 20)
-        assert stain is not None and (stain.first, stain.last, stain.stray) == (places[0], places[-1], stray)
+        assert stain is not None and (stain.first, stain.last, stain.stray) == (
+            places[0],
+            places[-1],
+            stray,
+        )
         assert decode.find_stain(file, places[-1] + 1, 1 << 20) is None
         assert decode.last_nonzero(file, 1 << 20) == places[-1]
         assert decode.last_nonzero(file, places[0]) == -1
 
 
 def test_rules_and_classes() -> None:
-    """Every rule has a class of the agreed list and every class a next step; runs of one flaw become one, and no byte of those beyond
-    the limit is left untold."""
+    """Every rule has a class of the agreed list and every class a next step; runs of one flaw
+    become one, and no byte of those beyond the limit is left untold."""
     assert {rule.klass for rule in RULES.values()} <= set(CLASSES) == set(NEXT_STEP)
-    flaws = [Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p") for index in (3, 4, 5, 9)]
+    flaws = [
+        Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p") for index in (3, 4, 5, 9)
+    ]
     joined = coalesce(flaws, 2)
-    assert [(flaw.index, flaw.byte_from, flaw.byte_to) for flaw in joined] == [(3, 30, 54), (9, 90, 94)]
+    assert [(flaw.index, flaw.byte_from, flaw.byte_to) for flaw in joined] == [
+        (3, 30, 54),
+        (9, 90, 94),
+    ]
     assert "2 more entries" in joined[0].proof
-    many = [Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p", torn=index > 2) for index in (1, 3, 5, 7)]
+    many = [
+        Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p", torn=index > 2)
+        for index in (1, 3, 5, 7)
+    ]
     first, rest = coalesce(many, 1)
     assert first == many[0]
     assert (rest.index, rest.byte_from, rest.byte_to, rest.torn) == (3, 30, 74, True)
@@ -185,7 +227,11 @@ def test_rules_and_classes() -> None:
 def test_long_topic_and_empty_parts(tmp_path: Path) -> None:
     """A V2 record, an empty body and an empty property string come apart."""
     writer = Writer(tmp_path / "n1", data_bytes=1 << 16)
-    for message in (Message("t" * 200, b"x" * 300, tag="T"), Message("rmq_sys_x", b""), Message("a", b"", key="k")):
+    for message in (
+        Message("t" * 200, b"x" * 300, tag="T"),
+        Message("rmq_sys_x", b""),
+        Message("a", b"", key="k"),
+    ):
         writer.append(message)
     data = bytes(writer.space)
     found = find_entries(data, 0, len(data), NO_UNITS)

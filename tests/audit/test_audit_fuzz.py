@@ -1,4 +1,5 @@
-"""The audit fuzzer: seeded damage of every kind to directories that the product wrote, and healthy directories in every state.
+"""The audit fuzzer: seeded damage of every kind to directories that the product wrote, and healthy
+directories in every state.
 
 A sample runs every time; `make soak` runs thousands (`python -m tests.audit.fuzz`).
 """
@@ -32,7 +33,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
-def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Damaged, part: int) -> None:
+def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(
+    stage: Damaged, part: int
+) -> None:
     """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
     tally = Tally()
     for case in islice(stage.cases(SEED), part * SLICE, (part + 1) * SLICE):
@@ -52,10 +55,21 @@ def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.parametrize("sample", [BENCH_SAMPLE, pytest.param(BENCH_MORE, marks=pytest.mark.verify)])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.verify if name == "running" else ()) for name in SCENARIOS])
-def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str, sample: int) -> None:
-    """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample of damaged and of healthy ones."""
+@pytest.mark.parametrize(
+    "sample", [BENCH_SAMPLE, pytest.param(BENCH_MORE, marks=pytest.mark.verify)]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.verify if name == "running" else ())
+        for name in SCENARIOS
+    ],
+)
+def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(
+    tmp_path: Path, name: str, sample: int
+) -> None:
+    """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample
+    of damaged and of healthy ones."""
     tally = run_cases(tmp_path, {name: SCENARIOS[name]}, sample, SEED)
     assert not tally.complaints, tally.complaints
     assert tally.cases
@@ -64,11 +78,14 @@ def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.slow
 def test_healthy_clusters_have_no_findings(tmp_path: Path, name: str) -> None:
-    """Whole, lagging, freshly failed over and trimmed: no finding; a replica that cannot be compared makes it INCOMPLETE at most."""
+    """Whole, lagging, freshly failed over and trimmed: no finding; a replica that cannot be
+    compared makes it INCOMPLETE at most."""
     cluster = HEALTHY[name]()
     result = audit(cluster.write(tmp_path), deep=True)
     assert [finding.text for finding in result.findings] == []
-    assert result.verdict == "PASS" if cluster.complete else result.verdict in ("PASS", "INCOMPLETE")
+    assert (
+        result.verdict == "PASS" if cluster.complete else result.verdict in ("PASS", "INCOMPLETE")
+    )
 
 
 @pytest.mark.soak
@@ -81,7 +98,8 @@ def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_thousands_of_cases_beside_the_logs(tmp_path: Path) -> None:
-    """The same of seals, quick comparisons, files of clients, backups and groups with appointed masters."""
+    """The same of seals, quick comparisons, files of clients, backups and groups with appointed
+    masters."""
     tally = run_cases(tmp_path, SCENARIOS, BENCH_SOAK, SEED, tell=print)
     print(tally.as_object())
     assert not tally.complaints, tally.complaints[:20]

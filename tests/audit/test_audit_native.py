@@ -1,7 +1,8 @@
-"""The compiled scan of log files beside the Python scan: whatever the bytes are, their reports are equal.
+"""The compiled scan of log files beside the Python scan: whatever the bytes are, their reports are
+equal.
 
-The law has two sides. What the compiled scan takes, the Python scan finds in order. And what the Python scan finds in order, the compiled
-one takes: otherwise it would be correct and useless.
+The law has two sides. What the compiled scan takes, the Python scan finds in order. And what the
+Python scan finds in order, the compiled one takes: otherwise it would be correct and useless.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from tests.audit.log_writer import CREATED, Message, Writer, election, membershi
 SEED = 20261123
 
 
-def one_file(base: Path, messages: Sequence[Message], data_bytes: int = 8192) -> tuple[Writer, LogFile]:
+def one_file(
+    base: Path, messages: Sequence[Message], data_bytes: int = 8192
+) -> tuple[Writer, LogFile]:
     """A replica with one log file that holds these messages."""
     writer = Writer(base / "n1", data_bytes=data_bytes)
     for message in messages:
@@ -94,7 +97,11 @@ def test_the_kernel_takes_every_window_of_files_in_order(tmp_path: Path) -> None
         counting = Counting(KERNEL)
         report = report_of(task, counting, 64 << 10)
         # The window behind the last entry has none.
-        assert not report["flaws"] and counting.asked - 1 <= counting.taken and (not report["entries"] or counting.taken > 1)
+        assert (
+            not report["flaws"]
+            and counting.asked - 1 <= counting.taken
+            and (not report["entries"] or counting.taken > 1)
+        )
 
 
 @built
@@ -110,13 +117,18 @@ def test_windows_in_order_have_no_columns_and_others_have(tmp_path: Path) -> Non
 @built
 @pytest.mark.parametrize("seed", range(40))
 def test_trees_over_any_bytes_are_equal(seed: int) -> None:
-    """Of entries of any size, cut anywhere, mostly with one wrong byte. A root needs that nothing but entries lies before the end."""
+    """Of entries of any size, cut anywhere, mostly with one wrong byte. A root needs that nothing
+    but entries lies before the end."""
     rng = random.Random(seed)
     sizes = [rng.choice((139, 140, 400, 2000)) for _ in range(rng.randrange(40))]
-    data = bytearray(b"".join(struct.pack(">iI", 1, size) + rng.randbytes(size - 8) for size in sizes))
+    data = bytearray(
+        b"".join(struct.pack(">iI", 1, size) + rng.randbytes(size - 8) for size in sizes)
+    )
     whole = seed % 4 == 0 or not data
     if not whole:
-        at = rng.choice((sum(sizes[: rng.randrange(len(sizes))]) + rng.randrange(8), rng.randrange(len(data))))
+        at = rng.choice(
+            (sum(sizes[: rng.randrange(len(sizes))]) + rng.randrange(8), rng.randrange(len(data)))
+        )
         data[at] ^= 1 << rng.randrange(8)
     trees = EntriesTree(None), EntriesTree(KERNEL)
     cuts = sorted(rng.choices(range(len(data) + 1), k=seed % 7))
@@ -132,7 +144,8 @@ def test_trees_over_any_bytes_are_equal(seed: int) -> None:
 @built
 @pytest.mark.parametrize("size", [0, 138, 139, (1 << 27) - 1, 1 << 27, 1 << 31])
 def test_trees_refuse_the_same_sizes(size: int) -> None:
-    """Below the smallest entry, and where a reader would collect bytes without end; zeros behind a whole entry are none either."""
+    """Below the smallest entry, and where a reader would collect bytes without end; zeros behind a
+    whole entry are none either."""
     trees = EntriesTree(None), EntriesTree(KERNEL)
     for tree in trees:
         tree.add(struct.pack(">iI", 1, size) + bytes(200))
@@ -141,7 +154,8 @@ def test_trees_refuse_the_same_sizes(size: int) -> None:
 
 
 def remade(data: bytearray, writer: Writer, levels: Sequence[str], changed: int) -> None:
-    """Make damage consistent: CRC of the message, of the entry's body, and the chain from the changed entry on."""
+    """Make damage consistent: CRC of the message, of the entry's body, and the chain from the
+    changed entry on."""
     chain = writer.seed
     for entry in writer.entries:
         at, size = entry.pos, entry.size
@@ -151,9 +165,13 @@ def remade(data: bytearray, writer: Writer, levels: Sequence[str], changed: int)
                 body = bytes(data[at + 136 : at + 136 + length])
                 data[at + 56 : at + 60] = (zlib.crc32(body) & 0x7FFFFFFF).to_bytes(4, "big")
             if "body" in levels:
-                data[at + 40 : at + 44] = crc_of(bytes(data[at + 48 : at + size])).to_bytes(4, "big")
+                data[at + 40 : at + 44] = crc_of(bytes(data[at + 48 : at + size])).to_bytes(
+                    4, "big"
+                )
         if "chain" in levels and at + size > changed:
-            data[at + 36 : at + 40] = crc_of(bytes(data[at : at + 36] + data[at + 40 : at + 44]), chain).to_bytes(4, "big")
+            data[at + 36 : at + 40] = crc_of(
+                bytes(data[at : at + 36] + data[at + 40 : at + 44]), chain
+            ).to_bytes(4, "big")
         chain = int.from_bytes(data[at + 36 : at + 40], "big")
 
 
@@ -161,16 +179,26 @@ def crc_of(data: bytes, start: int = 0) -> int:
     return int(crc32c.crc32c(data, start))
 
 
-LEVELS = tuple(tuple(text.split()) for text in ("", "record", "body", "record body", "chain", "body chain", "record body chain"))
+LEVELS = tuple(
+    tuple(text.split())
+    for text in ("", "record", "body", "record body", "chain", "body chain", "record body chain")
+)
 
 
 @built
 @pytest.mark.verify
 @pytest.mark.parametrize("part", range(16))
 def test_every_byte_at_every_level(tmp_path: Path, part: int) -> None:
-    """One bit of every byte of a file with all kinds of messages; the parts take turns. Another byte is altered besides now and then."""
-    writer, task = one_file(tmp_path, [*varied(5), Message("fifo", b"x", tag="t", group="g", key="k")], 4096)
-    path, whole, rng = Path(task.path), Path(task.path).read_bytes(), random.Random(f"{SEED} {part}")
+    """One bit of every byte of a file with all kinds of messages; the parts take turns. Another
+    byte is altered besides now and then."""
+    writer, task = one_file(
+        tmp_path, [*varied(5), Message("fifo", b"x", tag="t", group="g", key="k")], 4096
+    )
+    path, whole, rng = (
+        Path(task.path),
+        Path(task.path).read_bytes(),
+        random.Random(f"{SEED} {part}"),
+    )
     wrong = []
     for at in range(part, writer.pos + 24, 16):
         for levels in LEVELS:
@@ -187,7 +215,8 @@ def test_every_byte_at_every_level(tmp_path: Path, part: int) -> None:
 @built
 @pytest.mark.verify
 def test_cut_and_exchanged_ranges(tmp_path: Path) -> None:
-    """The file ends anywhere; two ranges, or two entries of one size, have each other's places; what lies between is anything."""
+    """The file ends anywhere; two ranges, or two entries of one size, have each other's places;
+    what lies between is anything."""
     writer, task = one_file(tmp_path, varied(20))
     path, whole, rng = Path(task.path), Path(task.path).read_bytes(), random.Random(SEED)
     wrong = []
@@ -199,16 +228,27 @@ def test_cut_and_exchanged_ranges(tmp_path: Path) -> None:
         if kind == 0:
             del data[rng.randrange(len(data)) :]
         elif kind == 1:
-            here, there = data[first.pos : first.pos + length], data[second.pos : second.pos + length]
-            data[first.pos : first.pos + length], data[second.pos : second.pos + length] = there, here
+            here, there = (
+                data[first.pos : first.pos + length],
+                data[second.pos : second.pos + length],
+            )
+            data[first.pos : first.pos + length], data[second.pos : second.pos + length] = (
+                there,
+                here,
+            )
         elif kind == 2:
             data[first.pos : first.pos + length] = rng.randbytes(length)
         else:
             at = rng.choice((4, 8, 16, 24, 32, 44, 48, 60, 64, 68, 76, 84, 124, 132))
-            data[first.pos + at : first.pos + at + 4] = struct.pack(">i", rng.choice((-(1 << 31), -1, 0, 1, 48, 139, 4096, (1 << 31) - 1)))
+            data[first.pos + at : first.pos + at + 4] = struct.pack(
+                ">i", rng.choice((-(1 << 31), -1, 0, 1, 48, 139, 4096, (1 << 31) - 1))
+            )
             remade(data, writer, rng.choice(LEVELS), first.pos)
         path.write_bytes(data)
-        wrong += [f"case {number}: {text}" for text in differences([task], KERNEL, rng.choice((300, 2000, 1 << 20)))]
+        wrong += [
+            f"case {number}: {text}"
+            for text in differences([task], KERNEL, rng.choice((300, 2000, 1 << 20)))
+        ]
     assert not wrong, wrong[:5]
 
 
@@ -223,7 +263,9 @@ def test_damaged_units_are_explained_by_the_python_scan(tmp_path: Path) -> None:
         for data in (whole[:5] + b"\xff" + whole[6:], bytes(len(whole)), whole[:30], b""):
             file.write_bytes(data)
             assert not differences([task], KERNEL)
-            assert report_of(task, KERNEL, 4 << 20)["flaws"] or any(run["waiting"] for run in report_of(task, KERNEL, 4 << 20)["queues"])
+            assert report_of(task, KERNEL, 4 << 20)["flaws"] or any(
+                run["waiting"] for run in report_of(task, KERNEL, 4 << 20)["queues"]
+            )
         file.unlink()
         assert not differences([task], KERNEL)
         file.write_bytes(whole)
@@ -238,7 +280,18 @@ def test_no_bytes_make_the_kernel_raise() -> None:
     for _ in range(3000):
         size = rng.choice((139, 200, 1 << 16, (1 << 31) - 1, -1))
         pos = rng.choice(edges)
-        head = struct.pack(">iiqqqiIIi", 1, size, rng.choice(edges), rng.choice(edges), pos, 0, 0, 0, max(size - 48, -(1 << 31)))
+        head = struct.pack(
+            ">iiqqqiIIi",
+            1,
+            size,
+            rng.choice(edges),
+            rng.choice(edges),
+            pos,
+            0,
+            0,
+            0,
+            max(size - 48, -(1 << 31)),
+        )
         window = head + rng.randbytes(rng.choice((0, 91, 200)))
         found = KERNEL.scan(
             window,
@@ -256,9 +309,12 @@ def test_no_bytes_make_the_kernel_raise() -> None:
 
 
 @built
-@pytest.mark.parametrize("base", [(1 << 62) - 8192, 1 << 62, (1 << 63) - 8192, (1 << 63) - 8191, 1 << 63, 10**20 - 1])
+@pytest.mark.parametrize(
+    "base", [(1 << 62) - 8192, 1 << 62, (1 << 63) - 8192, (1 << 63) - 8191, 1 << 63, 10**20 - 1]
+)
 def test_a_file_name_beyond_every_position(tmp_path: Path, base: int) -> None:
-    """Both scans say the same of a file whose name the kernel's numbers cannot hold. Where its end has no position, it has no entries."""
+    """Both scans say the same of a file whose name the kernel's numbers cannot hold. Where its end
+    has no position, it has no entries."""
     _writer, task = one_file(tmp_path, varied(5))
     path = Path(task.path)
     far = replace(task, name=f"{base:020d}")
@@ -294,7 +350,8 @@ def test_a_wrong_chain_of_the_brokers_writer_is_found(tmp_path: Path) -> None:
 
 
 class Blind:
-    """A kernel with a planted error: it does not check the chain. It is shown the bytes as they were before the chain was altered."""
+    """A kernel with a planted error: it does not check the chain. It is shown the bytes as they
+    were before the chain was altered."""
 
     def __init__(self, whole: bytes) -> None:
         self._whole = whole
@@ -327,11 +384,14 @@ def test_the_report_says_which_scan_ran(tmp_path: Path) -> None:
     for kernel, name in ((None, PYTHON), (KERNEL, PYTHON if KERNEL is None else SCAN)):
         with patch.object(works, "scan", partial(scan, kernel=kernel)):
             found = audit([str(tmp_path / node) for node in ("n1", "n2", "n3")])
-        assert as_json(found)["scanned_by"] == [name] and f"log files scanned by: {name}" in as_text(found)
+        assert as_json(found)["scanned_by"] == [
+            name
+        ] and f"log files scanned by: {name}" in as_text(found)
 
 
 def test_the_package_is_used_only_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not under LEDGERMQ_PURE, not in another version, and not if it was built from older sources."""
+    """Not under LEDGERMQ_PURE, not in another version, and not if it was built from older
+    sources."""
     package, compiled = ModuleType("ledgermq_native"), ModuleType("audit_scan")
     package.__dict__.update(__version__=native.__version__, audit_scan=compiled)
     compiled.__dict__.update(dict.fromkeys(("scan", "find", "grow_tree"), print))
@@ -353,4 +413,6 @@ def test_reports_cross_processes(tmp_path: Path) -> None:
     for task in tasks_of(tmp_path):
         outcome = works.Outcome(scan(task))
         again = works.Outcome.from_json(outcome.to_json())
-        assert again == outcome and isinstance(again.log, LogReport) and again.log.scanned_by == SCAN
+        assert (
+            again == outcome and isinstance(again.log, LogReport) and again.log.scanned_by == SCAN
+        )

@@ -1,4 +1,5 @@
-"""The output of the command is complete and from a single audit, whenever it is killed; if it cannot write, it prints one error line."""
+"""The output of the command is complete and from a single audit, whenever it is killed; if it
+cannot write, it prints one error line."""
 
 from __future__ import annotations
 
@@ -34,13 +35,22 @@ def audits(tmp_path: Path) -> tuple[Audit, Audit]:
     return first, audit(names)
 
 
-OPERATIONS: tuple[tuple[Any, str], ...] = ((os, "replace"), (os, "fsync"), (Path, "unlink"), (Path, "write_text"))
+OPERATIONS: tuple[tuple[Any, str], ...] = (
+    (os, "replace"),
+    (os, "fsync"),
+    (Path, "unlink"),
+    (Path, "write_text"),
+)
 
 
 def killed_at(
-    step: int, patch: pytest.MonkeyPatch, ended: type[BaseException] = Killed, among: tuple[tuple[Any, str], ...] = OPERATIONS
+    step: int,
+    patch: pytest.MonkeyPatch,
+    ended: type[BaseException] = Killed,
+    among: tuple[tuple[Any, str], ...] = OPERATIONS,
 ) -> Callable[[], None]:
-    """End the process before its n-th disk operation. Returns a function that asserts that this operation was reached."""
+    """End the process before its n-th disk operation. Returns a function that asserts that this
+    operation was reached."""
     done = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +73,8 @@ def killed_at(
 
 
 def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
-    """Wherever it is killed: if there is a verdict, the findings are of the same audit, and the next audit works normally."""
+    """Wherever it is killed: if there is a verdict, the findings are of the same audit, and the
+    next audit works normally."""
     clean, hurt = audits
     steps = 0
     while True:
@@ -78,11 +89,21 @@ def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Aud
             else:
                 break
         for file in folder.glob("[!.]*.json*"):
-            [json.loads(line) for line in ([file.read_text()] if file.name == "verdict.json" else file.read_text().splitlines())]
+            [
+                json.loads(line)
+                for line in (
+                    [file.read_text()]
+                    if file.name == "verdict.json"
+                    else file.read_text().splitlines()
+                )
+            ]
         if (folder / "verdict.json").exists():
-            rows = [json.loads(line) for line in (folder / "findings.jsonl").read_text().splitlines()]
+            rows = [
+                json.loads(line) for line in (folder / "findings.jsonl").read_text().splitlines()
+            ]
             assert json.loads((folder / "verdict.json").read_text())["findings"] == [
-                {key: row[key] for key in row if key not in ("fails", "meaning", "next_step")} for row in rows
+                {key: row[key] for key in row if key not in ("fails", "meaning", "next_step")}
+                for row in rows
             ]
         write_findings(hurt, str(folder))
         assert json.loads((folder / "verdict.json").read_text())["verdict"] == "FAIL"
@@ -91,7 +112,9 @@ def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Aud
     assert steps >= 8
 
 
-def test_ctrl_c_leaves_the_set_before_and_nothing_else(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
+def test_ctrl_c_leaves_the_set_before_and_nothing_else(
+    tmp_path: Path, audits: tuple[Audit, Audit]
+) -> None:
     """Wherever the files are being written: none of the new ones stays beside the old ones."""
     clean, hurt = audits
     write_findings(clean, str(tmp_path / "findings"))
@@ -100,7 +123,9 @@ def test_ctrl_c_leaves_the_set_before_and_nothing_else(tmp_path: Path, audits: t
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
             killed_at(steps, patch, KeyboardInterrupt, ((os, "fsync"), (Path, "write_text")))
             write_findings(hurt, str(tmp_path / "findings"))
-        assert {file.name: file.read_bytes() for file in (tmp_path / "findings").iterdir()} == before
+        assert {
+            file.name: file.read_bytes() for file in (tmp_path / "findings").iterdir()
+        } == before
 
 
 def test_a_set_keeps_nothing_of_the_one_before(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
@@ -150,7 +175,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
         ("--findings", "file"),
     ],
 )
-def test_a_place_where_nothing_can_be_written(tmp_path: Path, options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_where_nothing_can_be_written(
+    tmp_path: Path, options: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The error is reported before the audit starts."""
     write_cluster(tmp_path, history(8))
     (tmp_path / "file").write_text("x")
@@ -162,7 +189,13 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path, options: tuple[str
 
 @pytest.mark.parametrize("option", ["--html", "--findings"])
 @pytest.mark.parametrize("step", ["write_text", "fsync"])
-def test_a_full_disk(tmp_path: Path, option: str, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk(
+    tmp_path: Path,
+    option: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The verdict is still printed, with an error about the file."""
     write_cluster(tmp_path, history(8))
 
@@ -173,8 +206,17 @@ def test_a_full_disk(tmp_path: Path, option: str, step: str, monkeypatch: pytest
     target = tmp_path / "told"
     assert command(tmp_path, option, str(target)) == 64
     out, line = refused(capsys)
-    assert out.splitlines()[-1] == "audit: PASS" and "No space left on device" in line and "free disk space" in line and str(target) in line
-    assert not target.is_file() and not any(tmp_path.rglob("*.unfinished")) and not any(tmp_path.rglob("verdict.json"))
+    assert (
+        out.splitlines()[-1] == "audit: PASS"
+        and "No space left on device" in line
+        and "free disk space" in line
+        and str(target) in line
+    )
+    assert (
+        not target.is_file()
+        and not any(tmp_path.rglob("*.unfinished"))
+        and not any(tmp_path.rglob("verdict.json"))
+    )
 
 
 def test_a_device_is_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

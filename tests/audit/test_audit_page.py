@@ -1,4 +1,5 @@
-"""The page for people: what was verified of each replica, the picture of the log, what is undecidable, what to do next."""
+"""The page for people: what was verified of each replica, the picture of the log, what is
+undecidable, what to do next."""
 
 from __future__ import annotations
 
@@ -37,11 +38,22 @@ def test_text_object_and_page_tell_the_same_of_what_was_verified(tmp_path: Path)
     for row in as_json(result)["replicas"]:  # type: ignore[attr-defined]
         kinds = [line.partition(":")[0] for line in row["checked"]]
         assert kinds == ["log", "derived files", "state"]
-        assert row["checked"][0] == "log: entries 0 to 62, 19,602 bytes in 4 files: every byte, both CRCs and the chain"
-        assert re.search(r"index, key index and \d+ consume queues compared with the log", row["checked"][1])
-        assert all(f"    {line}\n" in exact for line in row["checked"]) and f"bytes={row['bytes']} " in exact
+        assert (
+            row["checked"][0]
+            == "log: entries 0 to 62, 19,602 bytes in 4 files: every byte, both CRCs and the chain"
+        )
+        assert re.search(
+            r"index, key index and \d+ consume queues compared with the log", row["checked"][1]
+        )
+        assert (
+            all(f"    {line}\n" in exact for line in row["checked"])
+            and f"bytes={row['bytes']} " in exact
+        )
         shown = [line.replace("19,602 bytes", "19.1 KiB") for line in row["checked"]]
-        assert all(f"<li>{line}</li>" in page and f"    {line}\n" in text for line in shown) and "size=19.1 KiB " in text
+        assert (
+            all(f"<li>{line}</li>" in page and f"    {line}\n" in text for line in shown)
+            and "size=19.1 KiB " in text
+        )
 
 
 def test_what_was_not_read_is_said(tmp_path: Path) -> None:
@@ -66,8 +78,14 @@ def test_a_missing_file_is_in_the_picture(tmp_path: Path) -> None:
     writers = write_cluster(tmp_path, history(8))
     (writers[1].log / "data" / FILE).unlink()
     page = page_of(audit(directories(tmp_path)))
-    rows = [re.search(r"title='([^']*)'", line).group(1) for line in page.splitlines() if line.startswith("<div class=row>")]  # type: ignore[union-attr]
-    assert [row.rpartition("/")[2] for row in rows if "n2" in row] == [f"{base:020d}" for base in (0, 8192, 16384, 24576)]
+    rows = [
+        re.search(r"title='([^']*)'", line).group(1)
+        for line in page.splitlines()
+        if line.startswith("<div class=row>")
+    ]  # type: ignore[union-attr]
+    assert [row.rpartition("/")[2] for row in rows if "n2" in row] == [
+        f"{base:020d}" for base in (0, 8192, 16384, 24576)
+    ]
     (bar,) = [line for line in page.splitlines() if "(missing)" in line]
     assert FILE in bar and "left:0;width:100%" in bar and "class=log" not in bar
     assert "ledgermq repair --from-findings" in page[page.index("Next steps") :]

@@ -1,4 +1,5 @@
-"""The table of rules in docs/audit.md is that of the auditor. REWRITE=1 in the environment writes it anew."""
+"""The table of rules in docs/audit.md is that of the auditor. REWRITE=1 in the environment writes
+it anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files of a running node through the auditor's door: the same bytes, names and holes as on the node's own disk."""
+"""Files of a running node through the auditor's door: the same bytes, names and holes as on the
+node's own disk."""
 
 from __future__ import annotations
 
@@ -77,15 +78,23 @@ def test_a_running_nodes_files_are_those_on_its_disk(stage: Stage) -> None:
 
     def compare(node: str) -> int:
         there = tree(node)
-        assert {path.removeprefix(node) for path in there} == {path.removeprefix(local) for path in tree(local)}
+        assert {path.removeprefix(node) for path in there} == {
+            path.removeprefix(local) for path in tree(local)
+        }
         for path, directory in there.items():
             here = local + path.removeprefix(node)
             assert files.exists(path)
             if not directory:
                 assert files.read_whole(path) == files.read_whole(here), path
-                assert path.endswith("/node.json") or files.stat_of(path) == files.stat_of(here), path
+                assert path.endswith("/node.json") or files.stat_of(path) == files.stat_of(here), (
+                    path
+                )
                 assert files.size_of(path) == files.size_of(here)
-        assert read_sealed_json(f"{node}/g1/identity.json") == read_sealed_json(f"{local}/g1/identity.json") is not None
+        assert (
+            read_sealed_json(f"{node}/g1/identity.json")
+            == read_sealed_json(f"{local}/g1/identity.json")
+            is not None
+        )
         return len(there)
 
     assert in_a_thread(stage, compare) > 12
@@ -95,8 +104,17 @@ def test_what_is_not_there_is_told_as_on_a_disk(stage: Stage) -> None:
     """A file that is gone is no failure of the node, and an empty place is no file."""
 
     def look(node: str) -> None:
-        for absent in (f"{node}/g1/nothing", f"{node}/g1/no/way", f"{node}/g7", f"{node}/g7/identity.json"):
-            assert not files.exists(absent) and files.stat_of(absent) is None and files.names_in(absent) == []
+        for absent in (
+            f"{node}/g1/nothing",
+            f"{node}/g1/no/way",
+            f"{node}/g7",
+            f"{node}/g7/identity.json",
+        ):
+            assert (
+                not files.exists(absent)
+                and files.stat_of(absent) is None
+                and files.names_in(absent) == []
+            )
             assert files.read_if_there(absent) is None and not files.is_directory(absent)
             with pytest.raises(FileNotFoundError):
                 files.open_file(absent)
@@ -108,8 +126,11 @@ def test_what_is_not_there_is_told_as_on_a_disk(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_reads_in_any_order_give_the_bytes_of_the_disk(stage: Stage, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows that overlap, steps back, leaps, single bytes, ends of the file: whatever is read ahead or kept never shows."""
+def test_reads_in_any_order_give_the_bytes_of_the_disk(
+    stage: Stage, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows that overlap, steps back, leaps, single bytes, ends of the file: whatever is read
+    ahead or kept never shows."""
     chance = random.Random(seed)
     path = stage.directory / "g1" / "large"
     with path.open("wb") as large:
@@ -118,7 +139,12 @@ def test_reads_in_any_order_give_the_bytes_of_the_disk(stage: Stage, seed: int, 
             large.seek(chance.randrange(7 * MIB))
             large.write(chance.randbytes(chance.choice([1, 5000, 300_000])))
     content = path.read_bytes()
-    for name, value in (("STREAM_BYTES", 64 << 10), ("BEHIND_BYTES", 8 << 10), ("AHEAD_BYTES", 256 << 10), ("BLOCK_BYTES", 4 << 10)):
+    for name, value in (
+        ("STREAM_BYTES", 64 << 10),
+        ("BEHIND_BYTES", 8 << 10),
+        ("AHEAD_BYTES", 256 << 10),
+        ("BLOCK_BYTES", 4 << 10),
+    ):
         monkeypatch.setattr(remote, name, value)
 
     def read(node: str) -> None:
@@ -129,7 +155,11 @@ def test_reads_in_any_order_give_the_bytes_of_the_disk(stage: Stage, seed: int, 
                 size = chance.choice([1, 100, 5000, 70_000, 400_000])
                 assert file.pread(size, at) == content[at : at + size]
                 step = chance.choice([size, size - 48, 0, -9000, 200_000, 2 * MIB])
-                at = chance.randrange(len(content) + 10) if chance.random() < 0.1 else max(0, at + step)
+                at = (
+                    chance.randrange(len(content) + 10)
+                    if chance.random() < 0.1
+                    else max(0, at + step)
+                )
             data = [content[begin:stop] for begin, stop in file.stretches(0, file.size)]
             assert sum(map(len, data)) < len(content) and sum(map(sum, data)) == sum(content)
 
@@ -149,7 +179,9 @@ def test_a_file_that_shrinks_ends_earlier(stage: Stage) -> None:
     in_a_thread(stage, read)
 
 
-def test_a_stream_that_breaks_goes_on_where_it_was(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_breaks_goes_on_where_it_was(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A connection that is lost for a moment costs a new question, no byte and no finding."""
     content = random.Random(5).randbytes(3 * MIB)
     (stage.directory / "g1" / "large").write_bytes(content)
@@ -180,8 +212,11 @@ def lost(words: str) -> Iterator[None]:
     assert words in str(error.value)
 
 
-def test_a_node_that_is_not_there_or_refuses_is_no_failure_of_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence and never an OSError, which would be a finding. What a node's disk says is one."""
+def test_a_node_that_is_not_there_or_refuses_is_no_failure_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence and never an OSError, which would be a finding. What a node's disk says is
+    one."""
     monkeypatch.setattr(remote, "PAUSE_S", 0.0)
     for ask in (files.exists, files.names_in, files.read_whole, files.open_file):
         with lost("the node at 127.0.0.1:1 does not answer (UNAVAILABLE)"):
@@ -206,16 +241,31 @@ def test_a_node_that_is_not_there_or_refuses_is_no_failure_of_a_disk(tmp_path: P
 
 def test_a_secret_does_not_travel_in_clear(tmp_path: Path) -> None:
     """To another machine only over TLS."""
-    with signed_in(Access(Credentials("auditor", PASSWORD))), lost("the secret would travel to 192.0.2.1 unencrypted"):
+    with (
+        signed_in(Access(Credentials("auditor", PASSWORD))),
+        lost("the secret would travel to 192.0.2.1 unencrypted"),
+    ):
         files.exists("node://192.0.2.1:8081/g1")
-    assert PASSWORD not in repr(Access(Credentials("auditor", PASSWORD), certificate=(b"k", PASSWORD.encode())))
+    assert PASSWORD not in repr(
+        Access(Credentials("auditor", PASSWORD), certificate=(b"k", PASSWORD.encode()))
+    )
 
 
 def test_the_environment_says_how_to_sign_in(tmp_path: Path) -> None:
     """The same variables as for every other command, and PEM files."""
     for name in ("ca", "cert", "key"):
         (tmp_path / name).write_bytes(name.encode())
-    environment = {"LEDGERMQ_ACCESS_KEY": "a", "LEDGERMQ_SECRET_KEY": "s", "LEDGERMQ_TLS": "1", "LEDGERMQ_TLS_CA": str(tmp_path / "ca")}
-    environment |= {"LEDGERMQ_TLS_CERTIFICATE": str(tmp_path / "cert"), "LEDGERMQ_TLS_CERTIFICATE_KEY": str(tmp_path / "key")}
-    assert remote.access_of(environment) == Access(Credentials("a", "s"), True, b"ca", (b"key", b"cert"))
+    environment = {
+        "LEDGERMQ_ACCESS_KEY": "a",
+        "LEDGERMQ_SECRET_KEY": "s",
+        "LEDGERMQ_TLS": "1",
+        "LEDGERMQ_TLS_CA": str(tmp_path / "ca"),
+    }
+    environment |= {
+        "LEDGERMQ_TLS_CERTIFICATE": str(tmp_path / "cert"),
+        "LEDGERMQ_TLS_CERTIFICATE_KEY": str(tmp_path / "key"),
+    }
+    assert remote.access_of(environment) == Access(
+        Credentials("a", "s"), True, b"ca", (b"key", b"cert")
+    )
     assert remote.access_of({}) == Access()

@@ -1,4 +1,5 @@
-"""Auditing nodes while they run: up to the marker everything counts, behind it nothing does, and what moves is never PASS."""
+"""Auditing nodes while they run: up to the marker everything counts, behind it nothing does, and
+what moves is never PASS."""
 
 from __future__ import annotations
 
@@ -31,9 +32,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(base: Path, seed: int = 3, count: int = 60) -> tuple[FakeCluster, list[Writer]]:
-    """Three running nodes: the log continues differently on each behind the marker, and no file was closed."""
+    """Three running nodes: the log continues differently on each behind the marker, and no file was
+    closed."""
     messages = history(seed, count)
-    writers = write_cluster(base, messages, committed=len(messages) - LATER, clean=False, snapshot=False)
+    writers = write_cluster(
+        base, messages, committed=len(messages) - LATER, clean=False, snapshot=False
+    )
     marker = len(messages) - LATER
     chance = random.Random(seed)
     for writer in writers:
@@ -49,18 +53,22 @@ def running(base: Path, seed: int = 3, count: int = 60) -> tuple[FakeCluster, li
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_stands_behind_the_marker_is_no_finding(tmp_path: Path, seed: int) -> None:
-    """A growing log with anything at its end, nodes that did not stop, one that has written more than another: PASS up to the marker."""
+    """A growing log with anything at its end, nodes that did not stop, one that has written more
+    than another: PASS up to the marker."""
     cluster, _ = running(tmp_path, seed)
     result = cluster.audit(deep=seed % 2 == 0)
     assert (result.verdict, result.reasons, result.findings) == ("PASS", [], []), as_text(result)
     assert result.compared == cluster.marker and set(result.replica_verdicts.values()) == {"PASS"}
     told = as_json(result)
     assert [row["coverage_ratio"] for row in told["replicas"]] == [1.0] * 3  # type: ignore[attr-defined]
-    assert all(node.taken == 1 and not node.pins for node in cluster.nodes.values()), "a pin each, given back"
+    assert all(node.taken == 1 and not node.pins for node in cluster.nodes.values()), (
+        "a pin each, given back"
+    )
 
 
 def test_the_same_directories_at_rest_are_another_matter(tmp_path: Path) -> None:
-    """Without the marker the same bytes are torn tails at best: the marker is what makes the difference."""
+    """Without the marker the same bytes are torn tails at best: the marker is what makes the
+    difference."""
     running(tmp_path)
     assert audit([str(tmp_path / name) for name in NODES]).findings
 
@@ -70,13 +78,19 @@ Damage = Callable[[Writer, int], tuple[str, str, int | None]]
 
 def in_a_body(writer: Writer, marker: int) -> tuple[str, str, int | None]:
     entry = writer.entries[20]
-    flip(writer.log / "data" / f"{entry.pos - entry.pos % writer.data_bytes:020d}", entry.pos % writer.data_bytes + 140)
+    flip(
+        writer.log / "data" / f"{entry.pos - entry.pos % writer.data_bytes:020d}",
+        entry.pos % writer.data_bytes + 140,
+    )
     return BIT_ROT, "entry.body", 20
 
 
 def in_the_marker(writer: Writer, marker: int) -> tuple[str, str, int | None]:
     entry = writer.entries[marker]
-    flip(writer.log / "data" / f"{entry.pos - entry.pos % writer.data_bytes:020d}", entry.pos % writer.data_bytes + 60)
+    flip(
+        writer.log / "data" / f"{entry.pos - entry.pos % writer.data_bytes:020d}",
+        entry.pos % writer.data_bytes + 60,
+    )
     return BIT_ROT, "entry.body", marker
 
 
@@ -116,32 +130,55 @@ def a_bad_identity(writer: Writer, marker: int) -> tuple[str, str, int | None]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
-    "damage", [in_a_body, in_the_marker, in_an_index_unit, a_unit_missing, a_log_file_missing, the_end_missing, a_bad_identity]
+    "damage",
+    [
+        in_a_body,
+        in_the_marker,
+        in_an_index_unit,
+        a_unit_missing,
+        a_log_file_missing,
+        the_end_missing,
+        a_bad_identity,
+    ],
 )
 def test_damage_up_to_the_marker_is_found_where_it_is(tmp_path: Path, damage: Damage) -> None:
-    """On the node that has it, by class, rule and entry, through the wire, even though nothing was stopped cleanly."""
+    """On the node that has it, by class, rule and entry, through the wire, even though nothing was
+    stopped cleanly."""
     cluster, writers = running(tmp_path)
     klass, rule, index = damage(writers[1], cluster.marker)
     result = cluster.audit()
-    assert result.verdict == "FAIL" and {finding.replica for finding in result.findings} == {"n2"}, as_text(result)
-    assert (klass, rule, index) in {(f.klass, f.flaw.rule, f.flaw.index) for f in result.findings}, as_text(result)
+    assert result.verdict == "FAIL" and {finding.replica for finding in result.findings} == {
+        "n2"
+    }, as_text(result)
+    assert (klass, rule, index) in {
+        (f.klass, f.flaw.rule, f.flaw.index) for f in result.findings
+    }, as_text(result)
     assert all(finding.fails for finding in result.findings)
 
 
 def test_another_history_is_a_divergence(tmp_path: Path) -> None:
-    """A node whose own chain is whole, and that says what it has, still holds another entry than the majority."""
+    """A node whose own chain is whole, and that says what it has, still holds another entry than
+    the majority."""
     messages = history(4)
     marker = len(messages) - LATER
     writers = write_cluster(tmp_path, messages, snapshot=False)
     other = Writer(tmp_path / "n3")
     for number, message in enumerate(messages):
         other.append(
-            message if number != 30 else type(message)(message.topic, b"another", message.queue, term=message.term, time=message.time)
+            message
+            if number != 30
+            else type(message)(
+                message.topic, b"another", message.queue, term=message.term, time=message.time
+            )
         )
     writers[2] = other.finish(snapshot=False)
     result = FakeCluster.of(writers, marker).audit()
     assert result.verdict == "FAIL"
-    told = [(f.klass, f.replica, f.flaw.index) for f in result.findings if f.flaw.rule == "replica.divergence"]
+    told = [
+        (f.klass, f.replica, f.flaw.index)
+        for f in result.findings
+        if f.flaw.rule == "replica.divergence"
+    ]
     assert told == [("divergence", "n3", 30)]
 
 
@@ -152,18 +189,25 @@ def test_a_node_that_says_something_else_than_its_log(tmp_path: Path) -> None:
     for entry in writers[0].entries:
         cluster.nodes["n1"].writer.append(entry.message)
     result = cluster.audit("n2")
-    assert ("divergence", "n1", "marker.same", cluster.marker) in {(f.klass, f.replica, f.flaw.rule, f.flaw.index) for f in result.findings}
+    assert ("divergence", "n1", "marker.same", cluster.marker) in {
+        (f.klass, f.replica, f.flaw.rule, f.flaw.index) for f in result.findings
+    }
 
 
 def test_a_snapshot_from_behind_the_marker_is_no_finding(tmp_path: Path) -> None:
-    """The snapshot, synced mark and checkpoints of a running node may be newer than everything that the audit reads."""
+    """The snapshot, synced mark and checkpoints of a running node may be newer than everything that
+    the audit reads."""
     cluster, writers = running(tmp_path)
     last = len(writers[0].entries) - 1
 
     def write() -> None:
         writers[0].write_snapshot(last)
-        (writers[1].log / "checkpoint").write_bytes(f"endIndex={last}\ncommittedIndex={last}\n".encode())
-        (writers[2].root / "checkpoint").write_bytes((1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24))
+        (writers[1].log / "checkpoint").write_bytes(
+            f"endIndex={last}\ncommittedIndex={last}\n".encode()
+        )
+        (writers[2].root / "checkpoint").write_bytes(
+            (1 << 50).to_bytes(8, "big") * 3 + bytes(4096 - 24)
+        )
 
     cluster.when_marked = write
     result = cluster.audit()
@@ -171,22 +215,31 @@ def test_a_snapshot_from_behind_the_marker_is_no_finding(tmp_path: Path) -> None
 
 
 def test_derived_files_that_are_made_behind_the_marker_are_no_finding(tmp_path: Path) -> None:
-    """A node creates a file and then gives it its length, and a listing may miss one before it. One that covers what is checked must have
-    its length."""
+    """A node creates a file and then gives it its length, and a listing may miss one before it. One
+    that covers what is checked must have its length."""
     cluster, writers = running(tmp_path)
-    queue = next(path for path in sorted((writers[0].root / "consumequeue").glob("*/*")) if path.is_dir())
-    for folder, file_bytes in ((queue, writers[0].queue_bytes), (writers[0].log / "index", writers[0].index_bytes)):
+    queue = next(
+        path for path in sorted((writers[0].root / "consumequeue").glob("*/*")) if path.is_dir()
+    )
+    for folder, file_bytes in (
+        (queue, writers[0].queue_bytes),
+        (writers[0].log / "index", writers[0].index_bytes),
+    ):
         for number, length in ((100, 0), (101, file_bytes), (103, 7)):
             (folder / f"{number * file_bytes:020d}").write_bytes(bytes(length))
     result = cluster.audit()
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
     first = min(queue.iterdir())
     first.write_bytes(first.read_bytes() + bytes(1))
-    assert {(f.flaw.rule, f.flaw.file.rpartition("/")[2]) for f in cluster.audit().findings} == {("file.length", first.name)}
+    assert {(f.flaw.rule, f.flaw.file.rpartition("/")[2]) for f in cluster.audit().findings} == {
+        ("file.length", first.name)
+    }
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "python"])
-def test_no_entry_is_read_from_behind_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool) -> None:
+def test_no_entry_is_read_from_behind_the_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool
+) -> None:
     """Whatever place a derived file names: there is nothing to read at the marker and behind it."""
     if not kernel:
         monkeypatch.setattr(walk, "KERNEL", None)
@@ -197,8 +250,14 @@ def test_no_entry_is_read_from_behind_the_marker(tmp_path: Path, monkeypatch: py
     base = last.pos - last.pos % writers[0].data_bytes
     task = replace(replica.task(f"{base:020d}"), end_pos=last.pos + last.size)
     inside = [entry for entry in entries[: cluster.marker + 1] if entry.pos >= base]
-    assert [index for found in read_entries(task) for index in found.index.tolist()] == [entry.index for entry in inside]
-    for start in (last.pos + last.size - base, last.pos + last.size - base + 1, writers[0].data_bytes):
+    assert [index for found in read_entries(task) for index in found.index.tolist()] == [
+        entry.index for entry in inside
+    ]
+    for start in (
+        last.pos + last.size - base,
+        last.pos + last.size - base + 1,
+        writers[0].data_bytes,
+    ):
         assert list(read_entries(task, start)) == []
 
 
@@ -232,7 +291,8 @@ def test_a_slot_that_is_being_written_is_looked_at_again(tmp_path: Path) -> None
 
 
 def test_small_files_may_vanish_and_come_again(tmp_path: Path) -> None:
-    """A snapshot is replaced by renames, so it may be missing for a moment. This is no finding and no error."""
+    """A snapshot is replaced by renames, so it may be missing for a moment. This is no finding and
+    no error."""
     cluster, writers = running(tmp_path)
     writers[0].write_snapshot(cluster.marker)
     path = writers[0].root / "state" / "snapshot"
@@ -248,7 +308,12 @@ def test_small_files_may_vanish_and_come_again(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- what could not be looked at
 
 
-def incomplete(cluster: FakeCluster, *words: str, between: Callable[[], None] = lambda: None, through: str = "n1") -> None:
+def incomplete(
+    cluster: FakeCluster,
+    *words: str,
+    between: Callable[[], None] = lambda: None,
+    through: str = "n1",
+) -> None:
     result = cluster.audit(through, between=between)
     assert result.verdict == "INCOMPLETE" and not result.findings, as_text(result)
     told = [reason for reason in result.reasons if all(word in reason for word in words)]
@@ -268,12 +333,15 @@ def test_damage_is_told_although_a_node_is_missing(tmp_path: Path) -> None:
     cluster.nodes["n3"].up = False
     in_a_body(writers[1], cluster.marker)
     result = cluster.audit()
-    assert result.verdict == "FAIL" and [(f.replica, f.flaw.index) for f in result.findings] == [("n2", 20)]
+    assert result.verdict == "FAIL" and [(f.replica, f.flaw.index) for f in result.findings] == [
+        ("n2", 20)
+    ]
     assert any("replica n3 could not be read" in reason for reason in result.reasons)
 
 
 def test_a_node_that_is_lost_half_way_is_named(tmp_path: Path) -> None:
-    """While files are read, and while they are compared: its replica is left out, and nothing of it is a finding."""
+    """While files are read, and while they are compared: its replica is left out, and nothing of it
+    is a finding."""
     cluster, _ = running(tmp_path)
 
     def fall(read: str) -> None:
@@ -295,7 +363,8 @@ def test_a_node_that_is_lost_before_the_verdict_is_named(tmp_path: Path) -> None
 
 
 def test_a_lost_node_is_left_out_of_the_comparison(tmp_path: Path) -> None:
-    """Replicas differ, so files are looked at again for the comparison, and in that moment a node goes."""
+    """Replicas differ, so files are looked at again for the comparison, and in that moment a node
+    goes."""
     cluster, writers = running(tmp_path)
     in_a_body(writers[1], cluster.marker)
 
@@ -308,14 +377,17 @@ def test_a_lost_node_is_left_out_of_the_comparison(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_was_started_again_does_not_count(tmp_path: Path) -> None:
-    """A restart, a repair or an installation may have changed every byte: its findings are not reported as damage."""
+    """A restart, a repair or an installation may have changed every byte: its findings are not
+    reported as damage."""
     cluster, writers = running(tmp_path)
     in_a_body(writers[1], cluster.marker)
 
     def restart() -> None:
         cluster.nodes["n2"].life = "b-1"
 
-    incomplete(cluster, "n2 was started again, repaired or installed while it was audited", between=restart)
+    incomplete(
+        cluster, "n2 was started again, repaired or installed while it was audited", between=restart
+    )
 
 
 def test_a_node_that_was_restarted_before_the_marker_is_named(tmp_path: Path) -> None:
@@ -336,15 +408,22 @@ def test_a_node_that_begins_a_repair_before_the_marker_is_named(tmp_path: Path) 
         cluster.nodes["n2"].state = "repairing"
 
     cluster.when_marked = repair
-    incomplete(cluster, "n2 was started again, repaired or installed while it was audited (now repairing)")
+    incomplete(
+        cluster, "n2 was started again, repaired or installed while it was audited (now repairing)"
+    )
 
 
-def test_what_a_replica_says_of_one_that_was_replaced_meanwhile_does_not_count(tmp_path: Path) -> None:
-    """A node gets a new directory after it was read, and a peer, read later, has met that. The peer is not blamed for it."""
+def test_what_a_replica_says_of_one_that_was_replaced_meanwhile_does_not_count(
+    tmp_path: Path,
+) -> None:
+    """A node gets a new directory after it was read, and a peer, read later, has met that. The peer
+    is not blamed for it."""
     cluster, writers = running(tmp_path)
     (writers[2].root / "state").mkdir(exist_ok=True)
     (writers[2].root / "state" / "peers.json").write_bytes(sealed({"peers": {"n2": "another"}}))
-    assert {(f.replica, f.flaw.rule) for f in cluster.audit().findings} == {("n3", "peers.incarnation")}
+    assert {(f.replica, f.flaw.rule) for f in cluster.audit().findings} == {
+        ("n3", "peers.incarnation")
+    }
 
     def replace_directory() -> None:
         cluster.nodes["n2"].life = "b-1"
@@ -368,9 +447,11 @@ def test_a_replica_that_lags_is_compared_as_far_as_it_is(tmp_path: Path) -> None
     assert [(f.replica, f.flaw.index) for f in cluster.audit().findings] == [("n3", 20)]
 
 
-def test_a_replica_that_catches_up_while_it_is_described_is_read_up_to_the_marker(tmp_path: Path) -> None:
-    """When the marker was waited for in vain, the node is asked for what it has; by then that may be more than the marker, which the other
-    replicas are not read up to."""
+def test_a_replica_that_catches_up_while_it_is_described_is_read_up_to_the_marker(
+    tmp_path: Path,
+) -> None:
+    """When the marker was waited for in vain, the node is asked for what it has; by then that may
+    be more than the marker, which the other replicas are not read up to."""
     cluster, _ = running(tmp_path)
     node, wanted = cluster.nodes["n3"], cluster.nodes["n3"].applied
     node.applied = cluster.marker - 10
@@ -386,12 +467,17 @@ def test_a_replica_that_catches_up_while_it_is_described_is_read_up_to_the_marke
 
     node.do_Describe = told.__get__(node)  # type: ignore[method-assign]
     result = cluster.audit()
-    assert (result.verdict, result.compared, result.reasons) == ("PASS", cluster.marker, []), as_text(result)
+    assert (result.verdict, result.compared, result.reasons) == (
+        "PASS",
+        cluster.marker,
+        [],
+    ), as_text(result)
     assert asked == [None, cluster.marker, None, cluster.marker, None]
 
 
 def test_replicas_that_lag_are_no_loss(tmp_path: Path) -> None:
-    """The leader has applied the marker, both others are too slow to do so in time: that is no proof of a lost commit."""
+    """The leader has applied the marker, both others are too slow to do so in time: that is no
+    proof of a lost commit."""
     cluster, _ = running(tmp_path)
     cluster.nodes["n2"].applied = cluster.nodes["n3"].applied = cluster.marker - 10
     incomplete(cluster, "reached entry", "n2")
@@ -406,7 +492,8 @@ def test_a_marker_that_nobody_reached_is_told(tmp_path: Path) -> None:
 
 
 def test_a_node_that_answers_for_another_is_not_taken_for_it(tmp_path: Path) -> None:
-    """If an address leads to another node, as behind a load balancer, no replica is audited twice: this is reported, and not as damage."""
+    """If an address leads to another node, as behind a load balancer, no replica is audited twice:
+    this is reported, and not as damage."""
     cluster, _ = running(tmp_path)
     real = type(cluster.nodes["n1"]).do_ClusterStatus
 
@@ -433,7 +520,8 @@ def test_bytes_of_a_replica_that_was_mended_meanwhile_are_no_finding(tmp_path: P
 
 
 def test_pins_are_renewed_and_a_lost_one_is_told(tmp_path: Path) -> None:
-    """An audit that takes longer than a pin lasts keeps it; where it could not, files may have gone."""
+    """An audit that takes longer than a pin lasts keeps it; where it could not, files may have
+    gone."""
     cluster, _ = running(tmp_path)
     renewed: list[int] = []
 
@@ -448,7 +536,8 @@ def test_pins_are_renewed_and_a_lost_one_is_told(tmp_path: Path) -> None:
 
 
 def test_endpoints_that_were_named_count_more_than_those_the_cluster_tells(tmp_path: Path) -> None:
-    """Nodes in containers report addresses that are unreachable from outside: a caller can give the endpoints of all nodes instead."""
+    """Nodes in containers report addresses that are unreachable from outside: a caller can give the
+    endpoints of all nodes instead."""
     cluster, _ = running(tmp_path)
     with cluster.serving():
         addresses = {name: node.address for name, node in cluster.nodes.items()}
@@ -483,8 +572,11 @@ def command(*options: str) -> int:
     return run(["audit", "--engine", "local", "--timeout", "1s", *options])
 
 
-def test_the_command_audits_a_running_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the verdicts, statuses and finding lines of an offline audit; nodes take the place of directories."""
+def test_the_command_audits_a_running_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the verdicts, statuses and finding lines of an offline audit; nodes take the place of
+    directories."""
     cluster, writers = running(tmp_path)
     with cluster.serving():
         endpoint = cluster.nodes["n2"].address
@@ -493,7 +585,9 @@ def test_the_command_audits_a_running_cluster(tmp_path: Path, capsys: pytest.Cap
         in_a_body(writers[1], cluster.marker)
         assert command("--endpoints", endpoint) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "audit: FAIL" and any(line.startswith("bit-rot n2 g1/dledger-n2/data/") for line in lines)
+        assert lines[-1] == "audit: FAIL" and any(
+            line.startswith("bit-rot n2 g1/dledger-n2/data/") for line in lines
+        )
         assert any(f"dir=node://{endpoint}" in line for line in lines)
         cluster.nodes["n3"].up = False
         in_a_body(writers[1], cluster.marker)
@@ -504,7 +598,10 @@ def test_the_command_without_a_cluster_behind_it(capsys: pytest.CaptureFixture[s
     """No node answers: status 3 and one error line, as in every command."""
     assert command("--endpoints", "127.0.0.1:1") == 3
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: no usable answer from 127.0.0.1:1") and "check the endpoints" in error
+    assert (
+        error.startswith("error: no usable answer from 127.0.0.1:1")
+        and "check the endpoints" in error
+    )
 
 
 @pytest.mark.parametrize(
@@ -512,18 +609,28 @@ def test_the_command_without_a_cluster_behind_it(capsys: pytest.CaptureFixture[s
     [
         (("--endpoints", "127.0.0.1:1", "--volumes"), "or --endpoints of a running cluster"),
         (("--endpoints", "nowhere"), "'nowhere' is not an endpoint"),
-        (("--endpoints", "127.0.0.1:1", "--tls", "--ca", "/no/such/file"), "/no/such/file cannot be read"),
-        (("--endpoints", "127.0.0.1:1", "--ca", "/no/such/file"), "--ca has no meaning without --tls"),
+        (
+            ("--endpoints", "127.0.0.1:1", "--tls", "--ca", "/no/such/file"),
+            "/no/such/file cannot be read",
+        ),
+        (
+            ("--endpoints", "127.0.0.1:1", "--ca", "/no/such/file"),
+            "--ca has no meaning without --tls",
+        ),
         (("--volumes", "--tls"), "give --endpoints"),
     ],
 )
-def test_options_that_make_no_sense(options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_make_no_sense(
+    options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One sentence, status 64, no traceback."""
     assert command(*options) == 64
     assert words in capsys.readouterr().err
 
 
-def test_only_one_credential_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_one_credential_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before anybody is asked anything."""
     monkeypatch.setenv("LEDGERMQ_ACCESS_KEY", "auditor")
     monkeypatch.delenv("LEDGERMQ_SECRET_KEY", raising=False)

@@ -1,7 +1,9 @@
-"""The broker's kernels and the compiled decoder of the audit: two modules, so that an error in one of them is found by the other.
+"""The broker's kernels and the compiled decoder of the audit: two modules, so that an error in one
+of them is found by the other.
 
-Each case breaks one rule of docs/format.md in one entry, and makes all checksums that do not belong to that rule fit. Then one decoder gets
-a planted error: it does not see that rule. The other decoder has to find the entry alone.
+Each case breaks one rule of docs/format.md in one entry, and makes all checksums that do not belong
+to that rule fit. Then one decoder gets a planted error: it does not see that rule. The other
+decoder has to find the entry alone.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from tests.audit.test_audit_native import Blind, one_file, remade, varied
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, ALTERED = 2, 5
-"""Entries by index: the received range begins with the first, behind the membership and the election; the other is altered."""
+"""Entries by index: the received range begins with the first, behind the membership and the
+election; the other is altered."""
 RULES = {
     "magic": (3, "chain"),
     "size": (7, "chain"),
@@ -41,7 +44,8 @@ RULES = {
 }
 """Rule → the byte of the entry to alter, and the checksums to make fit afterwards."""
 OF_THE_AUDIT_ALONE = ("message CRC", "body of the message")
-"""A replica verifies a message by the CRC of the entry's body, which covers it, and leaves the CRC in the record to readers."""
+"""A replica verifies a message by the CRC of the entry's body, which covers it, and leaves the CRC
+in the record to readers."""
 
 
 @pytest.fixture
@@ -58,9 +62,15 @@ def altered(rule: str, tmp_path: Path) -> tuple[Writer, LogFile, bytes]:
 
 
 def received(writer: Writer, data: bytes) -> tuple[bytes, tuple[int, int, int, int]]:
-    """These bytes of the file as a follower receives them from a leader, and the place that the range must have."""
+    """These bytes of the file as a follower receives them from a leader, and the place that the
+    range must have."""
     first, before, last = (writer.entries[at] for at in (FIRST, FIRST - 1, -1))
-    return data[first.pos : last.pos + last.size], (first.index, first.term, first.pos, before.chain)
+    return data[first.pos : last.pos + last.size], (
+        first.index,
+        first.term,
+        first.pos,
+        before.chain,
+    )
 
 
 @built
@@ -72,7 +82,9 @@ def test_the_audit_finds_what_a_broken_kernel_of_the_broker_accepts(
     writer, task, whole = altered
     intact, _ = received(writer, whole)
     verify = kernels.entries.verify
-    monkeypatch.setattr(kernels, "entries", SimpleNamespace(verify=lambda _, *place: verify(intact, *place)))
+    monkeypatch.setattr(
+        kernels, "entries", SimpleNamespace(verify=lambda _, *place: verify(intact, *place))
+    )
     data, place = received(writer, Path(task.path).read_bytes())
     assert data != intact and verify_range(data, *place).last_index == writer.entries[-1].index
     assert ALTERED in {flaw["index"] for flaw in report_of(task, KERNEL, 4 << 20)["flaws"]}
@@ -80,7 +92,9 @@ def test_the_audit_finds_what_a_broken_kernel_of_the_broker_accepts(
 
 @built
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in OF_THE_AUDIT_ALONE])
-def test_the_broker_finds_what_a_broken_decoder_of_the_audit_accepts(altered: tuple[Writer, LogFile, bytes]) -> None:
+def test_the_broker_finds_what_a_broken_decoder_of_the_audit_accepts(
+    altered: tuple[Writer, LogFile, bytes],
+) -> None:
     writer, task, whole = altered
     assert not report_of(task, Blind(whole), 4 << 20)["flaws"]
     data, place = received(writer, Path(task.path).read_bytes())
@@ -97,5 +111,7 @@ def test_the_two_modules_share_no_code() -> None:
         files = [*(source / own).glob("*.rs"), *source.glob(f"{own}.rs")]
         assert len(files) > 3
         for file in files:
-            code = "\n".join(line for line in file.read_text().splitlines() if not line.lstrip().startswith("//"))
+            code = "\n".join(
+                line for line in file.read_text().splitlines() if not line.lstrip().startswith("//")
+            )
             assert not re.search(rf"\bcrate::|super::super|\b{other}::|\bmod {other}\b", code), file

@@ -1,4 +1,5 @@
-"""Packed bodies as the audit reads them: bounded whatever their frames state, and read in parts of bounded size."""
+"""Packed bodies as the audit reads them: bounded whatever their frames state, and read in parts of
+bounded size."""
 
 from __future__ import annotations
 
@@ -70,16 +71,30 @@ class Packed(Messages):
         return np.array([len(self.bodies_stored[row]) for row in self.rows.tolist()])
 
 
-@given(st.lists(st.tuples(st.sampled_from([None, "zstd", "lz4"]), st.integers(1, 500)), min_size=1, max_size=12), st.integers(1, 900))
-def test_messages_are_read_in_parts_by_what_their_bodies_become(rows: list[tuple[str | None, int]], part_bytes: int) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, "zstd", "lz4"]), st.integers(1, 500)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(1, 900),
+)
+def test_messages_are_read_in_parts_by_what_their_bodies_become(
+    rows: list[tuple[str | None, int]], part_bytes: int
+) -> None:
     """Each once and in order; each part within the limit, or one message."""
     whole = Packed(cast(Entries, None), np.arange(len(rows)))
     Packed.how = [how for how, _ in rows]
-    Packed.bodies_stored = [bytes(size) if how is None else FRAMES[how](bytes(size)) for how, size in rows]
+    Packed.bodies_stored = [
+        bytes(size) if how is None else FRAMES[how](bytes(size)) for how, size in rows
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(messages, "PART_BYTES", part_bytes)
         patch.setattr(messages, "Messages", Packed)
         found = [part.rows.tolist() for part in whole.parts()]
     assert [row for part in found for row in part] == list(range(len(rows)))
     for part in found:
-        assert len(part) == 1 or sum(max(rows[row][1], len(Packed.bodies_stored[row])) for row in part) <= part_bytes
+        assert (
+            len(part) == 1
+            or sum(max(rows[row][1], len(Packed.bodies_stored[row])) for row in part) <= part_bytes
+        )

@@ -1,4 +1,5 @@
-"""The checkers of clients' histories: hand-made wrong ones are rejected, and a slow second version agrees on small ones."""
+"""The checkers of clients' histories: hand-made wrong ones are rejected, and a slow second version
+agrees on small ones."""
 
 from __future__ import annotations
 
@@ -19,8 +20,13 @@ GOOD = [Send("a", 0, 2, 0), Send("b", 1, 3, 1), Send("c", 4, 6, 2)]
 
 
 def test_a_sound_history_passes() -> None:
-    """Overlapping sends in either order, reads that lag only as far as time allows, an unknown send that was stored."""
-    reads = [Read(1, 5, 0, ("a",), 1), Read(5, 6, 0, ("a", "b"), 2), Read(7, 8, 1, ("b", "c", "d"), 4)]
+    """Overlapping sends in either order, reads that lag only as far as time allows, an unknown send
+    that was stored."""
+    reads = [
+        Read(1, 5, 0, ("a",), 1),
+        Read(5, 6, 0, ("a", "b"), 2),
+        Read(7, 8, 1, ("b", "c", "d"), 4),
+    ]
     assert check_queue([*GOOD, Send("d", 5)], reads) == []
 
 
@@ -51,7 +57,9 @@ def test_a_read_behind_an_acknowledged_send() -> None:
 
 def test_a_read_behind_an_earlier_read() -> None:
     """The queue became shorter, although its last send was never acknowledged."""
-    assert "stale" in rules([*GOOD, Send("d", 5)], [Read(7, 8, 3, ("d",), 4), Read(9, 10, 0, ("a", "b", "c"), 3)])
+    assert "stale" in rules(
+        [*GOOD, Send("d", 5)], [Read(7, 8, 3, ("d",), 4), Read(9, 10, 0, ("a", "b", "c"), 3)]
+    )
 
 
 def test_a_read_of_the_future() -> None:
@@ -60,7 +68,8 @@ def test_a_read_of_the_future() -> None:
 
 
 def test_a_hole() -> None:
-    """An offset below the end has no message; a send with unknown outcome explains it, unless it began too late."""
+    """An offset below the end has no message; a send with unknown outcome explains it, unless it
+    began too late."""
     hole = [Send("a", 0, 1, 0), Send("b", 2, 3, 2)]
     assert rules(hole, []) == {"lost"}
     assert rules([*hole, Send("x", 1)], []) == set()
@@ -73,7 +82,8 @@ def test_a_read_beyond_the_end_it_saw() -> None:
 
 
 def _legal(sends: list[Send], reads: list[Read]) -> bool:
-    """The definition, by brute force: some order of all operations (unknown sends may be left out) respects time and the log."""
+    """The definition, by brute force: some order of all operations (unknown sends may be left out)
+    respects time and the log."""
     known = [send for send in sends if send.offset is not None]
     unknown = [send for send in sends if send.offset is None]
     for mask in range(1 << len(unknown)):
@@ -93,7 +103,10 @@ def _is_run(order: tuple[Send | Read, ...]) -> bool:
             if step.offset not in (None, len(log)):
                 return False
             log.append(step.value)
-        elif step.end != len(log) or tuple(log[step.first : step.first + len(step.values)]) != step.values:
+        elif (
+            step.end != len(log)
+            or tuple(log[step.first : step.first + len(step.values)]) != step.values
+        ):
             return False
     return True
 
@@ -106,7 +119,14 @@ def histories(draw: st.DrawFn) -> tuple[list[Send], list[Read]]:
     for number in range(count):
         invoked = draw(st.integers(0, 5))
         if draw(st.booleans()) or draw(st.booleans()):
-            sends.append(Send("abc"[number], invoked, invoked + draw(st.integers(0, 4)), draw(st.integers(0, count - 1))))
+            sends.append(
+                Send(
+                    "abc"[number],
+                    invoked,
+                    invoked + draw(st.integers(0, 4)),
+                    draw(st.integers(0, count - 1)),
+                )
+            )
         else:
             sends.append(Send("abc"[number], invoked))
     reads = []
@@ -127,9 +147,17 @@ def test_agrees_with_the_definition(history: tuple[list[Send], list[Read]]) -> N
 def test_deliveries() -> None:
     """Repeats are fine; reordering, loss and inventions are not."""
     acknowledged, sent = {"q": ["a", "b", "c"]}, ["a", "b", "c", "d"]
-    told = {"good": ["a", "b", "a", "d", "c"], "reordered": ["b", "a", "c"], "missing": ["a", "c"], "unknown": ["a", "b", "x", "c"]}
+    told = {
+        "good": ["a", "b", "a", "d", "c"],
+        "reordered": ["b", "a", "c"],
+        "missing": ["a", "c"],
+        "unknown": ["a", "b", "x", "c"],
+    }
     for rule, values in told.items():
-        found = {violation.rule for violation in check_deliveries(acknowledged, sent, {"q": values}, complete=True)}
+        found = {
+            violation.rule
+            for violation in check_deliveries(acknowledged, sent, {"q": values}, complete=True)
+        }
         assert found == ({rule} - {"good"})
     assert check_deliveries(acknowledged, sent, {"q": ["a", "c"]}, complete=False) == []
     assert NEVER > 1e300

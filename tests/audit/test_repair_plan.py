@@ -1,4 +1,5 @@
-"""Repair from findings on directories written by the product: restored bytes are the original ones, and unproven bytes are not changed."""
+"""Repair from findings on directories written by the product: restored bytes are the original ones,
+and unproven bytes are not changed."""
 
 from __future__ import annotations
 
@@ -59,7 +60,11 @@ def repair(base: Path, *more: str) -> int:
 
 def contents(base: Path, node: str = "n1") -> dict[str, bytes]:
     """Every file of a node directory."""
-    return {str(path.relative_to(base / node)): path.read_bytes() for path in sorted((base / node).rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(base / node)): path.read_bytes()
+        for path in sorted((base / node).rglob("*"))
+        if path.is_file()
+    }
 
 
 def log_contents(base: Path, node: str) -> dict[str, bytes]:
@@ -92,13 +97,17 @@ DAMAGES: dict[str, Damage] = {
     "a body": lambda base: flip(logs(base)[1], 700),
     "a header": lambda base: overwrite(logs(base)[1], 0, b"\xff" * 30),
     "the first entry of all": lambda base: overwrite(logs(base)[0], 8, b"\xff" * 9),
-    "the last entry": lambda base: overwrite(last(base), len(last(base).read_bytes().rstrip(b"\0")) - 30, b"\xaa" * 20),
+    "the last entry": lambda base: overwrite(
+        last(base), len(last(base).read_bytes().rstrip(b"\0")) - 30, b"\xaa" * 20
+    ),
     "a whole file of zeros": lambda base: overwrite(logs(base)[1], 0, bytes(FILE_BYTES)),
     "a blank": lambda base: overwrite(logs(base)[0], FILE_BYTES - 5, b"\xff"),
     "zero space": lambda base: overwrite(logs(base)[-1], FILE_BYTES - 100, b"\xee"),
     "a missing file": lambda base: logs(base)[1].unlink(),
     "the last files missing": lambda base: remove(*logs(base)[2:]),
-    "the space behind the log's end": lambda base: ahead(base).write_bytes(bytes(99) + b"x" + bytes(FILE_BYTES - 100)),
+    "the space behind the log's end": lambda base: ahead(base).write_bytes(
+        bytes(99) + b"x" + bytes(FILE_BYTES - 100)
+    ),
     "a short file": lambda base: overwrite_short(logs(base)[0]),
     "a grown file": lambda base: logs(base)[1].write_bytes(logs(base)[1].read_bytes() + b"more"),
     "all log files": lambda base: remove(*logs(base)),
@@ -113,8 +122,11 @@ def overwrite_short(path: Path) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_log_comes_back_byte_for_byte(base: Path, whole: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is restored from the entries that its peers prove; the next audit passes, and the repair log has every step."""
+def test_a_damaged_log_comes_back_byte_for_byte(
+    base: Path, whole: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is restored from the entries that its peers prove; the next audit passes, and the repair
+    log has every step."""
     DAMAGES[kind](base)
     assert findings(base).verdict == "FAIL"
     untouched = contents(base, "n2"), contents(base, "n3")
@@ -129,7 +141,9 @@ def test_a_damaged_log_comes_back_byte_for_byte(base: Path, whole: Path, kind: s
     assert not (base / "n1" / "g1" / "dledger-n1" / "repair").exists()
 
 
-def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(base: Path, whole: Path) -> None:
+def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(
+    base: Path, whole: Path
+) -> None:
     """No replica has a whole file, and together they have all of it: entry by entry."""
     for at, node in enumerate(NODES):
         for path in logs(base, node)[:3]:
@@ -141,20 +155,28 @@ def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(bas
     assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
 
 
-def test_what_all_replicas_lost_is_undecidable_and_left_alone(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same place on all replicas: exit status 2, no change, and the entry is named; other damage is still repaired."""
+def test_what_all_replicas_lost_is_undecidable_and_left_alone(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same place on all replicas: exit status 2, no change, and the entry is named; other
+    damage is still repaired."""
     for node in NODES:
         overwrite(logs(base, node)[1], 700, b"\xff" * 5)
     findings(base)
     before = {node: contents(base, node) for node in NODES}
     assert repair(base) == 2
     told = capsys.readouterr()
-    assert told.out.endswith("repair: undecidable ranges remain\n") and "no replica holds entry" in told.err
+    assert (
+        told.out.endswith("repair: undecidable ranges remain\n")
+        and "no replica holds entry" in told.err
+    )
     assert {node: contents(base, node) for node in NODES} == before
     flip(logs(base)[0], 900)
     findings(base)
     assert repair(base) == 2
-    assert log_contents(base, "n1")[logs(base)[0].name] == log_contents(base, "n2")[logs(base)[0].name]
+    assert (
+        log_contents(base, "n1")[logs(base)[0].name] == log_contents(base, "n2")[logs(base)[0].name]
+    )
 
 
 def test_the_seal_of_a_majority_is_the_proof_where_there_is_one(
@@ -174,7 +196,8 @@ def test_the_seal_of_a_majority_is_the_proof_where_there_is_one(
 
 
 def test_a_last_entry_that_only_one_replica_has_is_not_proven(base: Path) -> None:
-    """Nothing behind it says that it is the one that was committed: undecidable, and nothing is written."""
+    """Nothing behind it says that it is the one that was committed: undecidable, and nothing is
+    written."""
     for node in ("n1", "n2"):
         path = logs(base, node)[len(log_contents(base, node)) - 1]
         overwrite(path, len(path.read_bytes().rstrip(b"\0")) - 30, b"\xaa" * 20)
@@ -185,7 +208,8 @@ def test_a_last_entry_that_only_one_replica_has_is_not_proven(base: Path) -> Non
 
 
 def test_a_majority_decides_and_a_minority_of_one_does_not(base: Path, whole: Path) -> None:
-    """Two replicas lost an entry, the third alone has it: it leads to what all three hold behind it, so it is the one that was there."""
+    """Two replicas lost an entry, the third alone has it: it leads to what all three hold behind
+    it, so it is the one that was there."""
     for node in ("n1", "n2"):
         overwrite(logs(base, node)[1], 700, b"\xff" * 5)
     findings(base)
@@ -193,16 +217,27 @@ def test_a_majority_decides_and_a_minority_of_one_does_not(base: Path, whole: Pa
     assert log_contents(base, "n1") == log_contents(base, "n2") == log_contents(whole, "n3")
 
 
-def test_another_history_is_replaced_and_kept(base: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One replica holds other entries than the two others: theirs take the place, state is derived again, what it held stays beside."""
+def test_another_history_is_replaced_and_kept(
+    base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One replica holds other entries than the two others: theirs take the place, state is derived
+    again, what it held stays beside."""
     another_history(base, tmp_path_factory.mktemp("other"))
     held = log_contents(base, "n1")
     result = findings(base)
-    assert {f.flaw.rule for f in result.findings} & {"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"}
+    assert {f.flaw.rule for f in result.findings} & {
+        "replica.divergence",
+        "replica.missing",
+        "replica.extra",
+        "replica.reordered",
+    }
     assert repair(base) == 0
     assert log_contents(base, "n1") == log_contents(base, "n2")
     assert audit([str(base / name) for name in NODES], deep=True).verdict == "PASS"
-    kept = {path.name.partition(".")[0]: path.read_bytes() for path in (base / "n1" / "g1" / "state" / "replaced").iterdir()}
+    kept = {
+        path.name.partition(".")[0]: path.read_bytes()
+        for path in (base / "n1" / "g1" / "state" / "replaced").iterdir()
+    }
     assert kept and all(held[name] == raw for name, raw in kept.items() if name in held)
 
 
@@ -219,10 +254,15 @@ def another_history(base: Path, other: Path) -> None:
 def test_a_log_is_not_cut_off_by_findings_from_before_it_grew(
     base: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The nodes went on after the audit: a majority holds entries behind the compared index that this replica has promised, too."""
+    """The nodes went on after the audit: a majority holds entries behind the compared index that
+    this replica has promised, too."""
     another_history(base, tmp_path_factory.mktemp("other"))
     result = findings(base)
-    first = min(f.flaw.index for f in result.findings if f.flaw.rule.startswith("replica.") and f.flaw.index is not None)
+    first = min(
+        f.flaw.index
+        for f in result.findings
+        if f.flaw.rule.startswith("replica.") and f.flaw.index is not None
+    )
     report = base / "findings" / "verdict.json"
     value = json.loads(report.read_text())
     value["repair"]["groups"][0]["compared_to_index"] = first + 2
@@ -234,7 +274,11 @@ def test_a_log_is_not_cut_off_by_findings_from_before_it_grew(
 
 
 def damaged_derived(base: Path, pattern: str) -> Path:
-    path = next(path for path in sorted((base / "n1" / "g1").glob(pattern)) if path.is_file() and any(path.read_bytes()))
+    path = next(
+        path
+        for path in sorted((base / "n1" / "g1").glob(pattern))
+        if path.is_file() and any(path.read_bytes())
+    )
     at = next(at for at, byte in enumerate(path.read_bytes()) if byte)
     flip(path, at)
     return path
@@ -242,10 +286,18 @@ def damaged_derived(base: Path, pattern: str) -> Path:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["dledger-n1/index/0*", "consumequeue/*/*/0*", "state/snapshot", "checkpoint", "dledger-n1/checkpoint", "dledger-n1/syncedmark"],
+    [
+        "dledger-n1/index/0*",
+        "consumequeue/*/*/0*",
+        "state/snapshot",
+        "checkpoint",
+        "dledger-n1/checkpoint",
+        "dledger-n1/syncedmark",
+    ],
 )
 def test_derived_files_are_made_again_from_the_log(base: Path, pattern: str) -> None:
-    """Dropped, derived as the node would, and equal to what the audit derives; a slot of the mark is written from the other one."""
+    """Dropped, derived as the node would, and equal to what the audit derives; a slot of the mark
+    is written from the other one."""
     damaged_derived(base, pattern)
     assert findings(base).verdict == "FAIL"
     assert repair(base) == 0
@@ -254,7 +306,9 @@ def test_derived_files_are_made_again_from_the_log(base: Path, pattern: str) -> 
 
 
 @pytest.mark.parametrize("name", ["identity.json", "dledger-n1/hardstate"])
-def test_what_no_other_replica_knows_remains(base: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_other_replica_knows_remains(
+    base: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Said with what to do instead: exit status 1, nothing is changed."""
     path = base / "n1" / "g1" / name
     overwrite(path, 0, bytes(100))
@@ -278,26 +332,46 @@ def test_a_backup_is_never_written_to(base: Path, capsys: pytest.CaptureFixture[
     assert contents(base) == before
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_the_same_and_changes_nothing(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flip(logs(base)[1], 700)
     findings(base)
     before = contents(base)
     assert repair(base, "--dry-run") == 0
     told, progress = capsys.readouterr()
-    assert told.endswith("repair: would be repaired\n") and "is recreated from" in told and "proof: chain CRC" in told
+    assert (
+        told.endswith("repair: would be repaired\n")
+        and "is recreated from" in told
+        and "proof: chain CRC" in told
+    )
     assert progress == "", "a terminal shows both streams, and would show the plan twice"
     assert repair(base, "--dry-run", "--json") == 0
     value = json.loads(capsys.readouterr().out)
-    assert list(value) == ["v", "dry_run", "outcome", "directories", "ranges", "undecided", "remaining"]
+    assert list(value) == [
+        "v",
+        "dry_run",
+        "outcome",
+        "directories",
+        "ranges",
+        "undecided",
+        "remaining",
+    ]
     assert [file["base"] for file in value["directories"][0]["files"]] == [FILE_BYTES]
     assert contents(base) == before
 
 
-def test_the_object_of_the_audit_is_enough(base: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`audit --json > FILE` says which directories; the rest is looked for again. The file of findings names its verdict."""
+def test_the_object_of_the_audit_is_enough(
+    base: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`audit --json > FILE` says which directories; the rest is looked for again. The file of
+    findings names its verdict."""
     flip(logs(base)[1], 700)
     result = findings(base)
-    assert command(["audit", "--engine", "local", "--json", *(str(base / name) for name in NODES)]) == 1
+    assert (
+        command(["audit", "--engine", "local", "--json", *(str(base / name) for name in NODES)])
+        == 1
+    )
     (base / "audit.json").write_text(capsys.readouterr().out)
     assert command(["repair", "--from-findings", str(base / "audit.json")]) == 0
     assert log_contents(base, "n1") == log_contents(whole, "n1")
@@ -306,7 +380,9 @@ def test_the_object_of_the_audit_is_enough(base: Path, whole: Path, capsys: pyte
     assert command(["repair", "--from-findings", str(base / "findings" / "findings.jsonl")]) == 0
 
 
-def test_findings_that_were_dealt_with_are_nothing_to_do(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_that_were_dealt_with_are_nothing_to_do(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same findings again: nothing is damaged, nothing is written."""
     flip(logs(base)[1], 700)
     findings(base)
@@ -339,7 +415,9 @@ def exchanged(base: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_input_is_one_sentence(base: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_sentence(
+    base: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     flip(logs(base)[1], 700)
     findings(base)
     change, status, text = BAD[kind]
@@ -368,7 +446,8 @@ def test_a_node_that_runs_is_refused(base: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int) -> None:
-    """A few flips anywhere on one or two replicas: either everything is restored, or the rest is reported and found again."""
+    """A few flips anywhere on one or two replicas: either everything is restored, or the rest is
+    reported and found again."""
     rng = random.Random(seed)
     for node in rng.sample(NODES, rng.choice((1, 1, 2))):
         for _ in range(rng.choice((1, 3, 9))):
@@ -386,12 +465,17 @@ def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int
 
 
 def test_a_snapshot_of_another_history_is_not_given_to_a_replica(tmp_path: Path) -> None:
-    """Of a trimmed log whose snapshot is damaged: the state of a replica that holds other entries is no substitute, the third one's is."""
+    """Of a trimmed log whose snapshot is damaged: the state of a replica that holds other entries
+    is no substitute, the third one's is."""
     for name in NODES:
         writer = Writer(tmp_path / name)
         messages = history(3, 120)
         for number, message in enumerate(messages):
-            writer.append(replace(message, body=b"another") if (name, number) == ("n2", len(messages) - 3) else message)
+            writer.append(
+                replace(message, body=b"another")
+                if (name, number) == ("n2", len(messages) - 3)
+                else message
+            )
         writer.append(writer.trim_record(1))
         writer.finish()
         writer.decide(1)
@@ -409,8 +493,8 @@ def test_a_snapshot_of_another_history_is_not_given_to_a_replica(tmp_path: Path)
 def test_a_read_that_fails_is_told_with_its_file(
     base: Path, call: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each read of the plan in turn: of the damaged replica, and of those that the bytes come from. Nothing is changed, and no read that
-    fails is a bug of the program."""
+    """Each read of the plan in turn: of the damaged replica, and of those that the bytes come from.
+    Nothing is changed, and no read that fails is a bug of the program."""
     path = logs(base)[1]
     flip(path, 200)
     findings(base)

@@ -1,4 +1,5 @@
-"""Repairs of damage anywhere, each judged by an audit of its own, by the bytes, and by whether its reasons are true."""
+"""Repairs of damage anywhere, each judged by an audit of its own, by the bytes, and by whether its
+reasons are true."""
 
 from __future__ import annotations
 
@@ -58,10 +59,13 @@ def flipped(image: Image, path: str, at: int, mask: int = 0x10) -> dict[str, byt
 
 
 def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | None]:
-    """A flipped bit on this many nodes: all files are equally likely, and used bytes are more likely than others."""
+    """A flipped bit on this many nodes: all files are equally likely, and used bytes are more
+    likely than others."""
     changes: dict[str, bytes | None] = {}
     for node in rng.sample(trial.place.nodes, nodes):
-        path = rng.choice([path for path, data in trial.image.items() if path.startswith(f"{node}/") and data])
+        path = rng.choice(
+            [path for path, data in trial.image.items() if path.startswith(f"{node}/") and data]
+        )
         data = trial.image[path]
         used = len(data.rstrip(b"\0"))
         at = rng.randrange(used) if used and rng.random() < 0.8 else rng.randrange(len(data))
@@ -71,7 +75,8 @@ def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | Non
 
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Callable[[str], Trial]]:
-    """Each cluster is made once: an attempt restores what it changed. They are in memory, because a repair syncs many small files."""
+    """Each cluster is made once: an attempt restores what it changed. They are in memory, because a
+    repair syncs many small files."""
     with new_home() as home:
         yield functools.cache(lambda name: made(name, Path(home)))
 
@@ -101,20 +106,35 @@ def places(one: Anatomy) -> dict[str, Entry]:
     """Entries at the edges of the files, and one between."""
     second = [entry for entry in one.entries if not entry.at][1]
     before = next(entry for entry in one.entries if entry.index == second.index - 1)
-    return {"first": one.entries[0], "inner": one.entries[7], "last of a file": before, "first of a file": second, "last": one.entries[-1]}
+    return {
+        "first": one.entries[0],
+        "inner": one.entries[7],
+        "last of a file": before,
+        "first of a file": second,
+        "last": one.entries[-1],
+    }
 
 
 def everywhere(trial: Trial, group: str, place: str, at: int = 60) -> dict[str, bytes | None]:
     """The same byte of an entry on all replicas."""
     entries = [places(one)[place] for one in replicas(trial, group)]
-    return {path: data for entry in entries for path, data in flipped(trial.image, entry.path, entry.at + at).items()}
+    return {
+        path: data
+        for entry in entries
+        for path, data in flipped(trial.image, entry.path, entry.at + at).items()
+    }
 
 
 @pytest.mark.one_in(11)
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(("group", "at"), [*(("raft", at) for at in FIELDS), *(("ha", at) for at in FIELDS[2:])])
-def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(stopped: Trial, group: str, at: int, place: str) -> None:
-    """Two intact replicas stand beside it; the words that the chain does not cover are bytes like all others."""
+@pytest.mark.parametrize(
+    ("group", "at"), [*(("raft", at) for at in FIELDS), *(("ha", at) for at in FIELDS[2:])]
+)
+def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(
+    stopped: Trial, group: str, at: int, place: str
+) -> None:
+    """Two intact replicas stand beside it; the words that the chain does not cover are bytes like
+    all others."""
     entry = places(replicas(stopped, group)[0])[place]
     judge(stopped, flipped(stopped.image, entry.path, entry.at + at), 0)
 
@@ -122,39 +142,53 @@ def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(stopped: Trial, gro
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("first", "second"), [(20, 9), (37, 41), (47, 9)])
-def test_other_bytes_of_one_entry_on_two_replicas_are_put_back_from_the_third(stopped: Trial, first: int, second: int, place: str) -> None:
+def test_other_bytes_of_one_entry_on_two_replicas_are_put_back_from_the_third(
+    stopped: Trial, first: int, second: int, place: str
+) -> None:
     """The header is damaged in different fields on two replicas; one has it."""
     image = stopped.image
     one, two = (places(replica)[place] for replica in replicas(stopped, "raft")[:2])
     changes = flipped(image, one.path, one.at + first) | flipped(image, two.path, two.at + second)
-    # No entry continues the last one of all: where its content is damaged on two, nothing tells that it is the one that was committed.
+    # No entry continues the last one of all: where its content is damaged on two, nothing tells
+    # that it is the one that was committed.
     judge(stopped, changes, 2 if place == "last" and first == 20 else 0)
 
 
-def test_the_last_entry_of_a_file_is_not_taken_for_a_blank_when_all_replicas_lost_it(stopped: Trial) -> None:
-    """Whether the file is sealed or not, the next file shows that there was an entry: it is named, and no byte is changed."""
+def test_the_last_entry_of_a_file_is_not_taken_for_a_blank_when_all_replicas_lost_it(
+    stopped: Trial,
+) -> None:
+    """Whether the file is sealed or not, the next file shows that there was an entry: it is named,
+    and no byte is changed."""
     one = replicas(stopped, "raft")[0]
     ends = [entry.index - 1 for entry in one.entries if not entry.at and entry.index]
     assert len(ends) > len(SEALED)
     for index in ends:
         changes: dict[str, bytes | None] = {}
         for replica in replicas(stopped, "raft"):
-            changes |= flipped(stopped.image, replica.entries[index].path, replica.entries[index].at + 60)
+            changes |= flipped(
+                stopped.image, replica.entries[index].path, replica.entries[index].at + 60
+            )
         judge(stopped, changes, 2)
 
 
-def test_a_damaged_first_index_does_not_tell_that_the_file_before_is_shorter(stopped: Trial) -> None:
-    """The same flip on two replicas: they are a majority of the next files, and the entries in front of them contradict it."""
+def test_a_damaged_first_index_does_not_tell_that_the_file_before_is_shorter(
+    stopped: Trial,
+) -> None:
+    """The same flip on two replicas: they are a majority of the next files, and the entries in
+    front of them contradict it."""
     image = stopped.image
     one, two = (places(replica)["first of a file"] for replica in replicas(stopped, "raft")[:2])
     before = places(replicas(stopped, "raft")[0])["last of a file"]
     bit = one.index & -one.index
-    changes = flipped(image, one.path, one.at + 15, bit) | flipped(image, two.path, two.at + 15, bit)
+    changes = flipped(image, one.path, one.at + 15, bit) | flipped(
+        image, two.path, two.at + 15, bit
+    )
     judge(stopped, changes | flipped(image, before.path, before.at + before.size + 9), 0)
 
 
 def test_a_right_index_counts_although_the_one_beside_it_is_damaged(stopped: Trial) -> None:
-    """In front of the last two entries nothing can be read, and the index of the last one is wrong: the audit counts back from it."""
+    """In front of the last two entries nothing can be read, and the index of the last one is wrong:
+    the audit counts back from it."""
     image, (lost, _, last) = stopped.image, replicas(stopped, "raft")[0].entries[-3:]
     assert lost.path == last.path and not lost.at
     data = bytearray(image[last.path])
@@ -175,9 +209,11 @@ def test_the_end_of_the_log_is_not_cut_off_when_all_replicas_lost_it(stopped: Tr
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("file", [2, 1])
-def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, trials: Callable[[str], Trial]) -> None:
-    """Its log files have the names of the others' and begin and end with other entries: theirs are made whole without it, and it without
-    them."""
+def test_what_a_former_leader_alone_held_is_given_back_by_nobody(
+    file: int, trials: Callable[[str], Trial]
+) -> None:
+    """Its log files have the names of the others' and begin and end with other entries: theirs are
+    made whole without it, and it without them."""
     trial = trials("failed over")
     former = max(trial.replicas, key=lambda one: one.entries[-1].index)
     for one in trial.replicas:
@@ -187,8 +223,11 @@ def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, tria
             judge(trial, flipped(trial.image, entry.path, entry.at + 37), 2 if one is former else 0)
 
 
-def test_the_empty_file_behind_the_end_of_another_history_is_zero_again(trials: Callable[[str], Trial]) -> None:
-    """The other replicas have entries in the file of that name, with lower indexes than the former leader's synced mark names."""
+def test_the_empty_file_behind_the_end_of_another_history_is_zero_again(
+    trials: Callable[[str], Trial],
+) -> None:
+    """The other replicas have entries in the file of that name, with lower indexes than the former
+    leader's synced mark names."""
     trial = trials("failed over")
     former = max(trial.replicas, key=lambda one: one.entries[-1].index)
     behind = f"{int(former.entries[-1].path[-20:]) + former.data_bytes:020d}"
@@ -217,7 +256,8 @@ def test_bytes_outside_of_two_slots_are_zero_again(stopped: Trial, name: str, at
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["killed", "stopped"])
 def test_the_key_index_is_whole_after_a_repair(name: str, trials: Callable[[str], Trial]) -> None:
-    """Of a stopped node and of a killed one, whose index is ahead of its position: whatever of it was damaged, and whatever else was."""
+    """Of a stopped node and of a killed one, whose index is ahead of its position: whatever of it
+    was damaged, and whatever else was."""
     trial = trials(name)
     entry = replicas(trial, "raft")[0].entries[3]
     judge(trial, flipped(trial.image, entry.path, entry.at + 60), 0)
@@ -230,7 +270,8 @@ def test_the_key_index_is_whole_after_a_repair(name: str, trials: Callable[[str]
 
 
 def test_the_begin_of_a_trimmed_log_is_told_by_its_snapshot(stopped: Trial) -> None:
-    """The first entry continues the chain CRC in the snapshot; without a snapshot it is unproven."""
+    """The first entry continues the chain CRC in the snapshot; without a snapshot it is
+    unproven."""
     image, path = stopped.image, "n1/ha/dledger-n1/begin"
     judge(stopped, flipped(image, path, 20), 0)
     judge(stopped, {path: None}, 0)
@@ -241,7 +282,9 @@ def test_the_begin_of_a_trimmed_log_is_told_by_its_snapshot(stopped: Trial) -> N
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(trial: Trial, nodes: int) -> None:
+def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(
+    trial: Trial, nodes: int
+) -> None:
     """Any file of one replica, or of two."""
     for seed in range(DRAWN):
         attempt = trial.attempt(drawn(trial, random.Random(seed), nodes))
@@ -252,7 +295,9 @@ def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(trial: 
 @pytest.mark.verify
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Trial, nodes: int) -> None:
+def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(
+    trial: Trial, nodes: int
+) -> None:
     for seed in range(DRAWN, MANY):
         attempt = trial.attempt(drawn(trial, random.Random(seed), nodes))
         assert attempt is None or not trial.complaint(attempt), (seed, trial.complaint(attempt))

@@ -1,5 +1,6 @@
-"""One replica written by the product's code, with all features that views show: native frames, compressed bodies, unusual keys, control
-records, waiting messages, several log and key index files. `messages` is the expected view of messages, in log order."""
+"""One replica written by the product's code, with all features that views show: native frames,
+compressed bodies, unusual keys, control records, waiting messages, several log and key index files.
+`messages` is the expected view of messages, in log order."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ TAG = 0x0A0B0C0D
 
 def packed(numbers: Sequence[int], kind: str) -> str:
     """A column packed as in docs/format.md §11."""
-    return b64encode(zlib.compress(np.diff(np.array(numbers, kind), prepend=np.zeros(1, kind)).astype(kind).tobytes())).decode()
+    return b64encode(
+        zlib.compress(
+            np.diff(np.array(numbers, kind), prepend=np.zeros(1, kind)).astype(kind).tobytes()
+        )
+    ).decode()
 
 
 SNAPSHOT: dict[str, Any] = {
@@ -71,8 +76,18 @@ SNAPSHOT: dict[str, Any] = {
 STATE = {
     "applied_index": 100,
     "delivery/workers/flights/0/cursor": 9,
-    "delivery/workers/flights/0/rows/3": {"lease": 90, "attempt": 1, "client": "c1", "duration_ms": 1000},
-    "delivery/workers/flights/0/rows/5": {"lease": 80, "attempt": 2, "client": "c2", "duration_ms": None},
+    "delivery/workers/flights/0/rows/3": {
+        "lease": 90,
+        "attempt": 1,
+        "client": "c1",
+        "duration_ms": 1000,
+    },
+    "delivery/workers/flights/0/rows/5": {
+        "lease": 80,
+        "attempt": 2,
+        "client": "c2",
+        "duration_ms": None,
+    },
     "delivery/workers/flights/1/cursor": 4,
     "lapsed/since": 12,
     "lapsed/workers/flights/0/3": 70,
@@ -82,7 +97,13 @@ STATE = {
     "queues/flights/1": 4,
     "transactions/ended/5": "rollback",
     "transactions/ended/6": "commit",
-    "transactions/halves/7": {"index": 70, "store_ms": 1234, "immunity_ms": None, "checks": 2, "topic": "flights"},
+    "transactions/halves/7": {
+        "index": 70,
+        "store_ms": 1234,
+        "immunity_ms": None,
+        "checks": 2,
+        "topic": "flights",
+    },
     "v": 6,
 }
 """The expected view of that snapshot."""
@@ -115,7 +136,9 @@ class ViewLog:
         self.node_dir = base / "n1"
         self.root = self.node_dir / "g1"
         disk.mkdirs(str(self.node_dir))
-        identity.write_node(disk, str(self.node_dir), identity.NodeIdentity(CLUSTER, "n1", CREATED_MS))
+        identity.write_node(
+            disk, str(self.node_dir), identity.NodeIdentity(CLUSTER, "n1", CREATED_MS)
+        )
         mine = identity.mint(
             CLUSTER, "g1", "n1", INCARNATION, CREATED_MS,
             data_file_bytes=DATA_BYTES, index_file_bytes=INDEX_BYTES, consume_queue_file_bytes=QUEUE_BYTES,
@@ -138,7 +161,9 @@ class ViewLog:
         """One batch."""
         self._append([_draft(one) for one in said], said, term, store_ms)
 
-    def _append(self, drafts: Sequence[Draft], said: Sequence[Said | None], term: int, store_ms: int) -> None:
+    def _append(
+        self, drafts: Sequence[Draft], said: Sequence[Said | None], term: int, store_ms: int
+    ) -> None:
         offsets = []
         for draft in drafts:
             place = draft.stored_topic, draft.queue
@@ -148,7 +173,9 @@ class ViewLog:
         for start, one in zip(batch.starts.tolist(), said, strict=True):
             if one is not None:
                 batch.data[start + 64 : start + 68] = one.flag.to_bytes(4, "big")
-                sysflag = {"lz4": Compression.LZ4, "zstd": Compression.ZSTD}.get(one.packing or "", Compression.NONE).value
+                sysflag = {"lz4": Compression.LZ4, "zstd": Compression.ZSTD}.get(
+                    one.packing or "", Compression.NONE
+                ).value
                 batch.data[start + 84 : start + 88] = sysflag.to_bytes(4, "big")
         at = 0
         for entries in self.store.log.append_leader(term, batch, np.array(offsets), store_ms, HOST):
@@ -158,7 +185,14 @@ class ViewLog:
             for row in range(len(entries)):
                 one = said[at]
                 if one is not None:
-                    self.messages.append(self._shown(one, entries.first_index + row, int(columns.physical_offsets[row]) - 48, offsets[at]))
+                    self.messages.append(
+                        self._shown(
+                            one,
+                            entries.first_index + row,
+                            int(columns.physical_offsets[row]) - 48,
+                            offsets[at],
+                        )
+                    )
                     self.messages[-1] |= {"term": term, "store_ms": store_ms}
                 at += 1
 
@@ -175,13 +209,25 @@ class ViewLog:
         """Lease a message to a client and acknowledge it."""
         place = (said["offset"],)
         lease = self.store.log.end_index + 1
-        self.control(control.LeaseRecord("workers", said["topic"], client, 1000, ((said["queue"], place, (1,)),)), 2, store_ms)
-        self.control(control.AckRecord((("workers", said["topic"], said["queue"], place, (lease,)),)), 2, store_ms)
+        self.control(
+            control.LeaseRecord(
+                "workers", said["topic"], client, 1000, ((said["queue"], place, (1,)),)
+            ),
+            2,
+            store_ms,
+        )
+        self.control(
+            control.AckRecord((("workers", said["topic"], said["queue"], place, (lease,)),)),
+            2,
+            store_ms,
+        )
 
     def finish(self, **more: Any) -> None:
         """Write all files as a stopped node leaves them. `more`: of the snapshot."""
         (self.root / "state").mkdir(exist_ok=True)
-        (self.root / "state" / "snapshot").write_bytes(sealed({**SNAPSHOT, "applied_end_pos": self.store.log.end_pos, **more}))
+        (self.root / "state" / "snapshot").write_bytes(
+            sealed({**SNAPSHOT, "applied_end_pos": self.store.log.end_pos, **more})
+        )
         self.store.log.flush_mark()
         self.store.queues.sync()
         self.keys.sync()
@@ -190,7 +236,9 @@ class ViewLog:
 
 
 def _draft(one: Said) -> Draft:
-    fields = Fields(message_id=one.message_id, tag=one.tag, keys=tuple(one.keys), user=dict(one.user))
+    fields = Fields(
+        message_id=one.message_id, tag=one.tag, keys=tuple(one.keys), user=dict(one.user)
+    )
     body = one.body
     if one.packing == "gzip":
         body = gzip.compress(body, mtime=0)
@@ -203,7 +251,15 @@ def _draft(one: Said) -> Draft:
 def frame(topic: str, producer: int, first: int, count: int, **more: Any) -> list[Said]:
     """A native frame."""
     return [
-        Said(topic, b"native %d" % at, 0, native_id(TAG, producer, 3, first + at), flag=1 + at, producer=(producer, 3, first + at), **more)
+        Said(
+            topic,
+            b"native %d" % at,
+            0,
+            native_id(TAG, producer, 3, first + at),
+            flag=1 + at,
+            producer=(producer, 3, first + at),
+            **more,
+        )
         for at in range(count)
     ]
 

@@ -1,4 +1,5 @@
-"""bench/tools/histogram.py: a stall is seen in full, sums of histograms are the histograms of all values, and errors are bounded."""
+"""bench/tools/histogram.py: a stall is seen in full, sums of histograms are the histograms of all
+values, and errors are bounded."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def test_buckets_cover_the_whole_range_without_gaps() -> None:
     edges = [upper_ns(bucket) for bucket in range(BUCKETS)]
     assert all(low < high for low, high in itertools.pairwise(edges))
     ends = np.array([-1, 0, (1 << 62)], np.int64)
-    assert bucket_of(ends).tolist() == [0, 0, int(bucket_of(np.array([((1 << POWERS) - 1) * UNIT_NS]))[0])]
+    assert bucket_of(ends).tolist() == [
+        0,
+        0,
+        int(bucket_of(np.array([((1 << POWERS) - 1) * UNIT_NS]))[0]),
+    ]
     assert bucket_of(ends)[2] < BUCKETS
 
 
@@ -64,7 +69,8 @@ def test_no_value_has_no_percentile() -> None:
 
 
 def test_a_stall_is_counted_for_every_send_it_delayed() -> None:
-    """A server that answers at once but pauses for the whole second half: a client that waits for it would count only one slow send."""
+    """A server that answers at once but pauses for the whole second half: a client that waits for
+    it would count only one slow send."""
     schedule, histogram = Schedule(0, 1000), Histogram()
     for number in range(1000):
         intended = schedule.intended_ns(number)

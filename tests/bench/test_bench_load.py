@@ -1,4 +1,5 @@
-"""bench/tools/load.py against a service that stores nothing: a load that has no messages left ends, and divides by the time until then."""
+"""bench/tools/load.py against a service that stores nothing: a load that has no messages left ends,
+and divides by the time until then."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ class Backlog:
         status = OK if count else pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
         yield pb.ReceiveMessageResponse(status=status).SerializeToString()
         for number in range(count):
-            message = pb.Message(system_properties=pb.SystemProperties(message_id=f"m{number}", receipt_handle=f"h{number}"))
+            message = pb.Message(
+                system_properties=pb.SystemProperties(
+                    message_id=f"m{number}", receipt_handle=f"h{number}"
+                )
+            )
             yield pb.ReceiveMessageResponse(message=message).SerializeToString()
 
     async def AckMessage(self, data: bytes, context: Any) -> bytes:
@@ -46,10 +51,14 @@ def run(backlog: Backlog, what: str, *arguments: str) -> dict[str, Any]:
             "AckMessage": grpc.unary_unary_rpc_method_handler(backlog.AckMessage),
             "SendMessage": grpc.unary_unary_rpc_method_handler(backlog.SendMessage),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("apache.rocketmq.v2.MessagingService", methods),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("apache.rocketmq.v2.MessagingService", methods),)
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        options = load.parser().parse_args([what, "--target", f"127.0.0.1:{port}", "--topic", "T", *arguments])
+        options = load.parser().parse_args(
+            [what, "--target", f"127.0.0.1:{port}", "--topic", "T", *arguments]
+        )
         try:
             return await load.work(options)
         finally:
@@ -60,7 +69,18 @@ def run(backlog: Backlog, what: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("what", ["receive", "send"])
 def test_the_measured_time_ends_when_the_messages_are_used_up(what: str) -> None:
-    found = run(Backlog(BACKLOG), what, "--window", "4", "--limit", str(BACKLOG), "--warm-up-s", "0", "--seconds", "3600")
+    found = run(
+        Backlog(BACKLOG),
+        what,
+        "--window",
+        "4",
+        "--limit",
+        str(BACKLOG),
+        "--warm-up-s",
+        "0",
+        "--seconds",
+        "3600",
+    )
     assert found["total"] == BACKLOG
     # Calls that were in flight when the first worker found nothing left do not count.
     assert 0 < found["messages"] <= BACKLOG

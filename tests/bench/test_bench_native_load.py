@@ -1,4 +1,5 @@
-"""bench/streams/native_load.py against a Log service that stores nothing: what it counts was acknowledged, its bytes are right."""
+"""bench/streams/native_load.py against a Log service that stores nothing: what it counts was
+acknowledged, its bytes are right."""
 
 from __future__ import annotations
 
@@ -21,12 +22,18 @@ EMPTY: Handlers = {"Produce": empty_log.produce, "Fetch": empty_log.fetch}
 def run(handlers: Handlers, *arguments: str) -> dict[str, Any]:
     async def both() -> dict[str, Any]:
         server = grpc.aio.server(options=native_load.CHANNEL)
-        methods = {name: grpc.stream_stream_rpc_method_handler(work) for name, work in handlers.items()}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("ledgermq.v1.Log", methods),))
+        methods = {
+            name: grpc.stream_stream_rpc_method_handler(work) for name, work in handlers.items()
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("ledgermq.v1.Log", methods),)
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         what, *more = arguments
-        options = native_load.parser().parse_args([what, "--target", f"127.0.0.1:{port}", "--topic", TOPIC, *more])
+        options = native_load.parser().parse_args(
+            [what, "--target", f"127.0.0.1:{port}", "--topic", TOPIC, *more]
+        )
         try:
             return await native_load.work(options)
         finally:
@@ -39,11 +46,26 @@ def run(handlers: Handlers, *arguments: str) -> dict[str, Any]:
 def test_a_hand_made_request_is_what_protobuf_reads(first: int) -> None:
     frame = FrameBuilder(TOPIC, 7, 3, 1).encode(first, 2, [b"a" * 100, b"b" * 70_000], born_ms=5)
     request = pb.ProduceRequest.FromString(native_load.produce_request(TOPIC, frame))
-    assert request == pb.ProduceRequest(frame=pb.Frame(topic=TOPIC, first_sequence=first, sizes=frame.sizes, entries=frame.entries))
+    assert request == pb.ProduceRequest(
+        frame=pb.Frame(topic=TOPIC, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
+    )
 
 
 def test_everything_sent_is_acknowledged_and_counted() -> None:
-    found = run(EMPTY, "produce", "--limit", "5000", "--batch", "100", "--producers", "2", "--warm-up-s", "0", "--seconds", "30")
+    found = run(
+        EMPTY,
+        "produce",
+        "--limit",
+        "5000",
+        "--batch",
+        "100",
+        "--producers",
+        "2",
+        "--warm-up-s",
+        "0",
+        "--seconds",
+        "30",
+    )
     assert found["messages"] == found["total"] == 10_000
     assert not found["open_loop"]
 
@@ -63,9 +85,31 @@ def test_frames_hold_what_a_node_takes() -> None:
             yield answer
 
     limits: Any = {"queues": 8, "max_body_bytes": 1000, "max_entry_bytes": 4000}
-    run({"Produce": produce}, "produce", "--limit", "100", "--batch", "10", "--spread", "message", "--warm-up-s", "0", "--seconds", "30")
+    run(
+        {"Produce": produce},
+        "produce",
+        "--limit",
+        "100",
+        "--batch",
+        "10",
+        "--spread",
+        "message",
+        "--warm-up-s",
+        "0",
+        "--seconds",
+        "30",
+    )
     for frame in frames:
-        found = read_frame(TOPIC, empty_log.LOG_TAG, 1, 0, frame.first_sequence, frame.sizes, frame.entries, **limits)
+        found = read_frame(
+            TOPIC,
+            empty_log.LOG_TAG,
+            1,
+            0,
+            frame.first_sequence,
+            frame.sizes,
+            frame.entries,
+            **limits,
+        )
         assert found.batch.queues.tolist() == [(frame.first_sequence + k) % 8 for k in range(10)]
 
 
@@ -80,7 +124,18 @@ def test_a_stall_shows_in_an_open_loop() -> None:
                 await asyncio.sleep(0.5)
             yield answer
 
-    found = run({"Produce": produce}, "produce", "--rate", "1000", "--batch", "10", "--warm-up-s", "0", "--seconds", "1")
+    found = run(
+        {"Produce": produce},
+        "produce",
+        "--rate",
+        "1000",
+        "--batch",
+        "10",
+        "--warm-up-s",
+        "0",
+        "--seconds",
+        "1",
+    )
     assert found["open_loop"]
     assert found["p90_ms"] > 300, found
     assert found["p50_ms"] < found["p90_ms"]
@@ -95,7 +150,18 @@ def test_a_refusal_ends_the_load() -> None:
             yield answer
 
     with pytest.raises(RuntimeError, match="no such topic"):
-        run({"Produce": produce}, "produce", "--limit", "1000", "--batch", "10", "--warm-up-s", "0", "--seconds", "30")
+        run(
+            {"Produce": produce},
+            "produce",
+            "--limit",
+            "1000",
+            "--batch",
+            "10",
+            "--warm-up-s",
+            "0",
+            "--seconds",
+            "30",
+        )
 
 
 def test_a_reader_counts_every_entry_and_gives_credit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ print(len(traffic.handed_out))
 
 
 def counted() -> str:
-    return subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_processes_started_meanwhile_do_not_count(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The study of large clusters: it is on its page as it is computed, and its counts agree with second ways to count them."""
+"""The study of large clusters: it is on its page as it is computed, and its counts agree with
+second ways to count them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def test_the_page_has_the_table() -> None:
 def test_the_smallest_cluster() -> None:
     """Three nodes with three groups: each has all replicas, leads one group, and can be lost."""
     found = scale.placed(3, 3)
-    assert set(found.replicas.values()) == {found.nodes} and sorted(found.leaders.values()) == list(found.nodes)
+    assert set(found.replicas.values()) == {found.nodes} and sorted(found.leaders.values()) == list(
+        found.nodes
+    )
     assert scale.lost_rack(found, scale.across) == scale.lost_rack(found, scale.in_blocks)
     leaders, stopped, copied, copy_s = scale.lost_rack(found, scale.across)
     assert (leaders, stopped, copied) == (1, 0, 3 * scale.GROUP_BYTES)

@@ -1,4 +1,5 @@
-"""The stores that `storage_modes` compares keep what they were given: a comparison with a store that loses messages would prove nothing."""
+"""The stores that `storage_modes` compares keep what they were given: a comparison with a store
+that loses messages would prove nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +28,11 @@ def filled(name: str, directory: Path, messages: int) -> Any:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("name", KEPT)
-def test_store_is_whole_after_its_process_ended(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the files hold while the store is open, as a kill leaves them, gives back every message by offset and by key, also after more
-    writing, a checkpoint in between and a good stop."""
+def test_store_is_whole_after_its_process_ended(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the files hold while the store is open, as a kill leaves them, gives back every message
+    by offset and by key, also after more writing, a checkpoint in between and a good stop."""
     monkeypatch.setattr(storage_modes, "BATCH", 100)
     monkeypatch.setattr(storage_modes, "LOOKUPS", 100)
     monkeypatch.setattr(stores, "DIRTY_PAGES_MAX", 20)
@@ -54,7 +57,8 @@ def test_memory_gives_back_what_it_got(tmp_path: Path) -> None:
 
 
 def test_page_tree_against_a_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ordered and random keys, replaced values, small pages and a small cache: scans equal the sorted dictionary, also after reopening."""
+    """Ordered and random keys, replaced values, small pages and a small cache: scans equal the
+    sorted dictionary, also after reopening."""
     monkeypatch.setattr(page_tree, "ENTRIES_MAX", 8)
     monkeypatch.setattr(page_tree, "CACHED_PAGES", 10)
     chance, model = random.Random(3), {}
@@ -72,12 +76,15 @@ def test_page_tree_against_a_dictionary(tmp_path: Path, monkeypatch: pytest.Monk
     assert tree.position == 7
     assert list(tree.scan(bytes(16), b"\xff" * 16)) == [model[key] for key in ordered]
     for low in range(0, len(ordered) - 20, 97):
-        assert list(tree.scan(ordered[low], ordered[low + 20])) == [model[key] for key in ordered[low : low + 20]]
+        assert list(tree.scan(ordered[low], ordered[low + 20])) == [
+            model[key] for key in ordered[low : low + 20]
+        ]
     tree.close()
 
 
 def test_torn_page_is_repaired_from_the_recovery_file(tmp_path: Path) -> None:
-    """A page of the last checkpoint that reached the file in part is written again at the next start."""
+    """A page of the last checkpoint that reached the file in part is written again at the next
+    start."""
     tree = PageTree(tmp_path)
     for number in range(500):
         tree.put(number.to_bytes(16, "big"), number)
@@ -92,7 +99,8 @@ def test_torn_page_is_repaired_from_the_recovery_file(tmp_path: Path) -> None:
 
 
 def test_table_and_plot_are_functions_of_the_figures(tmp_path: Path) -> None:
-    """The same figures give the same page and the same picture, between the marks and nowhere else."""
+    """The same figures give the same page and the same picture, between the marks and nowhere
+    else."""
     row = {
         "write_messages_per_s": 1e5,
         "batch_p50_ms": 1.0,
@@ -105,7 +113,14 @@ def test_table_and_plot_are_functions_of_the_figures(tmp_path: Path) -> None:
         "clean_open_s": None,
         "disk_bytes": 1 << 20,
     }
-    figures = {"messages": 1, "body_bytes": 2, "queues": 3, "batch": 4, "versions": stores.versions(), "stores": dict.fromkeys(STORES, row)}
+    figures = {
+        "messages": 1,
+        "body_bytes": 2,
+        "queues": 3,
+        "batch": 4,
+        "versions": stores.versions(),
+        "stores": dict.fromkeys(STORES, row),
+    }
     page = tmp_path / "page.md"
     page.write_text(f"before\n{storage_modes.MARKS[0]}\nold\n{storage_modes.MARKS[1]}\nafter\n")
     made = []
@@ -113,5 +128,9 @@ def test_table_and_plot_are_functions_of_the_figures(tmp_path: Path) -> None:
         storage_modes.publish(page, tmp_path / f"{number}.svg", figures)
         made.append((page.read_text(), (tmp_path / f"{number}.svg").read_bytes()))
     assert made[0] == made[1]
-    assert made[0][0].startswith("before\n") and made[0][0].endswith("\nafter\n") and "old" not in made[0][0]
+    assert (
+        made[0][0].startswith("before\n")
+        and made[0][0].endswith("\nafter\n")
+        and "old" not in made[0][0]
+    )
     assert "| LedgerMQ | 100,000 | 1.00 / 2.00 ms | 3.0 µs |" in made[0][0]

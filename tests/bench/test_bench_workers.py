@@ -13,9 +13,19 @@ def rounds(*found: tuple[int, float, float, float]) -> list[dict[str, Any]]:
 
 
 def test_rounds_are_told_apart_by_how_many_streams_were_passed_on() -> None:
-    """The kernel deals connections as it likes: a median over all rounds would be of nothing in particular."""
-    one = workers._summary(rounds((0, 100_000, 2.0, 0.9), (0, 120_000, 2.2, 1.0), (0, 110_000, 2.1, 0.95)))
-    two = workers._summary(rounds((0, 150_000, 2.0, 1.2), (1, 130_000, 3.0, 1.3), (1, 120_000, 3.2, 1.4), (2, 99_000, 4.0, 1.5)))
+    """The kernel deals connections as it likes: a median over all rounds would be of nothing in
+    particular."""
+    one = workers._summary(
+        rounds((0, 100_000, 2.0, 0.9), (0, 120_000, 2.2, 1.0), (0, 110_000, 2.1, 0.95))
+    )
+    two = workers._summary(
+        rounds(
+            (0, 150_000, 2.0, 1.2),
+            (1, 130_000, 3.0, 1.3),
+            (1, 120_000, 3.2, 1.4),
+            (2, 99_000, 4.0, 1.5),
+        )
+    )
     lines = workers.table({"producers": 2, "workers_1": one, "workers_2": two}).splitlines()
     assert lines[2:] == [
         "| 1 | 0 of 2 | 3 | 110,000 | 2.10 | 0.95 |",

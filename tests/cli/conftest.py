@@ -21,7 +21,9 @@ def node() -> Iterator[FakeNode]:
 
 
 @pytest.fixture
-def ledgermq(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def ledgermq(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
     """`ledgermq …` in this process against the fake: exit status, stdout, stderr."""
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
 

@@ -1,7 +1,9 @@
-"""Wrong usages of all commands that call a cluster, in one table: no cluster, no permission, a file that exists, Ctrl-C.
+"""Wrong usages of all commands that call a cluster, in one table: no cluster, no permission, a file
+that exists, Ctrl-C.
 
-Law: whatever goes wrong ends with one error line and the documented exit status, prints no result, and leaves the directory as it was.
-Every command has a row, so a new command without one fails here.
+Law: whatever goes wrong ends with one error line and the documented exit status, prints no result,
+and leaves the directory as it was. Every command has a row, so a new command without one fails
+here.
 """
 
 from __future__ import annotations
@@ -25,9 +27,16 @@ from tests.client.fake_cluster import MODULES, SERVICES, FakeNode, admin_status,
 ID = "01D6F5A2C8E042AB00C0FFEE0000000001"
 RECEIPT = '{"topic": "t"}\n'
 DEFINITIONS = '{"v": 1, "users": [{"name": "a", "grants": []}]}\n'
-FILES = {"lines.jsonl": '{"body": "b"}\n', "receipts.jsonl": RECEIPT, "cluster.json": DEFINITIONS, "old.parquet": "x", "old.txt": "x"}
+FILES = {
+    "lines.jsonl": '{"body": "b"}\n',
+    "receipts.jsonl": RECEIPT,
+    "cluster.json": DEFINITIONS,
+    "old.parquet": "x",
+    "old.txt": "x",
+}
 
-# Command, and options if it has several rows → the other arguments with which it calls a cluster. Files named `new` are written.
+# Command, and options if it has several rows → the other arguments with which it calls a cluster.
+# Files named `new` are written.
 ROWS: dict[str, tuple[str, ...]] = {
     "status": (),
     "check": (),
@@ -114,24 +123,34 @@ ROWS: dict[str, tuple[str, ...]] = {
     "bench send": ("--topic", "t", "--duration", "1m"),
 }
 OTHER_FILES = {"receipts verify", "audit", "console", "witness"}
-"""Tested elsewhere: tests/cli/test_cli_receipts.py and test_cli_proofs.py, tests/audit/test_audit_cluster_options.py, tests/console."""
+"""Tested elsewhere: tests/cli/test_cli_receipts.py and test_cli_proofs.py,
+tests/audit/test_audit_cluster_options.py, tests/console."""
 
 
-def with_endpoints(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[str]:
+def with_endpoints(
+    command: click.Command, path: tuple[str, ...], context: click.Context
+) -> Iterator[str]:
     """The names of all commands below this one that take --endpoints."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
-            yield from with_endpoints(below, (*path, name), click.Context(below, info_name=name, parent=context))
-    elif any("--endpoints" in parameter.opts and not parameter.required for parameter in command.params):
+            yield from with_endpoints(
+                below, (*path, name), click.Context(below, info_name=name, parent=context)
+            )
+    elif any(
+        "--endpoints" in parameter.opts and not parameter.required for parameter in command.params
+    ):
         yield " ".join(path)
 
 
 def test_every_command_that_calls_a_cluster_has_a_row() -> None:
     """A new command is tried with its wrong usages."""
     pytest.importorskip("pyarrow")
-    assert set(with_endpoints(cli.cli, (), click.Context(cli.cli))) == {row.split(" --")[0] for row in ROWS} | OTHER_FILES
+    assert (
+        set(with_endpoints(cli.cli, (), click.Context(cli.cli)))
+        == {row.split(" --")[0] for row in ROWS} | OTHER_FILES
+    )
 
 
 @pytest.fixture
@@ -168,8 +187,11 @@ def answering(node: FakeNode, code: int, text: str) -> None:
             node.answers(method.name, [answer] if method.server_streaming else answer)
 
 
-def ended(place: Path, capfd: pytest.CaptureFixture[str], row: str, endpoint: str, *more: str) -> tuple[int, str, str]:
-    """Exit status, stdout and the error line (for `check`, its only line) of a row's command, which must leave no file."""
+def ended(
+    place: Path, capfd: pytest.CaptureFixture[str], row: str, endpoint: str, *more: str
+) -> tuple[int, str, str]:
+    """Exit status, stdout and the error line (for `check`, its only line) of a row's command, which
+    must leave no file."""
     code = cli.run([*row.split(" --")[0].split(), *ROWS[row], "--endpoints", endpoint, *more])
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err
@@ -196,24 +218,40 @@ def test_no_cluster(place: Path, capfd: pytest.CaptureFixture[str], row: str) ->
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("row", ROWS)
-def test_no_permission(node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], row: str) -> None:
+def test_no_permission(
+    node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], row: str
+) -> None:
     """The refusal and where to see the permissions; no call is repeated."""
     pytest.importorskip("pyarrow")
     answering(node, 40300, "user u may not do this")
     code, out, error = ended(place, capfd, row, node.endpoint)
-    assert code == (3 if row == "check" else 4) and "user u may not do this; see the permissions: ledgermq user describe NAME" in error
+    assert (
+        code == (3 if row == "check" else 4)
+        and "user u may not do this; see the permissions: ledgermq user describe NAME" in error
+    )
     assert not out or row == "send"
     assert all(len(requests) == 1 for requests in node.requests.values())
 
 
-TEXTS = [(row, at) for row in ROWS for at, word in enumerate(ROWS[row]) if word[:2] != "--" and "." not in word and word != "new"]
-"""The place of every argument that is no path. `bench` counts refused calls, for its whole duration."""
+TEXTS = [
+    (row, at)
+    for row in ROWS
+    for at, word in enumerate(ROWS[row])
+    if word[:2] != "--" and "." not in word and word != "new"
+]
+"""The place of every argument that is no path. `bench` counts refused calls, for its whole
+duration."""
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize(("row", "at"), [place for place in TEXTS if not place[0].startswith("bench")])
-def test_an_argument_that_is_no_utf_8(node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], row: str, at: int) -> None:
-    """As Python reads the byte ff from a command line: a mistake of the caller, or a name that nothing has. Only a path may have it."""
+@pytest.mark.parametrize(
+    ("row", "at"), [place for place in TEXTS if not place[0].startswith("bench")]
+)
+def test_an_argument_that_is_no_utf_8(
+    node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], row: str, at: int
+) -> None:
+    """As Python reads the byte ff from a command line: a mistake of the caller, or a name that
+    nothing has. Only a path may have it."""
     pytest.importorskip("pyarrow")
     words = [word + "\udcff" * (number == at) for number, word in enumerate(ROWS[row])]
     code = cli.run([*row.split(" --")[0].split(), *words, "--endpoints", node.endpoint])
@@ -228,7 +266,8 @@ class Interrupt:
         self.over = threading.Event()
 
     def __call__(self, request: Any) -> Any:
-        # To the process, as the terminal does: a signal to this thread would not wake the main thread.
+        # To the process, as the terminal does: a signal to this thread would not wake the main
+        # thread.
         os.kill(os.getpid(), signal.SIGINT)
         self.over.wait(60)
         return admin_pb2.ClusterStatusResponse()
@@ -243,8 +282,11 @@ def interrupt() -> Iterator[Interrupt]:
 
 @pytest.mark.one_in(20)
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.startswith("bench")])
-def test_ctrl_c_in_the_first_call(node: FakeNode, interrupt: Interrupt, place: Path, capfd: pytest.CaptureFixture[str], row: str) -> None:
-    """130 and a line that says so; the commands that follow a topic end well. None waits for the answer. For `bench`, see its own tests."""
+def test_ctrl_c_in_the_first_call(
+    node: FakeNode, interrupt: Interrupt, place: Path, capfd: pytest.CaptureFixture[str], row: str
+) -> None:
+    """130 and a line that says so; the commands that follow a topic end well. None waits for the
+    answer. For `bench`, see its own tests."""
     pytest.importorskip("pyarrow")
     for method in node.scripts:
         node.answers(method, interrupt)
@@ -252,7 +294,9 @@ def test_ctrl_c_in_the_first_call(node: FakeNode, interrupt: Interrupt, place: P
     if row in ("consume", "consume --to", "sink parquet", "sink iceberg"):
         assert (code, error) == (0, "")
     else:
-        assert (code, out) == (130, "") and error.startswith(("error: interrupted", "error: stopped"))
+        assert (code, out) == (130, "") and error.startswith(
+            ("error: interrupted", "error: stopped")
+        )
     [requests] = node.requests.values()
     # On a busy machine a client may try the same call again before the signal is handled.
     assert all(request == requests[0] for request in requests)
@@ -261,15 +305,32 @@ def test_ctrl_c_in_the_first_call(node: FakeNode, interrupt: Interrupt, place: P
 @pytest.mark.parametrize(
     ("row", "method", "said"),
     [
-        ("send", "SendMessage", "0 messages were acknowledged, and more may be stored; the same command would send all of them again"),
+        (
+            "send",
+            "SendMessage",
+            (
+                "0 messages were acknowledged, and more may be stored; the same command would send"
+                " all of them again"
+            ),
+        ),
         ("user create", "CreateUser", "the user u may exist with a secret that was not shown"),
         ("user create", "ListUsers", "the user u may exist with a secret that was not shown"),
         ("user rotate", "ChangeUser", "the user u may be changed with a secret that was not shown"),
-        ("group skip", "ResetGroup", "the consumer group g may have moved to offset 7; see where it is"),
+        (
+            "group skip",
+            "ResetGroup",
+            "the consumer group g may have moved to offset 7; see where it is",
+        ),
     ],
 )
 def test_ctrl_c_in_a_change_that_must_not_be_repeated_unseen(
-    node: FakeNode, interrupt: Interrupt, place: Path, capfd: pytest.CaptureFixture[str], row: str, method: str, said: str
+    node: FakeNode,
+    interrupt: Interrupt,
+    place: Path,
+    capfd: pytest.CaptureFixture[str],
+    row: str,
+    method: str,
+    said: str,
 ) -> None:
     """The line says what may have been done, instead of `run the command again`."""
     lag = admin_pb2.GroupLagResponse(status=admin_status())
@@ -286,9 +347,17 @@ def test_ctrl_c_keeps_the_secrets_that_an_import_may_have_set(
 ) -> None:
     """The user may exist, so its secret stays in the file, and the line says how to continue."""
     node.answers("CreateUser", interrupt)
-    assert cli.run(["definitions", "import", *ROWS["definitions import"], "--endpoints", node.endpoint]) == 130
+    assert (
+        cli.run(
+            ["definitions", "import", *ROWS["definitions import"], "--endpoints", node.endpoint]
+        )
+        == 130
+    )
     error = capfd.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: interrupted: 0 of 1 differences are applied; run the command again with another file for --secrets")
+    assert error.startswith(
+        "error: interrupted: 0 of 1 differences are applied; run the command again with another"
+        " file for --secrets"
+    )
     assert (place / "new.secrets").read_text().startswith("a ")
 
 
@@ -303,20 +372,30 @@ def test_ctrl_c_keeps_the_secrets_that_an_import_may_have_set(
     ],
 )
 def test_a_file_that_exists_stays(
-    node: FakeNode, place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: str, old: str
+    node: FakeNode,
+    place: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    row: str,
+    old: str,
 ) -> None:
     """64 before anything is sent, received or changed."""
     pytest.importorskip("pyarrow")
     located = log_pb2.LocateResponse(cluster_id="c", kind="normal")
     node.answers("Locate", located)
-    monkeypatch.setitem(ROWS, row, tuple(old if text.startswith("new") else text for text in ROWS[row]))
+    monkeypatch.setitem(
+        ROWS, row, tuple(old if text.startswith("new") else text for text in ROWS[row])
+    )
     code, _, error = ended(place, capfd, row, node.endpoint)
     assert code == 64 and old in error
-    assert not {"Produce", "Fetch", "SendMessage", "ReceiveMessage", "CreateUser"} & {name for name, got in node.requests.items() if got}
+    assert not {"Produce", "Fetch", "SendMessage", "ReceiveMessage", "CreateUser"} & {
+        name for name, got in node.requests.items() if got
+    }
 
 
 def test_ctrl_c_waits_for_the_start_of_a_call() -> None:
-    """A channel with a call that was half started would never close (track record). A handler of the application's own is not replaced."""
+    """A channel with a call that was half started would never close (track record). A handler of
+    the application's own is not replaced."""
     reached = False
     with pytest.raises(KeyboardInterrupt), service.uninterrupted():
         signal.raise_signal(signal.SIGINT)

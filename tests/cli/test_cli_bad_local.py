@@ -1,5 +1,6 @@
-"""Wrong usages of the commands that work on files, or read a file before they call a cluster: a file where a directory is wanted, or the
-reverse, what is missing, what is something else, and what exists.
+"""Wrong usages of the commands that work on files, or read a file before they call a cluster: a
+file where a directory is wanted, or the reverse, what is missing, what is something else, and what
+exists.
 
 Law: as in test_cli_bad_input.py. One error line, no result, and every file as it was.
 """
@@ -128,7 +129,8 @@ CASES = """
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Node directories of a stopped cluster, and files and directories that are nothing that a command wants."""
+    """Node directories of a stopped cluster, and files and directories that are nothing that a
+    command wants."""
     write_cluster(tmp_path / "nodes", history(3))
     for name in ("empty", "folder", "tls"):
         (tmp_path / name).mkdir()
@@ -142,11 +144,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+    return {
+        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+        for path in place.rglob("*")
+    }
 
 
-def test_wrong_usages_say_so_and_change_nothing(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In one test, because most of the time goes into the directories. A cluster that would be called does not answer."""
+def test_wrong_usages_say_so_and_change_nothing(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In one test, because most of the time goes into the directories. A cluster that would be
+    called does not answer."""
     pytest.importorskip("pyarrow")
     before, wrong = files(place), []
     for case in CASES.strip().splitlines():
@@ -156,7 +164,9 @@ def test_wrong_usages_say_so_and_change_nothing(place: Path, capfd: pytest.Captu
         code = cli.run(arguments)
         out, err = capfd.readouterr()
         lines = err.splitlines()
-        if (int(code), out, len(lines)) != (int(wanted), "", 1) or not (lines[0].startswith("error: ") and "; " in lines[0]):
+        if (int(code), out, len(lines)) != (int(wanted), "", 1) or not (
+            lines[0].startswith("error: ") and "; " in lines[0]
+        ):
             wrong.append((case, int(code), out, err))
         if changed := files(place).items() ^ before.items():
             wrong.append((case, "changed", sorted({name for name, _ in changed})))
@@ -164,7 +174,9 @@ def test_wrong_usages_say_so_and_change_nothing(place: Path, capfd: pytest.Captu
     assert wrong == []
 
 
-def test_a_taken_directory_is_named_instead_of_the_file(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_directory_is_named_instead_of_the_file(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The secret does not exist: what is in its way is a file where a directory must be."""
     assert cli.run(["config", "secret", "file/secret"]) == 4
     assert capfd.readouterr().err == "error: file exists; use it, or give another file\n"

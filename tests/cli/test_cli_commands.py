@@ -36,7 +36,16 @@ from ledgermq.client.cli import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage.cli import backup_commands as storage_commands
 from ledgermq.storage.cli import doctor_commands, recover_commands
-from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, route, sent, status, verdict
+from tests.client.fake_cluster import (
+    FakeNode,
+    acked,
+    admin_status,
+    delivered,
+    route,
+    sent,
+    status,
+    verdict,
+)
 from tests.terminal import Typed
 
 Run = Callable[..., tuple[int, str, str]]
@@ -65,7 +74,8 @@ COMMANDS = [
 
 @pytest.fixture
 def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`ledgermq …` in this process against the fake: exit status, stdout, stderr. Whatever fails ends with one error line."""
+    """`ledgermq …` in this process against the fake: exit status, stdout, stderr. Whatever fails
+    ends with one error line."""
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
 
     def command(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -84,13 +94,19 @@ def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 def topic_info(name: str = "t", queues: int = 2) -> admin_pb2.TopicInfo:
-    info = admin_pb2.TopicInfo(topic=admin_pb2.Name(name=name), kind="normal", queues=queues, permission="rw", messages=0)
+    info = admin_pb2.TopicInfo(
+        topic=admin_pb2.Name(name=name), kind="normal", queues=queues, permission="rw", messages=0
+    )
     for number in range(queues):
-        info.queue_list.add(queue=number, broker_group="g1", group_queue=number, min_offset=0, max_offset=0)
+        info.queue_list.add(
+            queue=number, broker_group="g1", group_queue=number, min_offset=0, max_offset=0
+        )
     return info
 
 
-def cluster(*, leader: str | None = "n1", health: str = "ok", lag: int | None = 0, up: bool = True) -> admin_pb2.ClusterStatusResponse:
+def cluster(
+    *, leader: str | None = "n1", health: str = "ok", lag: int | None = 0, up: bool = True
+) -> admin_pb2.ClusterStatusResponse:
     found = admin_pb2.ClusterStatusResponse(status=admin_status(), health=health, cluster_id="c")
     found.nodes.add(node="n1", up=True)
     found.nodes.add(node="n2", up=up)
@@ -116,8 +132,11 @@ def cluster(*, leader: str | None = "n1", health: str = "ok", lag: int | None = 
         (admin_pb2.ClusterStatusResponse(status=admin_status(), health="ok"), 1, 1),
     ],
 )
-def test_status_ends_as_the_cluster_is(node: FakeNode, run: Run, answer: Any, plain: int, strict: int) -> None:
-    """A leader everywhere is 0; `--strict` also wants every node up and no lag; the object is printed in any case."""
+def test_status_ends_as_the_cluster_is(
+    node: FakeNode, run: Run, answer: Any, plain: int, strict: int
+) -> None:
+    """A leader everywhere is 0; `--strict` also wants every node up and no lag; the object is
+    printed in any case."""
     node.answers("ClusterStatus", answer)
     code, out, _ = run("status", "--json")
     assert code == plain and json.loads(out)["v"] == 1
@@ -135,11 +154,18 @@ def test_status_of_nobody_is_3(run: Run, node: FakeNode) -> None:
     """A dead endpoint is named, and with --wait how long it was waited for."""
     node.stop()
     code, out, err = run("status", "--timeout", "200ms", "--wait", "300ms")
-    assert (code, out) == (3, "") and node.endpoint in err and "no node answered within 0.3 s: no usable answer" in err
+    assert (
+        (code, out) == (3, "")
+        and node.endpoint in err
+        and "no node answered within 0.3 s: no usable answer" in err
+    )
 
 
-def test_status_watches_until_ctrl_c(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer after answer, also after the cluster was not reachable for a while; Ctrl-C is the normal end."""
+def test_status_watches_until_ctrl_c(
+    node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answer after answer, also after the cluster was not reachable for a while; Ctrl-C is the
+    normal end."""
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -148,10 +174,16 @@ def test_status_watches_until_ctrl_c(node: FakeNode, run: Run, monkeypatch: pyte
             raise KeyboardInterrupt
 
     monkeypatch.setattr(admin_commands.time, "sleep", pause)
-    node.answers("ClusterStatus", cluster(), cluster(leader=None), grpc.StatusCode.UNAVAILABLE, cluster())
+    node.answers(
+        "ClusterStatus", cluster(), cluster(leader=None), grpc.StatusCode.UNAVAILABLE, cluster()
+    )
     monkeypatch.setattr(admin_commands, "SHORTEST_WATCH_S", 0.0)
     code, out, _ = run("status", "--watch", "--every", "0s", "--json")
-    assert code == 0 and [json.loads(line)["groups"][0]["leader"] for line in out.splitlines()] == ["n1", None, "n1"]
+    assert code == 0 and [json.loads(line)["groups"][0]["leader"] for line in out.splitlines()] == [
+        "n1",
+        None,
+        "n1",
+    ]
 
 
 def test_status_goes_on_watching_a_cluster_that_does_not_answer(
@@ -166,7 +198,9 @@ def test_status_goes_on_watching_a_cluster_that_does_not_answer(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(connection_module, "PAUSE_S", 1.0)
-    monkeypatch.setattr(admin_commands, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    monkeypatch.setattr(
+        admin_commands, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic)
+    )
     assert cli.run(["status", "--watch", "--endpoints", node.endpoint, "--timeout", "50ms"]) == 0
     out, err = capfd.readouterr()
     assert out == "" and err.count("nothing listens at") == 3
@@ -178,46 +212,85 @@ def test_status_goes_on_watching_a_cluster_that_does_not_answer(
 def test_topic_create_says_what_happened(node: FakeNode, run: Run) -> None:
     """Created, or there already with these settings; JSON holds the topic."""
     for created, words in ((True, "created: t"), (False, "exists already, with these settings: t")):
-        node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info(), created=created))
+        node.answers(
+            "CreateTopic",
+            admin_pb2.CreateTopicResponse(
+                status=admin_status(), topic=topic_info(), created=created
+            ),
+        )
         assert run("topic", "create", "t")[:2] == (0, f"{words} (normal, 8 queues, rw)\n")
         assert json.loads(run("topic", "create", "t", "--json")[1])["created"] is created
     request = node.requests["CreateTopic"][0]
-    assert (request.kind, request.queues, request.permission, request.durability) == ("normal", 8, "rw", "")
+    assert (request.kind, request.queues, request.permission, request.durability) == (
+        "normal",
+        8,
+        "rw",
+        "",
+    )
 
 
 def test_kind_and_deduplication_of_a_topic_are_passed_on(node: FakeNode, run: Run) -> None:
-    """Every kind of the contract; `0s` turns deduplication off, an update without the option leaves it alone."""
-    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
-    node.answers("UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info()))
+    """Every kind of the contract; `0s` turns deduplication off, an update without the option leaves
+    it alone."""
+    node.answers(
+        "CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info())
+    )
+    node.answers(
+        "UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info())
+    )
     for kind in ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"):
         assert run("topic", "create", "t", "--kind", kind, "--dedup", "2m")[0] == 0
-        assert (node.requests["CreateTopic"][-1].kind, node.requests["CreateTopic"][-1].dedup_ms) == (kind, 120_000)
+        assert (
+            node.requests["CreateTopic"][-1].kind,
+            node.requests["CreateTopic"][-1].dedup_ms,
+        ) == (kind, 120_000)
     for arguments in (("--dedup", "90s"), ("--dedup", "0s"), ("--permission", "r")):
         assert run("topic", "update", "t", *arguments)[0] == 0
     updates = node.requests["UpdateTopic"]
-    assert [(u.HasField("dedup_ms"), u.dedup_ms) for u in updates] == [(True, 90_000), (True, 0), (False, 0)]
+    assert [(u.HasField("dedup_ms"), u.dedup_ms) for u in updates] == [
+        (True, 90_000),
+        (True, 0),
+        (False, 0),
+    ]
 
 
 def test_the_durability_of_a_topic_is_passed_on(node: FakeNode, run: Run) -> None:
     """`group` is the absence of one; an update without the option leaves it alone."""
-    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
-    node.answers("UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info()))
+    node.answers(
+        "CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info())
+    )
+    node.answers(
+        "UpdateTopic", admin_pb2.UpdateTopicResponse(status=admin_status(), topic=topic_info())
+    )
     assert run("topic", "create", "t", "--durability", "hybrid")[0] == 0
     assert node.requests["CreateTopic"][0].durability == "hybrid"
     for arguments in (("--durability", "memory"), ("--durability", "group"), ("--permission", "r")):
         assert run("topic", "update", "t", *arguments)[0] == 0
     updates = node.requests["UpdateTopic"]
-    assert [(u.HasField("durability"), u.durability) for u in updates] == [(True, "memory"), (True, ""), (False, "")]
+    assert [(u.HasField("durability"), u.durability) for u in updates] == [
+        (True, "memory"),
+        (True, ""),
+        (False, ""),
+    ]
 
 
-@pytest.mark.parametrize("arguments", [("topic", "create", "t"), ("topic", "describe", "t"), ("topic", "delete", "t", "--yes")])
-def test_refusals_are_4_with_the_words_of_the_node(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "create", "t"), ("topic", "describe", "t"), ("topic", "delete", "t", "--yes")],
+)
+def test_refusals_are_4_with_the_words_of_the_node(
+    node: FakeNode, run: Run, arguments: tuple[str, ...]
+) -> None:
     """Nothing on stdout; the node's text and remedy in the one error line."""
     for method in ("CreateTopic", "DescribeTopic", "DeleteTopic"):
-        answer = getattr(admin_pb2, f"{method}Response")(status=admin_status(40402, "no topic t;\ncreate it"))
+        answer = getattr(admin_pb2, f"{method}Response")(
+            status=admin_status(40402, "no topic t;\ncreate it")
+        )
         node.answers(method, answer)
     code, out, err = run(*arguments)
-    assert (code, out) == (4, "") and err.splitlines()[-1].startswith("error: no topic t; create it")
+    assert (code, out) == (4, "") and err.splitlines()[-1].startswith(
+        "error: no topic t; create it"
+    )
 
 
 def test_update_without_a_change_is_usage(run: Run) -> None:
@@ -249,22 +322,32 @@ def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) ->
 )
 @pytest.mark.parametrize("answer", ["n", ""])
 def test_a_no_changes_nothing(
-    words: str, answer: str, node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: str,
+    answer: str,
+    node: FakeNode,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every command that asks says so, and ends with 1: neither an error nor an interruption. Just Enter is a no."""
+    """Every command that asks says so, and ends with 1: neither an error nor an interruption. Just
+    Enter is a no."""
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
     monkeypatch.setattr(sys, "stdin", Typed(answer + "\n"))
     node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status()))
     assert cli.run(words.split()) == 1
     out, err = capfd.readouterr()
     assert out == "" and err.endswith("? [y/N]: nothing was changed\n"), err
-    assert not [name for name in node.requests if name.startswith(("Delete", "Reset", "Settle", "Cancel", "Change"))]
+    assert not [
+        name
+        for name in node.requests
+        if name.startswith(("Delete", "Reset", "Settle", "Cancel", "Change"))
+    ]
 
 
 def test_deleting_a_topic_names_its_consumer_groups(
     node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of its namespace that have read it, before the question; a script with --yes is not held up."""
+    """Those of its namespace that have read it, before the question; a script with --yes is not
+    held up."""
 
     def lag(request: admin_pb2.GroupLagRequest) -> admin_pb2.GroupLagResponse:
         topics = {"billing": ("t", "u"), "shipping": ("u",), "books": ("t",)}[request.group.name]
@@ -272,7 +355,9 @@ def test_deleting_a_topic_names_its_consumer_groups(
         return admin_pb2.GroupLagResponse(status=admin_status(), topics=read)
 
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
-    names = [admin_pb2.Name(name=name) for name in ("billing", "shipping", "books")] + [admin_pb2.Name(name="other", namespace="ns")]
+    names = [admin_pb2.Name(name=name) for name in ("billing", "shipping", "books")] + [
+        admin_pb2.Name(name="other", namespace="ns")
+    ]
     groups = [admin_pb2.ConsumerGroupInfo(group=name) for name in names]
     node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(), groups=groups))
     node.answers("GroupLag", lag)
@@ -280,15 +365,31 @@ def test_deleting_a_topic_names_its_consumer_groups(
     monkeypatch.setattr(sys, "stdin", Typed("y\n"))
     assert cli.run(["topic", "delete", "t"]) == 0
     out, err = capfd.readouterr()
-    assert out == "deleted: t\n" and err.startswith("consumer groups that lose their positions in it: billing, books\n")
+    assert out == "deleted: t\n" and err.startswith(
+        "consumer groups that lose their positions in it: billing, books\n"
+    )
     node.requests.clear()
-    assert cli.run(["topic", "delete", "t", "--yes"]) == 0 and list(node.requests) == ["DeleteTopic"]
+    assert cli.run(["topic", "delete", "t", "--yes"]) == 0 and list(node.requests) == [
+        "DeleteTopic"
+    ]
 
 
-def test_a_misspelt_variable_is_named(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_variable_is_named(
+    node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Settings of nodes and the variables of Kubernetes are none of these commands' business."""
     node.answers("ListTopics", admin_pb2.ListTopicsResponse(status=admin_status()))
-    for name in ("NODE", "TLS", "CONFIG", "STORE_KEY", "ACCESS__BOOTSTRAP_USER", "CLUSTER__SECRET", "PORT", "SERVICE_HOST", "LOG_LEVEL"):
+    for name in (
+        "NODE",
+        "TLS",
+        "CONFIG",
+        "STORE_KEY",
+        "ACCESS__BOOTSTRAP_USER",
+        "CLUSTER__SECRET",
+        "PORT",
+        "SERVICE_HOST",
+        "LOG_LEVEL",
+    ):
         monkeypatch.setenv(f"LEDGERMQ_{name}", "x")
     assert run("topic", "list", "--json")[2] == ""
     monkeypatch.setenv("LEDGERMQ_ENDPOINT", "elsewhere:1")
@@ -300,7 +401,9 @@ def test_a_misspelt_variable_is_named(node: FakeNode, run: Run, monkeypatch: pyt
     ]
 
 
-def test_a_yes_goes_on(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_yes_goes_on(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with --yes."""
     monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
     monkeypatch.setattr(sys, "stdin", Typed("y\n"))
@@ -311,12 +414,22 @@ def test_a_yes_goes_on(node: FakeNode, capfd: pytest.CaptureFixture[str], monkey
 
 def test_group_commands(node: FakeNode, run: Run) -> None:
     """Create, list and describe show the group."""
-    info = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=5, configured=True)
+    info = admin_pb2.ConsumerGroupInfo(
+        group=admin_pb2.Name(name="g"), max_attempts=5, configured=True
+    )
     info.queues.add(topic=admin_pb2.Name(name="t"), broker_group="g1", cursor=4)
-    node.answers("CreateGroup", admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True))
+    node.answers(
+        "CreateGroup",
+        admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True),
+    )
     node.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(), groups=[info]))
-    node.answers("DescribeGroup", admin_pb2.DescribeGroupResponse(status=admin_status(), group=info))
-    assert run("group", "create", "g", "--max-attempts", "5")[:2] == (0, "created: g (max attempts 5)\n")
+    node.answers(
+        "DescribeGroup", admin_pb2.DescribeGroupResponse(status=admin_status(), group=info)
+    )
+    assert run("group", "create", "g", "--max-attempts", "5")[:2] == (
+        0,
+        "created: g (max attempts 5)\n",
+    )
     assert node.requests["CreateGroup"][0].max_attempts == 5
     assert [g["group"] for g in json.loads(run("group", "list", "--json")[1])["groups"]] == ["g"]
     assert json.loads(run("group", "describe", "g", "--json")[1])["queues"][0]["cursor"] == 4
@@ -326,23 +439,42 @@ def test_group_commands(node: FakeNode, run: Run) -> None:
 
 
 def test_group_settings(node: FakeNode, run: Run) -> None:
-    """Create and update ask for what the options say; an update leaves everything else absent; a bad backoff is a usage error."""
+    """Create and update ask for what the options say; an update leaves everything else absent; a
+    bad backoff is a usage error."""
     backoff = admin_pb2.Backoff(initial_ms=5000, max_ms=7_200_000, multiplier=2)
-    info = admin_pb2.ConsumerGroupInfo(group=admin_pb2.Name(name="g"), max_attempts=3, fifo=True, configured=True, backoff=backoff)
-    node.answers("CreateGroup", admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True))
+    info = admin_pb2.ConsumerGroupInfo(
+        group=admin_pb2.Name(name="g"), max_attempts=3, fifo=True, configured=True, backoff=backoff
+    )
+    node.answers(
+        "CreateGroup",
+        admin_pb2.CreateGroupResponse(status=admin_status(), group=info, created=True),
+    )
     node.answers("UpdateGroup", admin_pb2.UpdateGroupResponse(status=admin_status(), group=info))
     shown = "g (max attempts 3, fifo, backoff exponential:5s..2h*2)\n"
     asked = ("--max-attempts", "3", "--fifo", "--backoff", "exponential:5s..2h*2")
     assert run("group", "create", "g", *asked)[:2] == (0, f"created: {shown}")
-    assert (node.requests["CreateGroup"][0].fifo, node.requests["CreateGroup"][0].backoff) == (True, backoff)
-    assert run("group", "update", "g", "--backoff", "1s,500ms", "--no-fifo")[:2] == (0, f"updated: {shown}")
+    assert (node.requests["CreateGroup"][0].fifo, node.requests["CreateGroup"][0].backoff) == (
+        True,
+        backoff,
+    )
+    assert run("group", "update", "g", "--backoff", "1s,500ms", "--no-fifo")[:2] == (
+        0,
+        f"updated: {shown}",
+    )
     group = admin_pb2.Name(name="g")
     assert node.requests["UpdateGroup"][0] == admin_pb2.UpdateGroupRequest(
         group=group, fifo=False, backoff=admin_pb2.Backoff(steps_ms=[1000, 500])
     )
     run("group", "update", "g", "--backoff", "default")
-    assert node.requests["UpdateGroup"][1] == admin_pb2.UpdateGroupRequest(group=group, backoff=admin_pb2.Backoff())
-    for bad in (("--backoff", "soon"), ("--backoff", "exponential:5s..1s*2"), ("--backoff", "exponential:5s..1h*x"), ()):
+    assert node.requests["UpdateGroup"][1] == admin_pb2.UpdateGroupRequest(
+        group=group, backoff=admin_pb2.Backoff()
+    )
+    for bad in (
+        ("--backoff", "soon"),
+        ("--backoff", "exponential:5s..1s*2"),
+        ("--backoff", "exponential:5s..1h*x"),
+        (),
+    ):
         code, _, error = run("group", "update", "g", *bad)
         assert code == 64 and "error: " in error
 
@@ -351,15 +483,21 @@ def test_group_settings(node: FakeNode, run: Run) -> None:
 
 
 def test_names_may_hold_their_namespace(node: FakeNode, run: Run) -> None:
-    """As permissions and lists write them; for a group and a topic in one command, one of them is enough."""
-    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
+    """As permissions and lists write them; for a group and a topic in one command, one of them is
+    enough."""
+    node.answers(
+        "CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info())
+    )
     node.answers("GroupLag", admin_pb2.GroupLagResponse(status=admin_status()))
     node.answers("SendMessage", sent)
     node.answers("QueryRoute", route(queues=1))
     node.answers("ReceiveMessage", [verdict(40401)])
     assert run("topic", "create", "shop@orders")[0] == 0
     assert node.requests["CreateTopic"][0].topic == admin_pb2.Name(namespace="shop", name="orders")
-    for arguments in (("shop@billing", "--topic", "orders"), ("billing", "--topic", "shop@orders", "--namespace", "shop")):
+    for arguments in (
+        ("shop@billing", "--topic", "orders"),
+        ("billing", "--topic", "shop@orders", "--namespace", "shop"),
+    ):
         assert run("group", "lag", *arguments)[0] == 0
         asked = node.requests["GroupLag"][-1]
         assert (asked.group, asked.topic) == (
@@ -381,7 +519,9 @@ def test_names_may_hold_their_namespace(node: FakeNode, run: Run) -> None:
         ("consume", "--topic", "a@t", "--group", "b@g"),
     ],
 )
-def test_two_namespaces_in_one_command_are_refused(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
+def test_two_namespaces_in_one_command_are_refused(
+    node: FakeNode, run: Run, arguments: tuple[str, ...]
+) -> None:
     """Before any call, and the name is in the error."""
     code, _, err = run(*arguments)
     assert code == 64 and "is not in the namespace" in err and not node.requests
@@ -394,12 +534,16 @@ def test_two_namespaces_in_one_command_are_refused(node: FakeNode, run: Run, arg
     ("stdin", "bodies"),
     [(b"a\nb\n", [b"a", b"b"]), (b"a\r\n\xff", [b"a\r", b"\xff"]), (b"\n", [b""]), (b"", [])],
 )
-def test_send_takes_a_message_a_line(node: FakeNode, run: Run, stdin: bytes, bodies: list[bytes]) -> None:
+def test_send_takes_a_message_a_line(
+    node: FakeNode, run: Run, stdin: bytes, bodies: list[bytes]
+) -> None:
     """Bytes without the newline, whatever they are; a last line without one counts."""
     node.answers("SendMessage", sent)
     code, out, _ = run("send", "--topic", "t", "--file", "-", "--json", stdin=stdin)
     assert code == 0 and json.loads(out)["acknowledged"] == len(bodies)
-    assert sorted(request.messages[0].body for request in node.requests["SendMessage"]) == sorted(bodies)
+    assert sorted(request.messages[0].body for request in node.requests["SendMessage"]) == sorted(
+        bodies
+    )
 
 
 PLACE = ["message_id", "topic", "queue", "offset"]
@@ -409,20 +553,52 @@ def test_send_summary(node: FakeNode, run: Run) -> None:
     """The published keys; durability as the node says, unknown otherwise."""
     node.answers("SendMessage", sent)
     code, out, err = run(
-        "send", "--topic", "t", "--body", "b", "--tag", "a", "--key", "k", "--property", "p=1=2", "--message-group", "g", "--json"
+        "send",
+        "--topic",
+        "t",
+        "--body",
+        "b",
+        "--tag",
+        "a",
+        "--key",
+        "k",
+        "--property",
+        "p=1=2",
+        "--message-group",
+        "g",
+        "--json",
     )
-    assert (code, err) == (0, "") and list(json.loads(out)) == ["v", "sent", "acknowledged", "failed", "duration_ms", "durability", *PLACE]
+    assert (code, err) == (0, "") and list(json.loads(out)) == [
+        "v",
+        "sent",
+        "acknowledged",
+        "failed",
+        "duration_ms",
+        "durability",
+        *PLACE,
+    ]
     assert json.loads(out)["durability"] is None
     (message,) = node.requests["SendMessage"][0].messages
-    assert dict(message.user_properties) == {"p": "1=2"} and message.system_properties.message_group == "g"
+    assert (
+        dict(message.user_properties) == {"p": "1=2"}
+        and message.system_properties.message_group == "g"
+    )
     node.trailing = (("x-ledgermq-durability", "durable"),)
-    assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "durable"
-    assert run("send", "--topic", "t", "--body", "b")[1].splitlines()[1].startswith("sent 1, acknowledged 1, failed 0 in ")
+    assert (
+        json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"]
+        == "durable"
+    )
+    assert (
+        run("send", "--topic", "t", "--body", "b")[1]
+        .splitlines()[1]
+        .startswith("sent 1, acknowledged 1, failed 0 in ")
+    )
 
 
 def test_send_names_the_message_it_stored(node: FakeNode, run: Run) -> None:
-    """`query --id`, `--trace` and `why-not-delivered` ask for the id, `peek` for the place: the offset is in the answer, the queue in its
-    metadata. A node of an older release does not state the queue."""
+    """`query --id`, `--trace` and `why-not-delivered` ask for the id, `peek` for the place: the
+    offset is in the answer, the queue in its metadata. A node of an older release does not state
+    the queue."""
 
     def stored(request: messaging_pb2.SendMessageRequest) -> messaging_pb2.SendMessageResponse:
         answer = sent(request)
@@ -434,7 +610,11 @@ def test_send_names_the_message_it_stored(node: FakeNode, run: Run) -> None:
     message_id = node.requests["SendMessage"][0].messages[0].system_properties.message_id
     assert code == 0 and out.splitlines()[0] == f"message {message_id}: topic t, offset 41"
     node.trailing = (("x-ledgermq-queue", "3"),)
-    assert run("send", "--topic", "ns@t", "--body", "b")[1].splitlines()[0].endswith(": topic ns@t, queue 3, offset 41")
+    assert (
+        run("send", "--topic", "ns@t", "--body", "b")[1]
+        .splitlines()[0]
+        .endswith(": topic ns@t, queue 3, offset 41")
+    )
     found = json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])
     message_id = node.requests["SendMessage"][2].messages[0].system_properties.message_id
     assert [found[name] for name in PLACE] == [message_id, "t", 3, 41]
@@ -449,11 +629,21 @@ def test_a_delayed_message_has_no_offset_yet(node: FakeNode, run: Run) -> None:
         return answer
 
     node.answers("SendMessage", delayed)
-    assert json.loads(run("send", "--topic", "t", "--body", "b", "--delay", "1m", "--json")[1])["offset"] is None
+    assert (
+        json.loads(run("send", "--topic", "t", "--body", "b", "--delay", "1m", "--json")[1])[
+            "offset"
+        ]
+        is None
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "delay_ms"), [(("--delay", "10m"), 600_000), (("--delay-level", "3"), 10_000), (("--delay-level", "18"), 7_200_000)]
+    ("arguments", "delay_ms"),
+    [
+        (("--delay", "10m"), 600_000),
+        (("--delay-level", "3"), 10_000),
+        (("--delay-level", "18"), 7_200_000),
+    ],
 )
 def test_send_delayed(node: FakeNode, run: Run, arguments: tuple[str, ...], delay_ms: int) -> None:
     """A delay counts from when the message is sent; levels are those of RocketMQ 4."""
@@ -462,18 +652,35 @@ def test_send_delayed(node: FakeNode, run: Run, arguments: tuple[str, ...], dela
     assert run("send", "--topic", "t", "--body", "b", *arguments)[0] == 0
     system = node.requests["SendMessage"][0].messages[0].system_properties
     assert system.message_type == messaging_pb2.DELAY
-    assert before + delay_ms <= system.delivery_timestamp.ToMilliseconds() <= time.time_ns() // 1_000_000 + delay_ms
+    assert (
+        before + delay_ms
+        <= system.delivery_timestamp.ToMilliseconds()
+        <= time.time_ns() // 1_000_000 + delay_ms
+    )
 
 
 def test_send_at_a_time_or_with_a_priority(node: FakeNode, run: Run) -> None:
     """A point in time as everywhere else; two times at once are refused."""
     node.answers("SendMessage", sent)
-    assert run("send", "--topic", "t", "--body", "b", "--deliver-at", "2036-11-21T10:00:00Z")[0] == 0
-    assert node.requests["SendMessage"][0].messages[0].system_properties.delivery_timestamp.ToJsonString() == "2036-11-21T10:00:00Z"
+    assert (
+        run("send", "--topic", "t", "--body", "b", "--deliver-at", "2036-11-21T10:00:00Z")[0] == 0
+    )
+    assert (
+        node.requests["SendMessage"][0]
+        .messages[0]
+        .system_properties.delivery_timestamp.ToJsonString()
+        == "2036-11-21T10:00:00Z"
+    )
     assert run("send", "--topic", "t", "--body", "b", "--priority", "0")[0] == 0
     system = node.requests["SendMessage"][1].messages[0].system_properties
-    assert (system.message_type, system.HasField("priority"), system.priority) == (messaging_pb2.PRIORITY, True, 0)
-    assert run("send", "--topic", "t", "--body", "b", "--delay", "1s", "--delay-level", "1")[0] == 64
+    assert (system.message_type, system.HasField("priority"), system.priority) == (
+        messaging_pb2.PRIORITY,
+        True,
+        0,
+    )
+    assert (
+        run("send", "--topic", "t", "--body", "b", "--delay", "1s", "--delay-level", "1")[0] == 64
+    )
 
 
 @pytest.mark.parametrize(
@@ -486,20 +693,36 @@ def test_send_at_a_time_or_with_a_priority(node: FakeNode, run: Run) -> None:
     ],
 )
 def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: int) -> None:
-    """Exit status 4 for refused, 3 for unreachable, 1 for partial failure; the summary is printed in all cases."""
+    """Exit status 4 for refused, 3 for unreachable, 1 for partial failure; the summary is printed
+    in all cases."""
     node.answers("SendMessage", *answers)
-    got, out, err = run("send", "--topic", "t", "--file", "-", "--json", "--timeout", "200ms", stdin=b"a\nb\n")
+    got, out, err = run(
+        "send", "--topic", "t", "--file", "-", "--json", "--timeout", "200ms", stdin=b"a\nb\n"
+    )
     assert got == code and json.loads(out)["failed"] == 2 - (code == 1)
     assert "of 2 messages were not acknowledged" in err
 
 
 @pytest.mark.parametrize("source", ["absent.jsonl", "present.jsonl"])
-def test_a_send_that_failed_leaves_no_file_of_receipts(node: FakeNode, run: Run, tmp_path: Path, source: str) -> None:
-    """Neither a source that is not there nor a cluster that does not answer is in the way of the next attempt (track record)."""
+def test_a_send_that_failed_leaves_no_file_of_receipts(
+    node: FakeNode, run: Run, tmp_path: Path, source: str
+) -> None:
+    """Neither a source that is not there nor a cluster that does not answer is in the way of the
+    next attempt (track record)."""
     pytest.importorskip("pyarrow")
     (tmp_path / "present.jsonl").write_text('{"body": "b"}\n')
     node.answers("Locate", grpc.StatusCode.UNAVAILABLE)
-    arguments = ("send", "--topic", "t", "--file", str(tmp_path / source), "--receipts", str(tmp_path / "r.parquet"), "--timeout", "200ms")
+    arguments = (
+        "send",
+        "--topic",
+        "t",
+        "--file",
+        str(tmp_path / source),
+        "--receipts",
+        str(tmp_path / "r.parquet"),
+        "--timeout",
+        "200ms",
+    )
     for _ in range(2):
         code, _, err = run(*arguments)
         assert code in (3, 64) and "exists" not in err
@@ -543,17 +766,29 @@ def test_usage_is_64_before_any_call(node: FakeNode, run: Run, arguments: tuple[
 def test_consume_prints_a_body_a_line_and_acknowledges(node: FakeNode, run: Run) -> None:
     """Exactly the bytes, and every message is acknowledged once."""
     node.answers("QueryRoute", route(queues=1))
-    node.answers("ReceiveMessage", [delivered("ü".encode()), delivered(b"two", 1), verdict()], [verdict(40401)])
+    node.answers(
+        "ReceiveMessage",
+        [delivered("ü".encode()), delivered(b"two", 1), verdict()],
+        [verdict(40401)],
+    )
     node.answers("AckMessage", acked)
-    assert run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms") == (0, "ü\ntwo\n", "")
+    assert run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms") == (
+        0,
+        "ü\ntwo\n",
+        "",
+    )
     (request,) = node.requests["AckMessage"]
     assert [entry.receipt_handle for entry in request.entries] == ["handle-0", "handle-1"]
 
 
 @pytest.mark.parametrize("stdout", [True, False])
-def test_bodies_on_a_terminal_do_not_stand_behind_a_bar(stdout: bool, node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_on_a_terminal_do_not_stand_behind_a_bar(
+    stdout: bool, node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are progress enough; beside a pipe or a file the terminal shows the bar."""
-    monkeypatch.setattr(commands, "Console", lambda **options: Console(**options, force_terminal=True, width=80))
+    monkeypatch.setattr(
+        commands, "Console", lambda **options: Console(**options, force_terminal=True, width=80)
+    )
     monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout, raising=False)
     node.answers("QueryRoute", route(queues=1))
     node.answers("ReceiveMessage", [delivered(b"one"), verdict()], [verdict(40401)])
@@ -567,17 +802,36 @@ def test_consume_max_json_no_ack_and_to(node: FakeNode, run: Run, tmp_path: Path
     node.answers("QueryRoute", route(queues=1))
     node.answers("ReceiveMessage", [delivered(b"\xff"), verdict()])
     target = tmp_path / "out"
-    code, out, _ = run("consume", "--topic", "t", "--group", "g", "--max", "2", "--no-ack", "--json", "--to", str(target))
-    assert (code, out) == (0, "") and [request.batch_size for request in node.requests["ReceiveMessage"]] == [2, 1]
+    code, out, _ = run(
+        "consume",
+        "--topic",
+        "t",
+        "--group",
+        "g",
+        "--max",
+        "2",
+        "--no-ack",
+        "--json",
+        "--to",
+        str(target),
+    )
+    assert (code, out) == (0, "") and [
+        request.batch_size for request in node.requests["ReceiveMessage"]
+    ] == [2, 1]
     lines = [json.loads(line) for line in target.read_text().splitlines()]
-    assert [(line["v"], line["body_base64"]) for line in lines] == [(1, "/w==")] * 2 and not node.requests["AckMessage"]
+    assert [(line["v"], line["body_base64"]) for line in lines] == [
+        (1, "/w==")
+    ] * 2 and not node.requests["AckMessage"]
 
 
 def test_consume_counts_queues_over_all_broker_groups(node: FakeNode, run: Run) -> None:
-    """As `send`, `peek` and `topic describe` do; in an answer a queue has its number in its broker group."""
+    """As `send`, `peek` and `topic describe` do; in an answer a queue has its number in its broker
+    group."""
     given = set()
 
-    def receive(request: messaging_pb2.ReceiveMessageRequest) -> list[messaging_pb2.ReceiveMessageResponse]:
+    def receive(
+        request: messaging_pb2.ReceiveMessageRequest,
+    ) -> list[messaging_pb2.ReceiveMessageResponse]:
         group = request.message_queue.broker.name
         answer = [verdict(40401)] if group in given else [delivered(group.encode()), verdict()]
         given.add(group)
@@ -587,25 +841,42 @@ def test_consume_counts_queues_over_all_broker_groups(node: FakeNode, run: Run) 
     node.answers("ReceiveMessage", receive)
     node.answers("AckMessage", acked)
     code, out, _ = run("consume", "--topic", "t", "--group", "g", "--until-empty", "10ms", "--json")
-    assert code == 0 and {line["body"]: line["queue"] for line in map(json.loads, out.splitlines())} == {"g1": 1, "g2": 5, "g3": 9}
+    assert code == 0 and {
+        line["body"]: line["queue"] for line in map(json.loads, out.splitlines())
+    } == {"g1": 1, "g2": 5, "g3": 9}
 
 
 def test_what_the_reader_of_a_pipe_did_not_read_is_not_acknowledged(node: FakeNode) -> None:
-    """`| head -1` takes one message of a batch: that one is acknowledged, and the others come again at once."""
+    """`| head -1` takes one message of a batch: that one is acknowledged, and the others come again
+    at once."""
     node.answers("QueryRoute", route(queues=1))
-    node.answers("ReceiveMessage", [*(delivered(b"%d" % number, number) for number in range(32)), verdict()])
+    node.answers(
+        "ReceiveMessage", [*(delivered(b"%d" % number, number) for number in range(32)), verdict()]
+    )
     node.answers("AckMessage", acked)
-    node.answers("ChangeInvisibleDuration", messaging_pb2.ChangeInvisibleDurationResponse(status=status()))
-    command = f"{sys.executable} -m ledgermq consume --topic t --group g --endpoints {node.endpoint}"
+    node.answers(
+        "ChangeInvisibleDuration", messaging_pb2.ChangeInvisibleDurationResponse(status=status())
+    )
+    command = (
+        f"{sys.executable} -m ledgermq consume --topic t --group g --endpoints {node.endpoint}"
+    )
     for option, first in (("", "0\n"), ("--json", '{"v":1,')):
         node.requests.clear()
         script = f"{command} {option} | head -1"
-        found = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
-        assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith(first) and found.stdout.count("\n") == 1
+        found = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False
+        )
+        assert (
+            (found.returncode, found.stderr) == (0, "")
+            and found.stdout.startswith(first)
+            and found.stdout.count("\n") == 1
+        )
         (request,) = node.requests["AckMessage"]
         assert [entry.receipt_handle for entry in request.entries] == ["handle-0"]
         given_back = node.requests["ChangeInvisibleDuration"]
-        assert [one.receipt_handle for one in given_back] == [f"handle-{number}" for number in range(1, 32)]
+        assert [one.receipt_handle for one in given_back] == [
+            f"handle-{number}" for number in range(1, 32)
+        ]
         assert not any(one.invisible_duration.ToMilliseconds() for one in given_back)
 
 
@@ -616,7 +887,9 @@ def test_consume_into_an_impossible_file_is_64(node: FakeNode, run: Run) -> None
     assert not node.requests["ReceiveMessage"]
 
 
-def test_consume_ends_well_with_ctrl_c(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consume_ends_well_with_ctrl_c(
+    node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Following is ended by Ctrl-C: 0 and silence."""
 
     def interrupted(*_: object) -> None:
@@ -639,7 +912,9 @@ class Log:
             for offset in range(request.offset, 2500):
                 if len(answer.messages) == min(request.max, 1000):
                     return answer
-                answer.messages.add(topic=admin_pb2.Name(name="t"), queue=queue, offset=offset, body=b"b")
+                answer.messages.add(
+                    topic=admin_pb2.Name(name="t"), queue=queue, offset=offset, body=b"b"
+                )
         return answer
 
 
@@ -653,10 +928,14 @@ class Log:
         (("--from", "2400", "--max", "10000"), [(q, k) for q in (0, 1) for k in range(2400, 2500)]),
     ],
 )
-def test_peek_reads_on_past_one_answer(node: FakeNode, run: Run, arguments: tuple[str, ...], expected: list[tuple[int, int]]) -> None:
+def test_peek_reads_on_past_one_answer(
+    node: FakeNode, run: Run, arguments: tuple[str, ...], expected: list[tuple[int, int]]
+) -> None:
     """Every message once and in order, however many answers it takes."""
     node.answers("Peek", Log())
-    node.answers("DescribeTopic", admin_pb2.DescribeTopicResponse(status=admin_status(), topic=topic_info()))
+    node.answers(
+        "DescribeTopic", admin_pb2.DescribeTopicResponse(status=admin_status(), topic=topic_info())
+    )
     code, out, _ = run("peek", "--topic", "t", "--json", *arguments)
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [(m["queue"], m["offset"]) for m in found] == expected
@@ -690,17 +969,26 @@ def test_peek_from_before_now(node: FakeNode, run: Run) -> None:
 
 
 @pytest.mark.parametrize("start", ["yesterday", "-5", "7x", "٧", "9" * 19, "-", "2023-13-01"])
-@pytest.mark.parametrize("command", ["peek --topic t --from", "group reset g --topic t --queue 0 --yes --to"])
+@pytest.mark.parametrize(
+    "command", ["peek --topic t --from", "group reset g --topic t --queue 0 --yes --to"]
+)
 def test_what_is_no_place_in_a_topic(command: str, start: str, node: FakeNode, run: Run) -> None:
     """One form for all commands; nothing is asked."""
     code, _, err = run(*command.split(), start)
-    assert code == 64 and not node.requests and ("is no place in a topic; give earliest, latest" in err or "digits" in err)
+    assert (
+        code == 64
+        and not node.requests
+        and ("is no place in a topic; give earliest, latest" in err or "digits" in err)
+    )
 
 
 # -- the parts
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10.0), ("2m", 120.0), ("1.5h", 5400.0), ("3d", 259_200.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("10s", 10.0), ("2m", 120.0), ("1.5h", 5400.0), ("3d", 259_200.0)],
+)
 def test_durations(text: str, seconds: float) -> None:
     """As the page writes them."""
     assert commands.DURATION.convert(text, None, None) == seconds
@@ -719,7 +1007,9 @@ def test_every_help_has_examples(command: click.Command) -> None:
     own = command.commands.values() if isinstance(command, click.Group) else []
     for one in [command, *own]:
         outcome = CliRunner().invoke(one, ["--help"])
-        assert outcome.exit_code == 0 and "Example" in outcome.output and "ledgermq " in outcome.output, one.name
+        assert (
+            outcome.exit_code == 0 and "Example" in outcome.output and "ledgermq " in outcome.output
+        ), one.name
 
 
 def test_no_empty_line_of_the_library_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -731,12 +1021,17 @@ def test_no_empty_line_of_the_library_off_a_terminal(monkeypatch: pytest.MonkeyP
     assert not stopped
 
 
-def test_progress_is_a_line_every_five_seconds_off_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_a_line_every_five_seconds_off_a_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Quiet for shorter work, and nothing at all with -q."""
     now = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: now[0])
     for quiet, lines in ((False, ["sent: 2"]), (True, [])):
-        with click.Context(click.Command("x"), obj={"quiet": quiet}), commands.Meter("sent", None) as meter:
+        with (
+            click.Context(click.Command("x"), obj={"quiet": quiet}),
+            commands.Meter("sent", None) as meter,
+        ):
             for second, done in ((1, 1), (5, 2), (6, 3)):
                 now[0] += second
                 meter.show(done)
@@ -745,33 +1040,78 @@ def test_progress_is_a_line_every_five_seconds_off_a_terminal(capfd: pytest.Capt
 
 
 def test_consume_by_sql_and_where_a_condition_is_wrong(node: FakeNode, run: Run) -> None:
-    """`sql:` makes a SQL filter; a mistake in it is shown in its own lines, and the last line says what is wrong."""
+    """`sql:` makes a SQL filter; a mistake in it is shown in its own lines, and the last line says
+    what is wrong."""
     node.answers("QueryRoute", route(queues=1))
-    node.answers("ReceiveMessage", [verdict(40010, "the SQL filter is wrong at line 1, column 4: no value; really\na >\n   ^")])
-    code, out, err = run("consume", "--topic", "t", "--group", "g", "--filter", "sql:a >", "--max", "1")
+    node.answers(
+        "ReceiveMessage",
+        [
+            verdict(
+                40010, "the SQL filter is wrong at line 1, column 4: no value; really\na >\n   ^"
+            )
+        ],
+    )
+    code, out, err = run(
+        "consume", "--topic", "t", "--group", "g", "--filter", "sql:a >", "--max", "1"
+    )
     assert (code, out) == (4, "")
     assert err.splitlines()[-3:-1] == ["a >", "   ^"]
-    assert err.splitlines()[-1].startswith("error: the SQL filter is wrong at line 1, column 4: no value; ")
+    assert err.splitlines()[-1].startswith(
+        "error: the SQL filter is wrong at line 1, column 4: no value; "
+    )
     (request,) = node.requests["ReceiveMessage"]
-    assert (request.filter_expression.type, request.filter_expression.expression) == (messaging_pb2.SQL, "a >")
+    assert (request.filter_expression.type, request.filter_expression.expression) == (
+        messaging_pb2.SQL,
+        "a >",
+    )
 
 
 def test_why_not_delivered_and_a_trace(node: FakeNode, run: Run) -> None:
-    """One sentence, then evidence; JSON as the command line says; 4 when there is no such message. A trace comes page by page."""
-    why = admin_pb2.WhyNotDeliveredResponse(status=admin_status(), answer="m is leased.", reason="leased", evidence=["stored (entry 5)"])
+    """One sentence, then evidence; JSON as the command line says; 4 when there is no such message.
+    A trace comes page by page."""
+    why = admin_pb2.WhyNotDeliveredResponse(
+        status=admin_status(), answer="m is leased.", reason="leased", evidence=["stored (entry 5)"]
+    )
     node.answers("WhyNotDelivered", why)
-    assert run("why-not-delivered", "m", "--group", "g") == (0, "m is leased.\n  stored (entry 5)\n", "")
+    assert run("why-not-delivered", "m", "--group", "g") == (
+        0,
+        "m is leased.\n  stored (entry 5)\n",
+        "",
+    )
     code, out, _ = run("why-not-delivered", "m", "--group", "g", "--topic", "t", "--json")
     assert code == 0
-    assert json.loads(out) == {"v": 1, "answer": "m is leased.", "reason": "leased", "evidence": ["stored (entry 5)"]}
-    assert [request.HasField("topic") for request in node.requests["WhyNotDelivered"]] == [False, True]
-    node.answers("WhyNotDelivered", admin_pb2.WhyNotDeliveredResponse(status=admin_status(), answer="No m.", reason="not-found"))
+    assert json.loads(out) == {
+        "v": 1,
+        "answer": "m is leased.",
+        "reason": "leased",
+        "evidence": ["stored (entry 5)"],
+    }
+    assert [request.HasField("topic") for request in node.requests["WhyNotDelivered"]] == [
+        False,
+        True,
+    ]
+    node.answers(
+        "WhyNotDelivered",
+        admin_pb2.WhyNotDeliveredResponse(
+            status=admin_status(), answer="No m.", reason="not-found"
+        ),
+    )
     assert run("why-not-delivered", "m", "--group", "g")[:2] == (4, "No m.\n")
 
-    event = admin_pb2.TraceEvent(broker_group="g1", index=5, store_ms=1_700_000_000_000, kind="leased", attempt=2, client="c1")
+    event = admin_pb2.TraceEvent(
+        broker_group="g1",
+        index=5,
+        store_ms=1_700_000_000_000,
+        kind="leased",
+        attempt=2,
+        client="c1",
+    )
     event.detail = "for 5 ms"
     event.group.name = "g"
-    pages = [admin_pb2.TraceMessageResponse(status=admin_status(), events=e, next=n) for e, n in (([event], b"more"), ([], b""))]
+    pages = [
+        admin_pb2.TraceMessageResponse(status=admin_status(), events=e, next=n)
+        for e, n in (([event], b"more"), ([], b""))
+    ]
     node.answers("TraceMessage", *pages)
     code, out, _ = run("query", "--topic", "t", "--id", "m", "--trace")
     assert (code, out) == (0, "2023-11-14T22:13:20.000+00:00  leased  g  2  c1  for 5 ms  g1\n")
@@ -783,17 +1123,33 @@ def test_why_not_delivered_and_a_trace(node: FakeNode, run: Run) -> None:
 
 
 def test_send_one_way_never_repeats(node: FakeNode, run: Run) -> None:
-    """A failure that a retry could mend is left alone, and nothing was promised: one request for each message, exit 0."""
-    node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "no leader")), sent)
-    code, out, err = run("send", "--topic", "t", "--file", "-", "--one-way", "--json", stdin=b"a\nb\n")
+    """A failure that a retry could mend is left alone, and nothing was promised: one request for
+    each message, exit 0."""
+    node.answers(
+        "SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "no leader")), sent
+    )
+    code, out, err = run(
+        "send", "--topic", "t", "--file", "-", "--one-way", "--json", stdin=b"a\nb\n"
+    )
     assert (code, err, len(node.requests["SendMessage"])) == (0, "", 2)
     assert (json.loads(out)["acknowledged"], json.loads(out)["failed"]) == (1, 1)
 
 
-def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(node: FakeNode, run: Run) -> None:
-    """One timeout for a long input, the reason in the error line, and the number of unsent messages."""
-    node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "broker group g2 has no leader")))
+def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(
+    node: FakeNode, run: Run
+) -> None:
+    """One timeout for a long input, the reason in the error line, and the number of unsent
+    messages."""
+    node.answers(
+        "SendMessage",
+        messaging_pb2.SendMessageResponse(status=status(50002, "broker group g2 has no leader")),
+    )
     lines = b"".join(b"%d\n" % k for k in range(5_000))
-    code, out, err = run("send", "--topic", "t", "--file", "-", "--timeout", "300ms", "--json", stdin=lines)
+    code, out, err = run(
+        "send", "--topic", "t", "--file", "-", "--timeout", "300ms", "--json", stdin=lines
+    )
     assert code == 3 and json.loads(out)["sent"] == json.loads(out)["failed"] < 5_000
-    assert "nothing was acknowledged for 0.3 s, the rest was not sent, first: broker group g2 has no leader" in err
+    assert (
+        "nothing was acknowledged for 0.3 s, the rest was not sent, first: broker group g2 has no"
+        " leader" in err
+    )

@@ -35,10 +35,19 @@ class Cluster:
         self.broker_groups: dict[str, pb.BrokerGroupEntry] = {}
         self.secrets: dict[str, str] = {}
         ok = admin_status()
-        node.answers("ListTopics", lambda _: pb.ListTopicsResponse(status=ok, topics=self.topics.values()))
-        node.answers("ListGroups", lambda _: pb.ListGroupsResponse(status=ok, groups=self.groups.values()))
-        node.answers("ListUsers", lambda _: pb.ListUsersResponse(status=ok, users=self.users.values()))
-        node.answers("ListBrokerGroups", lambda _: pb.ListBrokerGroupsResponse(status=ok, groups=self.broker_groups.values()))
+        node.answers(
+            "ListTopics", lambda _: pb.ListTopicsResponse(status=ok, topics=self.topics.values())
+        )
+        node.answers(
+            "ListGroups", lambda _: pb.ListGroupsResponse(status=ok, groups=self.groups.values())
+        )
+        node.answers(
+            "ListUsers", lambda _: pb.ListUsersResponse(status=ok, users=self.users.values())
+        )
+        node.answers(
+            "ListBrokerGroups",
+            lambda _: pb.ListBrokerGroupsResponse(status=ok, groups=self.broker_groups.values()),
+        )
         for method in (
             "CreateTopic",
             "UpdateTopic",
@@ -53,8 +62,12 @@ class Cluster:
 
     def CreateTopic(self, asked: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
         settings = {"kind": asked.kind, "queues": asked.queues, "permission": asked.permission}
-        self.topics[asked.topic.name] = pb.TopicInfo(topic=asked.topic, durability=asked.durability, dedup_ms=asked.dedup_ms, **settings)
-        return pb.CreateTopicResponse(status=admin_status(), topic=self.topics[asked.topic.name], created=True)
+        self.topics[asked.topic.name] = pb.TopicInfo(
+            topic=asked.topic, durability=asked.durability, dedup_ms=asked.dedup_ms, **settings
+        )
+        return pb.CreateTopicResponse(
+            status=admin_status(), topic=self.topics[asked.topic.name], created=True
+        )
 
     def UpdateTopic(self, asked: pb.UpdateTopicRequest) -> pb.UpdateTopicResponse:
         topic = self.topics[asked.topic.name]
@@ -64,7 +77,10 @@ class Cluster:
         return pb.UpdateTopicResponse(status=admin_status(), topic=topic)
 
     def CreateGroup(self, asked: pb.CreateGroupRequest) -> pb.CreateGroupResponse:
-        settings = {name: getattr(asked, name) for name in ("max_attempts", "fifo", "broadcast", "lite_topic")}
+        settings = {
+            name: getattr(asked, name)
+            for name in ("max_attempts", "fifo", "broadcast", "lite_topic")
+        }
         made = pb.ConsumerGroupInfo(group=asked.group, configured=True, **settings)
         if asked.HasField("backoff"):
             made.backoff.CopyFrom(asked.backoff)
@@ -84,19 +100,31 @@ class Cluster:
 
     def CreateUser(self, asked: pb.CreateUserRequest) -> pb.CreateUserResponse:
         self.secrets[asked.name] = asked.secret_key
-        self.users[asked.name] = pb.UserInfo(name=asked.name, role=not asked.secret_key, grants=asked.grants, roles=asked.roles)
-        return pb.CreateUserResponse(status=admin_status(), user=self.users[asked.name], created=True)
+        self.users[asked.name] = pb.UserInfo(
+            name=asked.name, role=not asked.secret_key, grants=asked.grants, roles=asked.roles
+        )
+        return pb.CreateUserResponse(
+            status=admin_status(), user=self.users[asked.name], created=True
+        )
 
     def ChangeUser(self, asked: pb.ChangeUserRequest) -> pb.ChangeUserResponse:
         user = self.users[asked.name]
         grants = sorted((set(user.grants) | set(asked.grant)) - set(asked.revoke))
         roles = sorted((set(user.roles) | set(asked.give_roles)) - set(asked.take_roles))
-        self.users[asked.name] = pb.UserInfo(name=asked.name, role=user.role, grants=grants, roles=roles)
+        self.users[asked.name] = pb.UserInfo(
+            name=asked.name, role=user.role, grants=grants, roles=roles
+        )
         return pb.ChangeUserResponse(status=admin_status(), user=self.users[asked.name])
 
     def AddBrokerGroup(self, asked: pb.AddBrokerGroupRequest) -> pb.AddBrokerGroupResponse:
-        made = pb.BrokerGroupEntry(broker_group=asked.name, replicas=asked.replicas, replication=asked.settings["replication"])
-        made.settings.update({key: value for key, value in asked.settings.items() if key != "replication"})
+        made = pb.BrokerGroupEntry(
+            broker_group=asked.name,
+            replicas=asked.replicas,
+            replication=asked.settings["replication"],
+        )
+        made.settings.update(
+            {key: value for key, value in asked.settings.items() if key != "replication"}
+        )
         self.broker_groups[asked.name] = made
         return pb.AddBrokerGroupResponse(status=admin_status(), done=True, created=True)
 
@@ -106,13 +134,21 @@ class Cluster:
 
     def fill(self) -> None:
         shop = {"namespace": "shop", "name": "orders"}
-        self.topics["orders"] = pb.TopicInfo(topic=pb.Name(**shop), kind="fifo", queues=8, permission="rw", dedup_ms=120_000)
-        self.topics["dead"] = pb.TopicInfo(topic=pb.Name(name="%DLQ%billing"), kind="normal", queues=1, permission="rw")
+        self.topics["orders"] = pb.TopicInfo(
+            topic=pb.Name(**shop), kind="fifo", queues=8, permission="rw", dedup_ms=120_000
+        )
+        self.topics["dead"] = pb.TopicInfo(
+            topic=pb.Name(name="%DLQ%billing"), kind="normal", queues=1, permission="rw"
+        )
         backoff = pb.Backoff(initial_ms=5000, max_ms=7_200_000, multiplier=2)
-        self.groups["billing"] = pb.ConsumerGroupInfo(group=pb.Name(name="billing"), max_attempts=5, configured=True, backoff=backoff)
+        self.groups["billing"] = pb.ConsumerGroupInfo(
+            group=pb.Name(name="billing"), max_attempts=5, configured=True, backoff=backoff
+        )
         self.groups["used"] = pb.ConsumerGroupInfo(group=pb.Name(name="used"), max_attempts=17)
         self.users["readers"] = pb.UserInfo(name="readers", role=True, grants=["subscribe:topic:*"])
-        self.users["alice"] = pb.UserInfo(name="alice", roles=["readers"], grants=["subscribe:group:billing"], secrets=1)
+        self.users["alice"] = pb.UserInfo(
+            name="alice", roles=["readers"], grants=["subscribe:group:billing"], secrets=1
+        )
         sizes = {"data_file_bytes": "1048576", "follower_reads": "false"}
         replicas = ["n2", "n1"]
         self.broker_groups["g1"] = pb.BrokerGroupEntry(
@@ -131,23 +167,31 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cluster]]:
         yield [Cluster(node) for node in nodes]
 
 
-def run(capsys: pytest.CaptureFixture[str], cluster: Cluster, *arguments: str | Path) -> tuple[int, str, str]:
+def run(
+    capsys: pytest.CaptureFixture[str], cluster: Cluster, *arguments: str | Path
+) -> tuple[int, str, str]:
     status = cli.run(["definitions", *map(str, arguments), "--endpoints", cluster.node.endpoint])
     out, err = capsys.readouterr()
-    assert "Traceback" not in err and (status in (0, 1) or err.splitlines()[-1].startswith("error: "))
+    assert "Traceback" not in err and (
+        status in (0, 1) or err.splitlines()[-1].startswith("error: ")
+    )
     return status, out, err
 
 
 def test_an_export_imported_elsewhere_is_exported_again_byte_for_byte(
     capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
 ) -> None:
-    """Every setting travels; dead-letter topics and groups that only exist by use do not. Secrets are new, and in their own file."""
+    """Every setting travels; dead-letter topics and groups that only exist by use do not. Secrets
+    are new, and in their own file."""
     full, empty = clusters
     full.fill()
     path, secrets = tmp_path / "cluster.json", tmp_path / "secrets"
     assert run(capsys, full, "export", "--to", path)[:2] == (0, f"written: {path}\n")
     tree = json.loads(path.read_text())
-    assert [[one["name"] for one in tree[section]] for section in ("broker_groups", "topics", "consumer_groups", "users")] == [
+    assert [
+        [one["name"] for one in tree[section]]
+        for section in ("broker_groups", "topics", "consumer_groups", "users")
+    ] == [
         ["g1"],
         ["shop@orders"],
         ["billing"],
@@ -155,7 +199,10 @@ def test_an_export_imported_elsewhere_is_exported_again_byte_for_byte(
     ]
     status, out, _ = run(capsys, empty, "import", path, "--secrets", secrets)
     assert status == 0 and [line[0] for line in out.splitlines()] == ["+"] * 5 + ["d"]
-    assert empty.secrets["readers"] == "" and secrets.read_text() == f"alice {empty.secrets['alice']}\n"
+    assert (
+        empty.secrets["readers"] == ""
+        and secrets.read_text() == f"alice {empty.secrets['alice']}\n"
+    )
     assert secrets.stat().st_mode & 0o777 == 0o600 and empty.secrets["alice"] not in out
     assert run(capsys, empty, "export")[1] == path.read_text()
     before = dict(empty.node.requests)
@@ -167,26 +214,83 @@ def test_an_export_imported_elsewhere_is_exported_again_byte_for_byte(
     ("section", "name", "changes", "line", "left"),
     [
         ("topics", "shop@orders", {"queues": 16}, "~ topic shop@orders: queues 8 → 16", False),
-        ("topics", "shop@orders", {"queues": 4}, "! topic shop@orders: queues 8 → 4 is not changed", True),
-        ("topics", "shop@orders", {"kind": "normal"}, "! topic shop@orders: kind fifo → normal is not changed", True),
-        ("topics", "shop@orders", {"permission": "r", "dedup": "0s"}, "permission rw → r, dedup 2m → 0s", False),
+        (
+            "topics",
+            "shop@orders",
+            {"queues": 4},
+            "! topic shop@orders: queues 8 → 4 is not changed",
+            True,
+        ),
+        (
+            "topics",
+            "shop@orders",
+            {"kind": "normal"},
+            "! topic shop@orders: kind fifo → normal is not changed",
+            True,
+        ),
+        (
+            "topics",
+            "shop@orders",
+            {"permission": "r", "dedup": "0s"},
+            "permission rw → r, dedup 2m → 0s",
+            False,
+        ),
         ("topics", "shop@orders", {"durability": "memory"}, "durability group → memory", False),
-        ("consumer_groups", "billing", {"max_attempts": 3, "fifo": True}, "max_attempts 5 → 3, fifo no → yes", False),
+        (
+            "consumer_groups",
+            "billing",
+            {"max_attempts": 3, "fifo": True},
+            "max_attempts 5 → 3, fifo no → yes",
+            False,
+        ),
         ("consumer_groups", "billing", {"backoff": "default"}, "→ default", False),
         ("consumer_groups", "billing", {"backoff": "1s,5s"}, "→ 1s,5s", False),
-        ("users", "alice", {"grants": ["publish:topic:x"], "roles": []}, "roles readers → none", False),
+        (
+            "users",
+            "alice",
+            {"grants": ["publish:topic:x"], "roles": []},
+            "roles readers → none",
+            False,
+        ),
         ("users", "alice", {"role": True}, "! user alice: role no → yes is not changed", True),
-        ("broker_groups", "g1", {"replication": "ha"}, "! broker group g1: replication raft → ha is not changed", True),
-        ("broker_groups", "g1", {"replicas": ["n1", "n3"]}, "! broker group g1: replicas n1 n2 → n1 n3 is not changed", True),
-        ("broker_groups", "g1", {"preferred_leader": "n1"}, "~ broker group g1: preferred_leader n2 → n1", False),
+        (
+            "broker_groups",
+            "g1",
+            {"replication": "ha"},
+            "! broker group g1: replication raft → ha is not changed",
+            True,
+        ),
+        (
+            "broker_groups",
+            "g1",
+            {"replicas": ["n1", "n3"]},
+            "! broker group g1: replicas n1 n2 → n1 n3 is not changed",
+            True,
+        ),
+        (
+            "broker_groups",
+            "g1",
+            {"preferred_leader": "n1"},
+            "~ broker group g1: preferred_leader n2 → n1",
+            False,
+        ),
         (
             "broker_groups",
             "g1",
             {"settings": {"data_file_bytes": "2MiB", "follower_reads": False}},
-            "! broker group g1: settings data_file_bytes=1048576 → data_file_bytes=2097152 is not changed",
+            (
+                "! broker group g1: settings data_file_bytes=1048576 → data_file_bytes=2097152 is"
+                " not changed"
+            ),
             True,
         ),
-        ("broker_groups", "g1", {"settings": {"ack": "async"}}, "settings ack=default → ack=async is not changed", True),
+        (
+            "broker_groups",
+            "g1",
+            {"settings": {"ack": "async"}},
+            "settings ack=default → ack=async is not changed",
+            True,
+        ),
     ],
 )
 def test_a_difference_is_shown_then_changed_or_left(
@@ -199,7 +303,8 @@ def test_a_difference_is_shown_then_changed_or_left(
     line: str,
     left: bool,
 ) -> None:
-    """--dry-run says what an import would do; the import does exactly that, and a second one finds nothing more to change."""
+    """--dry-run says what an import would do; the import does exactly that, and a second one finds
+    nothing more to change."""
     cluster = clusters[0]
     cluster.fill()
     path = tmp_path / "cluster.json"
@@ -214,9 +319,18 @@ def test_a_difference_is_shown_then_changed_or_left(
     assert (status, again) == ((1, shown) if left else (0, "no difference\n"))
 
 
-@pytest.mark.parametrize("changes", [{"settings": {"data_file_bytes": "1MiB"}}, {"settings": {}, "preferred_leader": "", "replicas": []}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": {"data_file_bytes": "1MiB"}},
+        {"settings": {}, "preferred_leader": "", "replicas": []},
+    ],
+)
 def test_what_a_file_leaves_out_or_writes_in_another_unit_is_no_difference(
-    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path, changes: dict[str, Any]
+    capsys: pytest.CaptureFixture[str],
+    clusters: list[Cluster],
+    tmp_path: Path,
+    changes: dict[str, Any],
 ) -> None:
     """The cluster has chosen what the file does not name."""
     cluster, path = clusters[0], tmp_path / "cluster.json"
@@ -224,11 +338,14 @@ def test_what_a_file_leaves_out_or_writes_in_another_unit_is_no_difference(
     tree = json.loads(run(capsys, cluster, "export", "--only", "broker-groups")[1])
     tree["broker_groups"][0].update(changes)
     path.write_text(json.dumps(tree))
-    assert run(capsys, cluster, "import", path)[:2] == (0, "no difference\n") and not cluster.writes()
+    assert (
+        run(capsys, cluster, "import", path)[:2] == (0, "no difference\n") and not cluster.writes()
+    )
 
 
 class DecidedCluster(Cluster):
-    """Its broker groups are those of the administration service on the state of a controller quorum with four nodes and the group g1."""
+    """Its broker groups are those of the administration service on the state of a controller quorum
+    with four nodes and the group g1."""
 
     def __init__(self, node: FakeNode) -> None:
         super().__init__(node)
@@ -249,7 +366,9 @@ class DecidedCluster(Cluster):
 
 
 def names(prefix: str, count: int = 3) -> st.SearchStrategy[list[str]]:
-    return st.lists(st.sampled_from([f"{prefix}{number}" for number in range(2, 2 + count)]), unique=True)
+    return st.lists(
+        st.sampled_from([f"{prefix}{number}" for number in range(2, 2 + count)]), unique=True
+    )
 
 
 @st.composite
@@ -264,9 +383,16 @@ def a_broker_group(draw: st.DrawFn, name: str) -> dict[str, Any]:
         "follower_reads": st.booleans(),
         "follower_read_age_ms": st.sampled_from(["2s", 700]),
     }
-    replication, ack = draw(st.sampled_from(["raft", "ha"])), draw(st.sampled_from(["async", "in-sync"]))
+    replication, ack = (
+        draw(st.sampled_from(["raft", "ha"])),
+        draw(st.sampled_from(["async", "in-sync"])),
+    )
     if replication == "ha":
-        settings |= {"ack": st.just(ack), "in_sync_lag_ms": st.sampled_from(["5s", 100]), "in_sync_lag_bytes": sizes}
+        settings |= {
+            "ack": st.just(ack),
+            "in_sync_lag_ms": st.sampled_from(["5s", 100]),
+            "in_sync_lag_bytes": sizes,
+        }
         settings["transfer"] = st.sampled_from(["push", "pull"])
         if ack == "in-sync":
             settings["min_in_sync"] = st.integers(1, len(replicas))
@@ -274,7 +400,13 @@ def a_broker_group(draw: st.DrawFn, name: str) -> dict[str, Any]:
     if "ack" not in chosen and draw(st.booleans()):
         chosen.pop("min_in_sync", None)
     preferred = draw(st.sampled_from(["", *replicas]))
-    return {"name": name, "replication": replication, "replicas": replicas, "preferred_leader": preferred, "settings": chosen}
+    return {
+        "name": name,
+        "replication": replication,
+        "replicas": replicas,
+        "preferred_leader": preferred,
+        "settings": chosen,
+    }
 
 
 def a_topic(name: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -304,11 +436,17 @@ def a_consumer_group(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def a_user(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    grants = st.lists(st.sampled_from(["publish:topic:*", "subscribe:topic:a", "subscribe:group:*"]), unique=True)
-    return st.fixed_dictionaries({"name": st.just(name)}, optional={"role": st.booleans(), "grants": grants})
+    grants = st.lists(
+        st.sampled_from(["publish:topic:*", "subscribe:topic:a", "subscribe:group:*"]), unique=True
+    )
+    return st.fixed_dictionaries(
+        {"name": st.just(name)}, optional={"role": st.booleans(), "grants": grants}
+    )
 
 
-def several(one: Callable[[str], st.SearchStrategy[Any]], prefix: str) -> st.SearchStrategy[list[Any]]:
+def several(
+    one: Callable[[str], st.SearchStrategy[Any]], prefix: str
+) -> st.SearchStrategy[list[Any]]:
     return names(prefix).flatmap(lambda chosen: st.tuples(*map(one, chosen)).map(list))
 
 
@@ -326,7 +464,8 @@ FILES = st.fixed_dictionaries(
 @given(FILES)
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_definitions_survive_export_and_import(tree: dict[str, Any]) -> None:
-    """Whatever a file sets, its import leaves no difference, and what is exported then gives an empty cluster the same export."""
+    """Whatever a file sets, its import leaves no difference, and what is exported then gives an
+    empty cluster the same export."""
     texts, file = [], json.dumps(tree)
     with fake_nodes(2) as nodes:
         for cluster in map(DecidedCluster, nodes):
@@ -341,31 +480,47 @@ def test_definitions_survive_export_and_import(tree: dict[str, Any]) -> None:
     assert texts[0] == texts[1]
 
 
-def test_changes_need_a_confirmation(capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path) -> None:
+def test_changes_need_a_confirmation(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
     """Of objects that exist; creating does not."""
     cluster = clusters[0]
     cluster.fill()
     path = tmp_path / "cluster.json"
-    path.write_text('{"v": 1, "topics": [{"name": "new"}, {"name": "shop@orders", "kind": "fifo", "permission": "r"}]}')
+    path.write_text(
+        '{"v": 1, "topics": [{"name": "new"}, {"name": "shop@orders", "kind": "fifo", "permission":'
+        ' "r"}]}'
+    )
     status, _, err = run(capsys, cluster, "import", path)
     assert status == 64 and "--yes" in err and not cluster.writes()
     path.write_text('{"v": 1, "topics": [{"name": "new"}]}')
     assert run(capsys, cluster, "import", path)[0] == 0 and cluster.topics["new"].queues == 8
 
 
-def test_only_some_kinds_of_objects(capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path) -> None:
+def test_only_some_kinds_of_objects(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
     """Neither asked for nor written."""
     full, empty = clusters
     full.fill()
     path = tmp_path / "cluster.json"
     assert run(capsys, full, "export", "--to", path)[0] == 0
     assert list(json.loads(run(capsys, full, "export", "--only", "topics")[1])) == ["v", "topics"]
-    assert run(capsys, empty, "import", path, "--only", "topics", "--only", "consumer-groups")[0] == 0
-    assert sorted(empty.topics) == ["orders"] and not empty.users and "ListUsers" not in empty.node.requests
+    assert (
+        run(capsys, empty, "import", path, "--only", "topics", "--only", "consumer-groups")[0] == 0
+    )
+    assert (
+        sorted(empty.topics) == ["orders"]
+        and not empty.users
+        and "ListUsers" not in empty.node.requests
+    )
 
 
-def test_secrets_need_a_file_of_their_own(capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path) -> None:
-    """Without one nothing is changed; one that exists is kept; one that no user needed is not left."""
+def test_secrets_need_a_file_of_their_own(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
+    """Without one nothing is changed; one that exists is kept; one that no user needed is not
+    left."""
     cluster = clusters[0]
     path, secrets = tmp_path / "cluster.json", tmp_path / "secrets"
     path.write_text('{"v": 1, "topics": [{"name": "t"}], "users": [{"name": "bob"}]}')
@@ -373,10 +528,19 @@ def test_secrets_need_a_file_of_their_own(capsys: pytest.CaptureFixture[str], cl
     assert status == 64 and "--secrets" in err and not cluster.writes()
     secrets.write_text("bob former")
     status, _, err = run(capsys, cluster, "import", path, "--secrets", secrets)
-    assert status == 64 and "exists" in err and not cluster.writes() and secrets.read_text() == "bob former"
+    assert (
+        status == 64
+        and "exists" in err
+        and not cluster.writes()
+        and secrets.read_text() == "bob former"
+    )
     secrets.unlink()
-    cluster.node.answers("CreateTopic", pb.CreateTopicResponse(status=admin_status(40300, "no permission; ask")))
-    assert run(capsys, cluster, "import", path, "--secrets", secrets)[0] == 4 and not secrets.exists()
+    cluster.node.answers(
+        "CreateTopic", pb.CreateTopicResponse(status=admin_status(40300, "no permission; ask"))
+    )
+    assert (
+        run(capsys, cluster, "import", path, "--secrets", secrets)[0] == 4 and not secrets.exists()
+    )
 
 
 def test_a_refused_object_is_named_and_the_import_can_be_continued(
@@ -386,7 +550,9 @@ def test_a_refused_object_is_named_and_the_import_can_be_continued(
     cluster = clusters[0]
     path = tmp_path / "cluster.json"
     path.write_text('{"v": 1, "topics": [{"name": "a"}, {"name": "b"}]}')
-    refusal = pb.CreateTopicResponse(status=admin_status(40002, "the topic name is reserved; choose another"))
+    refusal = pb.CreateTopicResponse(
+        status=admin_status(40002, "the topic name is reserved; choose another")
+    )
     cluster.node.answers("CreateTopic", cluster.CreateTopic, refusal)
     status, _, err = run(capsys, cluster, "import", path)
     assert status == 4 and "error: topic b: the topic name is reserved; choose another" in err
@@ -404,20 +570,33 @@ def test_a_refused_object_is_named_and_the_import_can_be_continued(
         ('{"v": 1, "queues": []}', "'queues' is not known"),
         ('{"v": 1, "topics": {}}', "not a list"),
         ('{"v": 1, "topics": [{}]}', "entry 1 has no name"),
-        ('{"v": 1, "topics": [{"name": "t", "queue": 1}]}', "topic t: the key 'queue' is not known"),
-        ('{"v": 1, "topics": [{"name": "t", "queues": "8"}]}', 'queues is "8"; give a whole number'),
+        (
+            '{"v": 1, "topics": [{"name": "t", "queue": 1}]}',
+            "topic t: the key 'queue' is not known",
+        ),
+        (
+            '{"v": 1, "topics": [{"name": "t", "queues": "8"}]}',
+            'queues is "8"; give a whole number',
+        ),
         ('{"v": 1, "topics": [{"name": "t", "queues": true}]}', "queues is true"),
         ('{"v": 1, "topics": [{"name": "t", "kind": "odd"}]}', "kind is 'odd'; give one of normal"),
         ('{"v": 1, "topics": [{"name": "t", "dedup": "2"}]}', "dedup is '2'"),
         ('{"v": 1, "topics": [{"name": "t"}, {"name": "t"}]}', "topic t is there twice"),
         ('{"v": 1, "consumer_groups": [{"name": "g", "backoff": "soon"}]}', "is not a backoff"),
         ('{"v": 1, "users": [{"name": "u", "grants": "all"}]}', "give a list of texts"),
-        ('{"v": 1, "broker_groups": [{"name": "g", "settings": {"ack": null}}]}', "give an object of texts"),
+        (
+            '{"v": 1, "broker_groups": [{"name": "g", "settings": {"ack": null}}]}',
+            "give an object of texts",
+        ),
         (b"\xff", "not UTF-8"),
     ],
 )
 def test_a_wrong_file_changes_nothing(
-    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path, text: str | bytes, said: str
+    capsys: pytest.CaptureFixture[str],
+    clusters: list[Cluster],
+    tmp_path: Path,
+    text: str | bytes,
+    said: str,
 ) -> None:
     """64, with the place, before any call."""
     path = tmp_path / "cluster.json"
@@ -426,11 +605,15 @@ def test_a_wrong_file_changes_nothing(
     assert status == 64 and said in err and not clusters[0].node.requests
 
 
-def test_an_export_that_failed_leaves_no_file(capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path) -> None:
+def test_an_export_that_failed_leaves_no_file(
+    capsys: pytest.CaptureFixture[str], clusters: list[Cluster], tmp_path: Path
+) -> None:
     """A file that exists is kept, before and after."""
     cluster = clusters[0]
     path = tmp_path / "cluster.json"
-    cluster.node.answers("ListUsers", pb.ListUsersResponse(status=admin_status(40300, "no permission; ask")))
+    cluster.node.answers(
+        "ListUsers", pb.ListUsersResponse(status=admin_status(40300, "no permission; ask"))
+    )
     assert run(capsys, cluster, "export", "--to", path)[0] == 4 and list(tmp_path.iterdir()) == []
     path.write_text("mine")
     cluster.fill()

@@ -1,4 +1,5 @@
-"""Every command that takes the name of a topic or consumer group takes NAMESPACE@NAME, and then asks the same as with --namespace."""
+"""Every command that takes the name of a topic or consumer group takes NAMESPACE@NAME, and then
+asks the same as with --namespace."""
 
 from __future__ import annotations
 
@@ -27,15 +28,20 @@ MORE = {
 NAMES = ("t", "g", "bench")
 
 
-def with_names(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[tuple[str, set[str]]]:
-    """The names of all commands that take the name of a topic or consumer group, and those parameters."""
+def with_names(
+    command: click.Command, path: tuple[str, ...], context: click.Context
+) -> Iterator[tuple[str, set[str]]]:
+    """The names of all commands that take the name of a topic or consumer group, and those
+    parameters."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
             if not path and name in OTHER_NAMES:
                 continue
-            yield from with_names(below, (*path, name), click.Context(below, info_name=name, parent=context))
+            yield from with_names(
+                below, (*path, name), click.Context(below, info_name=name, parent=context)
+            )
     elif found := {parameter.name or "" for parameter in command.params} & {*NAMED, "namespace"}:
         yield " ".join(path), found
 
@@ -43,7 +49,11 @@ def with_names(command: click.Command, path: tuple[str, ...], context: click.Con
 def rows() -> dict[str, tuple[str, ...]]:
     """The rows of the commands that take --namespace."""
     taking = {command for command, _ in with_names(cli.cli, (), click.Context(cli.cli))}
-    return {row: options for row, options in (ROWS | MORE).items() if row.split(" --")[0] in taking and set(NAMES) & set(options)}
+    return {
+        row: options
+        for row, options in (ROWS | MORE).items()
+        if row.split(" --")[0] in taking and set(NAMES) & set(options)
+    }
 
 
 def names_in(message: Message) -> Iterator[tuple[str, str]]:
@@ -61,7 +71,8 @@ def names_in(message: Message) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNode]:
-    """In a directory of its own. Every call is answered with no more than a status, a route with a queue."""
+    """In a directory of its own. Every call is answered with no more than a status, a route with a
+    queue."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -79,13 +90,18 @@ def routed(request: messaging_pb2.QueryRouteRequest) -> messaging_pb2.QueryRoute
 
 
 def asked(node: FakeNode, command: str, *options: str) -> set[tuple[str, str]]:
-    """The names of topics and consumer groups in all that the command asked the cluster. Every command here ends with an answer, so that a
-    slow machine changes nothing."""
+    """The names of topics and consumer groups in all that the command asked the cluster. Every
+    command here ends with an answer, so that a slow machine changes nothing."""
     node.requests.clear()
     cli.run([*command.split(), *options, "--endpoints", node.endpoint, "--timeout", "60s"])
     for path in Path().glob("new*"):
         path.unlink()
-    found = {name for requests in node.requests.values() for request in requests for name in names_in(request)}
+    found = {
+        name
+        for requests in node.requests.values()
+        for request in requests
+        for name in names_in(request)
+    }
     return {(namespace, name) for namespace, name in found if name in NAMES}
 
 
@@ -97,7 +113,9 @@ def test_every_command_with_a_name_takes_a_namespace() -> None:
     assert {row.split(" --")[0] for row in rows()} == set(found)
 
 
-def test_a_name_with_its_namespace_means_the_same(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_with_its_namespace_means_the_same(
+    node: FakeNode, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Whichever of the names has it, and whether or not the option repeats it."""
     pytest.importorskip("pyarrow")
     for row, options in rows().items():
@@ -109,7 +127,11 @@ def test_a_name_with_its_namespace_means_the_same(node: FakeNode, capfd: pytest.
         if command == "consume":
             options = (*options, "--until-empty", "1ms")
         wanted = asked(node, command, *options, "--namespace", "ns")
-        assert wanted and {namespace for namespace, _ in wanted} == {"ns"}, (row, wanted, capfd.readouterr())
+        assert wanted and {namespace for namespace, _ in wanted} == {"ns"}, (
+            row,
+            wanted,
+            capfd.readouterr(),
+        )
         given = [at for at, text in enumerate(options) if text in NAMES]
         forms = [(f"ns@{text}" if text in NAMES else text for text in options)]
         for chosen in ([at] for at in given) if len(given) > 1 else [given]:
@@ -120,7 +142,8 @@ def test_a_name_with_its_namespace_means_the_same(node: FakeNode, capfd: pytest.
         for number, form in enumerate(forms):
             found = asked(node, command, *form, *(() if number else ("--namespace", "ns")))
             if command.startswith("bench"):
-                # Which calls a load makes in its time depends on the machine; their namespace does not.
+                # Which calls a load makes in its time depends on the machine; their namespace does
+                # not.
                 assert found and {namespace for namespace, _ in found} == {"ns"}, row
             else:
                 assert found == wanted, row
@@ -128,16 +151,31 @@ def test_a_name_with_its_namespace_means_the_same(node: FakeNode, capfd: pytest.
 
 def test_two_namespaces_are_refused(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is asked of the cluster."""
-    assert asked(node, "consume", "--topic", "a@t", "--group", "b@g", "--until-empty", "1ms") == set()
-    assert capfd.readouterr().err == "error: 'b@g' is not in the namespace 'a'; name one namespace, once\n"
+    assert (
+        asked(node, "consume", "--topic", "a@t", "--group", "b@g", "--until-empty", "1ms") == set()
+    )
+    assert (
+        capfd.readouterr().err
+        == "error: 'b@g' is not in the namespace 'a'; name one namespace, once\n"
+    )
 
 
-def test_commands_without_the_option_take_the_names_of_the_cluster(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """`check` asks for the consumer groups of several namespaces, and `client list` chooses among what the nodes answer."""
+def test_commands_without_the_option_take_the_names_of_the_cluster(
+    node: FakeNode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`check` asks for the consumer groups of several namespaces, and `client list` chooses among
+    what the nodes answer."""
     assert asked(node, "check", "--group", "ns@g", "--group", "t") == {("ns", "g"), ("", "t")}
     client = admin_pb2.ClientInfo(client_id="c@1", node="n1", group="ns@g", topics=["ns@t"])
-    node.answers("ListClients", admin_pb2.ListClientsResponse(status=admin_status(), clients=[client]))
+    node.answers(
+        "ListClients", admin_pb2.ListClientsResponse(status=admin_status(), clients=[client])
+    )
     capfd.readouterr()
-    for options, shown in ((("--topic", "ns@t"), True), (("--group", "ns@g"), True), (("--topic", "t"), False), (("--group", "g"), False)):
+    for options, shown in (
+        (("--topic", "ns@t"), True),
+        (("--group", "ns@g"), True),
+        (("--topic", "t"), False),
+        (("--group", "g"), False),
+    ):
         assert cli.run(["client", "list", *options, "--endpoints", node.endpoint]) == 0
         assert ("c@1" in capfd.readouterr().out) == shown

@@ -1,4 +1,5 @@
-"""`query`, `group lag` and `group reset` against a scripted node: what they ask, what they print, how they end."""
+"""`query`, `group lag` and `group reset` against a scripted node: what they ask, what they print,
+how they end."""
 
 from __future__ import annotations
 
@@ -42,13 +43,21 @@ def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 def message(offset: int, store_ms: int = NOW) -> admin_pb2.PeekedMessage:
-    found = admin_pb2.PeekedMessage(topic=admin_pb2.Name(name="t"), message_id=f"id-{offset}", offset=offset, body=b"b", keys=["k"])
+    found = admin_pb2.PeekedMessage(
+        topic=admin_pb2.Name(name="t"),
+        message_id=f"id-{offset}",
+        offset=offset,
+        body=b"b",
+        keys=["k"],
+    )
     found.store_ms, found.broker_group, found.group_queue, found.queue = store_ms, "g1", 1, 3
     return found
 
 
 def page(*offsets: int, follow: bytes = b"", lagging: bool = False) -> admin_pb2.QueryResponse:
-    answer = admin_pb2.QueryResponse(status=admin_status(), messages=[message(offset) for offset in offsets], next=follow)
+    answer = admin_pb2.QueryResponse(
+        status=admin_status(), messages=[message(offset) for offset in offsets], next=follow
+    )
     if lagging:
         answer.lagging.add(broker_group="g1", indexed_to=7, applied_to=9)
     return answer
@@ -56,16 +65,29 @@ def page(*offsets: int, follow: bytes = b"", lagging: bool = False) -> admin_pb2
 
 def detail() -> admin_pb2.MessageDetailResponse:
     answer = admin_pb2.MessageDetailResponse(status=admin_status())
-    answer.copies.add(node="n1", state="present", file="g1/dledger-n1/data/00", position=0, size=200, index=4, term=1, chain_crc=7)
+    answer.copies.add(
+        node="n1",
+        state="present",
+        file="g1/dledger-n1/data/00",
+        position=0,
+        size=200,
+        index=4,
+        term=1,
+        chain_crc=7,
+    )
     answer.copies.add(node="n2", reason="node n2 is not reached")
-    answer.consumption.add(group=admin_pb2.Name(name="billing"), state="leased", attempt=2, client="c")
+    answer.consumption.add(
+        group=admin_pb2.Name(name="billing"), state="leased", attempt=2, client="c"
+    )
     return answer
 
 
 # -- query
 
 
-def test_query_by_key_asks_page_by_page_and_prints_what_peek_prints(node: FakeNode, run: Run) -> None:
+def test_query_by_key_asks_page_by_page_and_prints_what_peek_prints(
+    node: FakeNode, run: Run
+) -> None:
     """Every page until enough came; the same fields as peek; what was asked reaches the node."""
     node.answers("Query", page(5, 4, follow=b"x"), page(3, follow=b"y"), page(2, 1))
     code, out, err = run("query", "--topic", "t", "--key", "k", "--max", "4", "--json")
@@ -76,8 +98,16 @@ def test_query_by_key_asks_page_by_page_and_prints_what_peek_prints(node: FakeNo
         "properties": {}, "body": "b", "attempt": None, "born_ms": None, "store_ms": NOW,
     }  # fmt: skip
     requests = node.requests["Query"]
-    assert [(r.key, r.max, r.after) for r in requests] == [("k", 4, b""), ("k", 2, b"x"), ("k", 1, b"y")]
-    assert not requests[0].HasField("message_id") and not requests[0].HasField("begin_ms") and not node.requests["MessageDetail"]
+    assert [(r.key, r.max, r.after) for r in requests] == [
+        ("k", 4, b""),
+        ("k", 2, b"x"),
+        ("k", 1, b"y"),
+    ]
+    assert (
+        not requests[0].HasField("message_id")
+        and not requests[0].HasField("begin_ms")
+        and not node.requests["MessageDetail"]
+    )
 
 
 def test_query_that_finds_nothing(node: FakeNode, run: Run) -> None:
@@ -93,24 +123,45 @@ def test_absence_is_not_claimed_before_the_index_knows(node: FakeNode, run: Run)
     """A lagging index is 2, with what was found, whether by key or by id."""
     node.answers("Query", page(5, lagging=True))
     code, out, err = run("query", "--topic", "t", "--key", "k")
-    assert code == 2 and out == "3:5 - b\n" and "error: INCOMPLETE: " in err and "g1 to entry 7 of 9" in err
+    assert (
+        code == 2
+        and out == "3:5 - b\n"
+        and "error: INCOMPLETE: " in err
+        and "g1 to entry 7 of 9" in err
+    )
     node.answers("Query", page(lagging=True))
     assert run("query", "--topic", "t", "--id", "i")[0] == 2
 
 
 def test_query_by_id_tells_everything(node: FakeNode, run: Run) -> None:
-    """Detail is on with --id and off with --no-detail; unknown is null; the place of the message is what is asked about."""
+    """Detail is on with --id and off with --no-detail; unknown is null; the place of the message is
+    what is asked about."""
     node.answers("Query", page(5))
     node.answers("MessageDetail", detail())
     code, out, _ = run("query", "--topic", "t", "--id", "id-5", "--json")
     found = json.loads(out)
     assert code == 0 and found["message_id"] == "id-5" and found["broker_group"] == "g1"
     first, second = found["replicas"]
-    assert first["state"] == "present" and first["file"] == "g1/dledger-n1/data/00" and first["sha256"] is None
-    assert second == {"node": "n2", **dict.fromkeys(first.keys() - {"node"}), "reason": "node n2 is not reached"}
-    assert found["consumption"] == [{"namespace": "", "group": "billing", "state": "leased", "attempt": 2, "client": "c"}]
+    assert (
+        first["state"] == "present"
+        and first["file"] == "g1/dledger-n1/data/00"
+        and first["sha256"] is None
+    )
+    assert second == {
+        "node": "n2",
+        **dict.fromkeys(first.keys() - {"node"}),
+        "reason": "node n2 is not reached",
+    }
+    assert found["consumption"] == [
+        {"namespace": "", "group": "billing", "state": "leased", "attempt": 2, "client": "c"}
+    ]
     (request,) = node.requests["MessageDetail"]
-    assert (request.topic.name, request.broker_group, request.group_queue, request.offset) == ("t", "g1", 1, 5)
+    assert (request.topic.name, request.broker_group, request.group_queue, request.offset) == (
+        "t",
+        "g1",
+        1,
+        5,
+    )
     code, out, _ = run("query", "--topic", "t", "--id", "id-5")
     assert code == 0 and "leased" in out and "not reached" in out and "?" in out
     assert run("query", "--topic", "t", "--id", "id-5", "--no-detail")[1] == "3:5 - b\n"
@@ -147,7 +198,9 @@ def test_moments(text: str, expected: int) -> None:
     assert moment_ms(text, NOW) == expected
 
 
-@pytest.mark.parametrize("text", ["", "then", "-10", "10m", "-", "1969-12-31", "17000000000000000", "2023-13-01"])
+@pytest.mark.parametrize(
+    "text", ["", "then", "-10", "10m", "-", "1969-12-31", "17000000000000000", "2023-13-01"]
+)
 def test_no_moments(text: str) -> None:
     """Nothing is guessed at; the message names the forms."""
     with pytest.raises(BadArgument, match="or now"):
@@ -173,7 +226,12 @@ def lag(*, known: bool = True, waiting: bool = True) -> admin_pb2.GroupLagRespon
     topic.queues.add(queue=0, broker_group="g1", group_queue=0, cursor=4, end=4, lag=0, leased=2)
     queue = topic.queues.add(queue=1, broker_group="g2", group_queue=0)
     if known:
-        queue.cursor, queue.end, queue.lag, queue.leased = 4, 9 if waiting else 4, 5 if waiting else 0, 0
+        queue.cursor, queue.end, queue.lag, queue.leased = (
+            4,
+            9 if waiting else 4,
+            5 if waiting else 0,
+            0,
+        )
         topic.lag, topic.leased = queue.lag, 2
         if waiting:
             queue.oldest_age_ms = topic.oldest_age_ms = 1500
@@ -195,7 +253,9 @@ def test_lag_counts_and_says_what_is_unknown(node: FakeNode, run: Run) -> None:
     code, out, err = run("group", "lag", "g", "--json")
     (topic,) = json.loads(out)["topics"]
     assert code == 2 and topic["lag"] is None and topic["queues"][1]["cursor"] is None
-    assert "INCOMPLETE" in err and "g2" in err and not node.requests["GroupLag"][1].HasField("topic")
+    assert (
+        "INCOMPLETE" in err and "g2" in err and not node.requests["GroupLag"][1].HasField("topic")
+    )
 
 
 def test_lag_as_a_table(node: FakeNode, run: Run) -> None:
@@ -220,7 +280,9 @@ def test_lag_as_a_table(node: FakeNode, run: Run) -> None:
         (("2023-11-14T22:13:20Z",), "store_ms", NOW),
     ],
 )
-def test_reset_says_where(node: FakeNode, run: Run, to: tuple[str, ...], which: str, value: Any) -> None:
+def test_reset_says_where(
+    node: FakeNode, run: Run, to: tuple[str, ...], which: str, value: Any
+) -> None:
     """The place reaches the node as it was meant; the new offsets are printed."""
     answer = admin_pb2.ResetGroupResponse(status=admin_status())
     answer.queues.add(queue=3, broker_group="g1", group_queue=1, cursor=7)
@@ -245,7 +307,9 @@ def test_reset_insists_off_a_terminal(node: FakeNode, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("count", "offset"), [((), 7), (("--count", "3"), 10)])
-def test_skip_goes_on_behind_what_is_in_flight(node: FakeNode, run: Run, count: tuple[str, ...], offset: int) -> None:
+def test_skip_goes_on_behind_what_is_in_flight(
+    node: FakeNode, run: Run, count: tuple[str, ...], offset: int
+) -> None:
     """From the cursor of the queue, or a number of messages behind it."""
     lag = admin_pb2.GroupLagResponse(status=admin_status())
     topic = lag.topics.add(topic=admin_pb2.Name(name="t"))
@@ -255,7 +319,9 @@ def test_skip_goes_on_behind_what_is_in_flight(node: FakeNode, run: Run, count: 
     answer = admin_pb2.ResetGroupResponse(status=admin_status())
     answer.queues.add(queue=3, broker_group="g1", group_queue=1, cursor=offset)
     node.answers("ResetGroup", answer)
-    code, out, _ = run("group", "skip", "g", "--topic", "t", "--queue", "3", *count, "--yes", "--json")
+    code, out, _ = run(
+        "group", "skip", "g", "--topic", "t", "--queue", "3", *count, "--yes", "--json"
+    )
     assert code == 0 and json.loads(out)["queues"][0]["cursor"] == offset
     (request,) = node.requests["ResetGroup"]
     assert (request.queue, request.offset) == (3, offset)
@@ -264,7 +330,9 @@ def test_skip_goes_on_behind_what_is_in_flight(node: FakeNode, run: Run, count: 
 def test_skip_needs_to_know_where_the_group_is(node: FakeNode, run: Run) -> None:
     """Of a queue that nothing is known of nothing is skipped."""
     lag = admin_pb2.GroupLagResponse(status=admin_status())
-    lag.topics.add(topic=admin_pb2.Name(name="t")).queues.add(queue=3, broker_group="g1", group_queue=1)
+    lag.topics.add(topic=admin_pb2.Name(name="t")).queues.add(
+        queue=3, broker_group="g1", group_queue=1
+    )
     node.answers("GroupLag", lag)
     code, _, err = run("group", "skip", "g", "--topic", "t", "--queue", "3", "--yes")
     assert code == 64 and "queue 3" in err and "ResetGroup" not in node.requests

@@ -19,17 +19,30 @@ TRUE, FALSE, UNVERIFIABLE = pb.Verdict.TRUE, pb.Verdict.FALSE, pb.Verdict.UNVERI
 
 
 def receipt(number: int) -> pb.Receipt:
-    """One whose first index says what the cluster thinks of it: below 100 true, below 200 false, else unverifiable."""
+    """One whose first index says what the cluster thinks of it: below 100 true, below 200 false,
+    else unverifiable."""
     ranges = [pb.QueueRange(queue=1, first_offset=number, count=2)]
     replicas = [pb.ReplicaDurable(node="n1", durable_index=9)]
     return pb.Receipt(
-        broker_group="g1", topic="T", count=2, first_index=number, ranges=ranges, replicas=replicas, durability=pb.DURABLE, mac=b"m" * 32
+        broker_group="g1",
+        topic="T",
+        count=2,
+        first_index=number,
+        ranges=ranges,
+        replicas=replicas,
+        durability=pb.DURABLE,
+        mac=b"m" * 32,
     )
 
 
 def judged(request: pb.VerifyRequest) -> pb.VerifyResponse:
-    results = [TRUE if one.first_index < 100 else FALSE if one.first_index < 200 else UNVERIFIABLE for one in request.receipts]
-    verdicts = [pb.Verdict(result=result, reason="" if result == TRUE else "so it is") for result in results]
+    results = [
+        TRUE if one.first_index < 100 else FALSE if one.first_index < 200 else UNVERIFIABLE
+        for one in request.receipts
+    ]
+    verdicts = [
+        pb.Verdict(result=result, reason="" if result == TRUE else "so it is") for result in results
+    ]
     return pb.VerifyResponse(verdicts=verdicts)
 
 
@@ -47,10 +60,15 @@ def parquet(path: Path, *numbers: int) -> Path:
     return path
 
 
-def run(capfd: pytest.CaptureFixture[str], *arguments: str, answer: Any = judged) -> tuple[int, str, str, FakeNode]:
+def run(
+    capfd: pytest.CaptureFixture[str], *arguments: str, answer: Any = judged
+) -> tuple[int, str, str, FakeNode]:
     with fake_nodes() as [node]:
         node.answers("Verify", answer)
-        node.answers("RotateReceiptKey", admin_pb2.RotateReceiptKeyResponse(status=admin_status(), key_id="k2", keys=2))
+        node.answers(
+            "RotateReceiptKey",
+            admin_pb2.RotateReceiptKeyResponse(status=admin_status(), key_id="k2", keys=2),
+        )
         code = cli.run(["receipts", *arguments, "--endpoints", node.endpoint, "--timeout", "2s"])
     return (code, *capfd.readouterr(), node)
 
@@ -80,11 +98,22 @@ def test_what_is_not_true_is_named(capfd: pytest.CaptureFixture[str], tmp_path: 
     assert "error: 1 receipts are false" in error
     code, out, _, _ = run(capfd, "verify", str(path), "--json")
     found = json.loads(out)
-    assert (code, found["receipts"], found["true"], found["false"], found["unverifiable"]) == (1, 3, 1, 1, 1)
-    assert [(finding["row"], finding["result"]) for finding in found["findings"]] == [(2, "false"), (3, "unverifiable")]
+    assert (code, found["receipts"], found["true"], found["false"], found["unverifiable"]) == (
+        1,
+        3,
+        1,
+        1,
+        1,
+    )
+    assert [(finding["row"], finding["result"]) for finding in found["findings"]] == [
+        (2, "false"),
+        (3, "unverifiable"),
+    ]
 
 
-def test_rows_that_are_no_receipts_are_false(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_that_are_no_receipts_are_false(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The file was changed; its other rows are still judged."""
     path = lines(tmp_path / "r.jsonl", 1)
     path.write_text(path.read_text() + 'no json\n[1]\n{"count": 1}\n' + "[" * 100_000)
@@ -98,10 +127,15 @@ def test_long_files_go_in_parts(capfd: pytest.CaptureFixture[str], tmp_path: Pat
     count = receipt_files.BATCH + 1
     code, out, _, node = run(capfd, "verify", str(lines(tmp_path / "r.jsonl", *[5] * count)))
     assert (code, f"{count} receipts" in out) == (0, True)
-    assert [len(request.receipts) for request in node.requests["Verify"]] == [receipt_files.BATCH, 1]
+    assert [len(request.receipts) for request in node.requests["Verify"]] == [
+        receipt_files.BATCH,
+        1,
+    ]
 
 
-def test_files_and_clusters_that_do_not_answer(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_files_and_clusters_that_do_not_answer(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """64 for a file, 4 for a refusal, 3 for a cluster that only promises to answer later."""
     assert run(capfd, "verify", str(tmp_path / "missing.jsonl"))[0] == 64
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")

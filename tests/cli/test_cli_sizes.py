@@ -1,6 +1,8 @@
-"""Sizes and durations for people have units: no command that calls a cluster prints bare bytes or milliseconds without --bytes or --json.
+"""Sizes and durations for people have units: no command that calls a cluster prints bare bytes or
+milliseconds without --bytes or --json.
 
-Every call is answered with all fields of its answer set; values of fields named as bytes or milliseconds are recognised in the output.
+Every call is answered with all fields of its answer set; values of fields named as bytes or
+milliseconds are recognised in the output.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ SIZE, SPAN = 98_765_432, 98_765 * 3_600_000
 BODY = b"x" * 98_765
 RAW = re.compile(r"98.?765.?432|355.?554.?000|\b98.?765\b")
 FLOWING = ("bench", "consume", "definitions", "jobs", "send", "sink")
-"""Commands whose output is of messages and of rates, a file, or the work of Spark: a single made-up answer does not lead them to an end."""
+"""Commands whose output is of messages and of rates, a file, or the work of Spark: a single made-up
+answer does not lead them to an end."""
 EXACT = {"check", "client list", "dlq list", "group lag", "query", "status", "waiting list"}
 """Commands that show exact numbers with --bytes."""
 
 
 def filled(message: Message, depth: int = 0) -> Any:
-    """The message with every field set, so that nothing is left out of a table; without the marks that more pages follow."""
+    """The message with every field set, so that nothing is left out of a table; without the marks
+    that more pages follow."""
     for field in message.DESCRIPTOR.fields:
         if field.name in ("next", "after", "problem", "delayed_until_ms") or depth > 6:
             continue
@@ -55,7 +59,11 @@ def _value(name: str, field: FieldDescriptor) -> Any:
         return True
     if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32):
         return SIZE if _is_size(name) or name.endswith("_ms") else 1
-    if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_ENUM):
+    if field.cpp_type in (
+        FieldDescriptor.CPPTYPE_DOUBLE,
+        FieldDescriptor.CPPTYPE_FLOAT,
+        FieldDescriptor.CPPTYPE_ENUM,
+    ):
         return 1
     return SIZE if _is_size(name) else SPAN if name.endswith("_ms") else 1
 
@@ -72,7 +80,9 @@ def answer_of(method: Any, prefix: str) -> Any:
 
 
 @pytest.mark.verify
-def test_every_size_and_duration_has_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_size_and_duration_has_a_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In what it prints on both streams. With --bytes the numbers are exact."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -90,13 +100,17 @@ def test_every_size_and_duration_has_a_unit(tmp_path: Path, monkeypatch: pytest.
             code, said = printed(node, capfd, command, *options)
             assert code not in (3, 70) and "Traceback" not in said, (row, code, said)
             raw += [(row, line) for line in said.splitlines() if RAW.search(line)]
-            if command in EXACT and RAW.search(printed(node, capfd, command, *options, "--bytes")[1]):
+            if command in EXACT and RAW.search(
+                printed(node, capfd, command, *options, "--bytes")[1]
+            ):
                 exact.add(command)
     assert not raw
     assert exact == EXACT
 
 
-def printed(node: FakeNode, capfd: pytest.CaptureFixture[str], command: str, *options: str) -> tuple[int, str]:
+def printed(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], command: str, *options: str
+) -> tuple[int, str]:
     code = cli.run([*command.split(), *options, "--endpoints", node.endpoint, "--timeout", "2s"])
     out, err = capfd.readouterr()
     return code, out + err

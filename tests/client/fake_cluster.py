@@ -1,7 +1,9 @@
-"""An in-process gRPC server with scripted answers, for tests of the client's reaction to each answer.
+"""An in-process gRPC server with scripted answers, for tests of the client's reaction to each
+answer.
 
-Each method has a script: a queue of answers, the last of which is repeated. An answer is a response message, a list of them (for a stream),
-a gRPC status code (the call fails with it), or a function of the request. Requests are kept.
+Each method has a script: a queue of answers, the last of which is repeated. An answer is a response
+message, a list of them (for a stream), a gRPC status code (the call fails with it), or a function
+of the request. Requests are kept.
 """
 
 from __future__ import annotations
@@ -55,8 +57,12 @@ class FakeNode(grpc.GenericRpcHandler):
         method = SERVICES[prefix].methods_by_name[name]
         request = getattr(MODULES[prefix], method.input_type.name)
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._stream(name), request.FromString, _serialise)
-        return grpc.unary_unary_rpc_method_handler(self._unary(name), request.FromString, _serialise)
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(name), request.FromString, _serialise
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(name), request.FromString, _serialise
+        )
 
     def _next(self, name: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.requests[name].append(request)
@@ -111,7 +117,9 @@ def status(code: int = 20000, message: str = "") -> messaging_pb2.Status:
     return messaging_pb2.Status(code=code, message=message)
 
 
-def route(topic: str = "t", brokers: tuple[str, ...] = ("g1",), queues: int = 2) -> messaging_pb2.QueryRouteResponse:
+def route(
+    topic: str = "t", brokers: tuple[str, ...] = ("g1",), queues: int = 2
+) -> messaging_pb2.QueryRouteResponse:
     """A route whose queues lie on the given brokers."""
     answer = messaging_pb2.QueryRouteResponse(status=status())
     for broker in brokers:
@@ -121,7 +129,9 @@ def route(topic: str = "t", brokers: tuple[str, ...] = ("g1",), queues: int = 2)
     return answer
 
 
-def delivered(body: bytes, number: int = 0, topic: str = "t") -> messaging_pb2.ReceiveMessageResponse:
+def delivered(
+    body: bytes, number: int = 0, topic: str = "t"
+) -> messaging_pb2.ReceiveMessageResponse:
     """One message of a receive stream."""
     answer = messaging_pb2.ReceiveMessageResponse()
     message = answer.message
@@ -141,7 +151,9 @@ def acked(request: messaging_pb2.AckMessageRequest) -> messaging_pb2.AckMessageR
     """Every entry acknowledged."""
     answer = messaging_pb2.AckMessageResponse(status=status())
     for entry in request.entries:
-        answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status())
+        answer.entries.add(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status()
+        )
     return answer
 
 

@@ -1,7 +1,9 @@
-"""A broker group that stores native frames in memory as proto/log.proto specifies, and nodes in this process that serve it with faults.
+"""A broker group that stores native frames in memory as proto/log.proto specifies, and nodes in
+this process that serve it with faults.
 
-`FakeBrokerGroup` decides without waiting; tests without streams use it alone. Its log may have an uncommitted end, and `cut` applies what a
-leader change may do to that end. `FakeLogNode` implements `Locate` and `Produce` over gRPC, with one `Trouble` for each future frame.
+`FakeBrokerGroup` decides without waiting; tests without streams use it alone. Its log may have an
+uncommitted end, and `cut` applies what a leader change may do to that end. `FakeLogNode` implements
+`Locate` and `Produce` over gRPC, with one `Trouble` for each future frame.
 """
 
 from __future__ import annotations
@@ -55,11 +57,22 @@ class KnownProducer:
 class FakeBrokerGroup:
     """One log and its producers."""
 
-    def __init__(self, name: str = "g1", queues: int = 4, *, window_frames: int = 5, max_frame_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        name: str = "g1",
+        queues: int = 4,
+        *,
+        window_frames: int = 5,
+        max_frame_bytes: int = 1 << 20,
+    ) -> None:
         self.name = name
         self.queues = queues
         self.topic = "t"
-        self.window_frames, self.window_bytes, self.max_frame_bytes = window_frames, 8 << 20, max_frame_bytes
+        self.window_frames, self.window_bytes, self.max_frame_bytes = (
+            window_frames,
+            8 << 20,
+            max_frame_bytes,
+        )
         self.log: list[StoredMessage] = []
         self.producers: dict[int, KnownProducer] = {}
         self.opened = 0
@@ -72,11 +85,19 @@ class FakeBrokerGroup:
         if hello.producer_id:
             known = self.producers.get(hello.producer_id)
             if known is None:
-                return pb.ProduceResponse(problem=pb.Problem(code=UNKNOWN_PRODUCER, message="the producer is not known"))
+                return pb.ProduceResponse(
+                    problem=pb.Problem(code=UNKNOWN_PRODUCER, message="the producer is not known")
+                )
             if known.epoch != hello.epoch:
-                return pb.ProduceResponse(problem=pb.Problem(code=STALE_EPOCH, message="it was opened again"))
+                return pb.ProduceResponse(
+                    problem=pb.Problem(code=STALE_EPOCH, message="it was opened again")
+                )
             return self._opened(hello.producer_id)
-        named = [number for number, known in self.producers.items() if hello.name and known.name == hello.name]
+        named = [
+            number
+            for number, known in self.producers.items()
+            if hello.name and known.name == hello.name
+        ]
         if named:
             self.producers[named[0]].epoch += 1
             return self._opened(named[0])
@@ -102,7 +123,8 @@ class FakeBrokerGroup:
     # Frames
 
     def produce(self, producer: tuple[int, int], frame: pb.Frame) -> tuple[pb.ProduceResponse, int]:
-        """Append or reject a frame. Returns the response and the length of the log that must be committed before it may be sent."""
+        """Append or reject a frame. Returns the response and the length of the log that must be
+        committed before it may be sent."""
         count, first = len(frame.sizes) // 4, frame.first_sequence
         known = self.producers.get(producer[0])
         if known is None:
@@ -112,40 +134,91 @@ class FakeBrokerGroup:
         if first + count <= known.next_sequence:
             return self._duplicate(known, producer, frame, count)
         if first < known.next_sequence:
-            return self.reject(frame, known.next_sequence, Code.PRECONDITION_FAILED, "a part of the frame is stored", retryable=True), 0
+            return self.reject(
+                frame,
+                known.next_sequence,
+                Code.PRECONDITION_FAILED,
+                "a part of the frame is stored",
+                retryable=True,
+            ), 0
         if first > known.next_sequence:
-            return self.reject(frame, known.next_sequence, Code.PRECONDITION_FAILED, "a message is missing before it", retryable=True), 0
+            return self.reject(
+                frame,
+                known.next_sequence,
+                Code.PRECONDITION_FAILED,
+                "a message is missing before it",
+                retryable=True,
+            ), 0
         try:
             self._append(producer, frame)
         except BadFrame as bad:
-            return self.reject(frame, known.next_sequence, bad.code, str(bad), position=bad.position), 0
+            return self.reject(
+                frame, known.next_sequence, bad.code, str(bad), position=bad.position
+            ), 0
         begin = len(self.log) - count
         known.frames.append((first, count, begin))
         del known.frames[:-FRAMES_KEPT]
         known.next_sequence += count
-        ack = pb.FrameAck(first_sequence=first, count=count, receipt=self._receipt(producer, first, begin, count))
+        ack = pb.FrameAck(
+            first_sequence=first, count=count, receipt=self._receipt(producer, first, begin, count)
+        )
         return pb.ProduceResponse(ack=ack), len(self.log)
 
     def reject(
-        self, frame: pb.Frame, next_sequence: int, code: int, message: str, *, retryable: bool = False, position: int = -1
+        self,
+        frame: pb.Frame,
+        next_sequence: int,
+        code: int,
+        message: str,
+        *,
+        retryable: bool = False,
+        position: int = -1,
     ) -> pb.ProduceResponse:
-        rejected = pb.FrameRejected(first_sequence=frame.first_sequence, count=len(frame.sizes) // 4, position=position)
+        rejected = pb.FrameRejected(
+            first_sequence=frame.first_sequence, count=len(frame.sizes) // 4, position=position
+        )
         rejected.next_sequence = next_sequence
-        rejected.problem.code, rejected.problem.message, rejected.problem.retryable = code, message, retryable
+        rejected.problem.code, rejected.problem.message, rejected.problem.retryable = (
+            code,
+            message,
+            retryable,
+        )
         return pb.ProduceResponse(rejected=rejected)
 
-    def refuse(self, producer: tuple[int, int], frame: pb.Frame, *, retryable: bool, position: int = -1) -> tuple[pb.ProduceResponse, int]:
-        """Reject a frame for a reason unrelated to the stored messages; other responses are sent first."""
+    def refuse(
+        self, producer: tuple[int, int], frame: pb.Frame, *, retryable: bool, position: int = -1
+    ) -> tuple[pb.ProduceResponse, int]:
+        """Reject a frame for a reason unrelated to the stored messages; other responses are sent
+        first."""
         known = self.producers.get(producer[0])
-        if known is None or known.epoch != producer[1] or known.next_sequence != frame.first_sequence:
+        if (
+            known is None
+            or known.epoch != producer[1]
+            or known.next_sequence != frame.first_sequence
+        ):
             return self.produce(producer, frame)
         code = Code.TOO_MANY_REQUESTS if retryable else Code.FORBIDDEN
-        return self.reject(frame, known.next_sequence, code, "scripted error", retryable=retryable, position=position), 0
+        return self.reject(
+            frame,
+            known.next_sequence,
+            code,
+            "scripted error",
+            retryable=retryable,
+            position=position,
+        ), 0
 
-    def _duplicate(self, known: KnownProducer, producer: tuple[int, int], frame: pb.Frame, count: int) -> tuple[pb.ProduceResponse, int]:
+    def _duplicate(
+        self, known: KnownProducer, producer: tuple[int, int], frame: pb.Frame, count: int
+    ) -> tuple[pb.ProduceResponse, int]:
         ack = pb.FrameAck(first_sequence=frame.first_sequence, count=count, duplicate=True)
-        indexes = [index for index, found in enumerate(self.log) if found.producer[0] == producer[0]]
-        last = indexes[frame.first_sequence + count - 1 - self.log[indexes[0]].sequence] if indexes else -1
+        indexes = [
+            index for index, found in enumerate(self.log) if found.producer[0] == producer[0]
+        ]
+        last = (
+            indexes[frame.first_sequence + count - 1 - self.log[indexes[0]].sequence]
+            if indexes
+            else -1
+        )
         for first, held, begin in known.frames:
             if (first, held) == (frame.first_sequence, count):
                 ack.receipt.CopyFrom(self._receipt(producer, first, begin, held))
@@ -153,14 +226,24 @@ class FakeBrokerGroup:
 
     def _append(self, producer: tuple[int, int], frame: pb.Frame) -> None:
         limits = {"queues": self.queues, "max_body_bytes": 1 << 20, "max_entry_bytes": 2 << 20}
-        batch = read_frame(self.topic, LOG_TAG, *producer, frame.first_sequence, frame.sizes, frame.entries, **limits).batch
+        batch = read_frame(
+            self.topic,
+            LOG_TAG,
+            *producer,
+            frame.first_sequence,
+            frame.sizes,
+            frame.entries,
+            **limits,
+        ).batch
         data = memoryview(batch.data)
         ends: dict[int, int] = {}
         for message in self.log:
             ends[message.queue] = message.offset + 1
         heads = prefixes(data, batch.starts)
         assert (heads["flag"] == np.arange(1, len(heads) + 1)).all()
-        for row, (start, size) in enumerate(zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True)):
+        for row, (start, size) in enumerate(
+            zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True)
+        ):
             record = data[start + HEADER_BYTES : start + size]
             body_end, _, _, properties_at = split_record(record)
             body = record[BODY_AT - HEADER_BYTES : body_end]
@@ -169,10 +252,21 @@ class FakeBrokerGroup:
             offset = ends.get(queue, 0)
             ends[queue] = offset + 1
             stored = decompress(bytes(body), sysflag)
-            self.log.append(StoredMessage(queue, offset, stored, sysflag, properties, producer, frame.first_sequence + row))
+            self.log.append(
+                StoredMessage(
+                    queue, offset, stored, sysflag, properties, producer, frame.first_sequence + row
+                )
+            )
 
     def _receipt(self, producer: tuple[int, int], first: int, begin: int, count: int) -> pb.Receipt:
-        receipt = pb.Receipt(cluster_id="c", broker_group=self.name, log_id="l", topic=self.topic, first_sequence=first, count=count)
+        receipt = pb.Receipt(
+            cluster_id="c",
+            broker_group=self.name,
+            log_id="l",
+            topic=self.topic,
+            first_sequence=first,
+            count=count,
+        )
         receipt.producer_id, receipt.epoch = producer
         receipt.first_index, receipt.term, receipt.durability = begin, self.term, pb.DURABLE
         receipt.key_id, receipt.mac = "k1", bytes(32)
@@ -192,7 +286,11 @@ class FakeBrokerGroup:
         for number, known in self.producers.items():
             own = [message.sequence for message in self.log if message.producer[0] == number]
             known.next_sequence = own[-1] + 1 if own else 0
-            kept = [(first, min(count, keep - begin), begin) for first, count, begin in known.frames if begin < keep]
+            kept = [
+                (first, min(count, keep - begin), begin)
+                for first, count, begin in known.frames
+                if begin < keep
+            ]
             known.frames = kept
 
     def bodies(self, queue: int) -> list[bytes]:
@@ -219,7 +317,8 @@ class Trouble(Enum):
 
 
 class FakeLogNode(log_pb2_grpc.LogServicer):
-    """A node on a free loopback port. All nodes of a test share the broker groups; `leads` names the groups that this node leads."""
+    """A node on a free loopback port. All nodes of a test share the broker groups; `leads` names
+    the groups that this node leads."""
 
     def __init__(self, groups: list[FakeBrokerGroup], leads: set[str]) -> None:
         self.groups = {group.name: group for group in groups}
@@ -247,17 +346,27 @@ class FakeLogNode(log_pb2_grpc.LogServicer):
         self.metadata = {str(key): str(value) for key, value in context.invocation_metadata()}
         answer = pb.LocateResponse(cluster_id="c", kind=self.kind)
         if request.topic not in {group.topic for group in self.groups.values()}:
-            answer.problem.code, answer.problem.message = Code.TOPIC_NOT_FOUND, f"the topic {request.topic!r} does not exist"
+            answer.problem.code, answer.problem.message = (
+                Code.TOPIC_NOT_FOUND,
+                f"the topic {request.topic!r} does not exist",
+            )
             return answer
         for group in self.groups.values():
-            answer.broker_groups.add(name=group.name, queues=range(group.queues), log_id="l", leader=self._redirect(group.name))
+            answer.broker_groups.add(
+                name=group.name,
+                queues=range(group.queues),
+                log_id="l",
+                leader=self._redirect(group.name),
+            )
         return answer
 
     def _redirect(self, group: str) -> pb.Redirect:
         leader = next((node for node in (self, *self.others) if group in node.leads), None)
         return pb.Redirect(broker_group=group, endpoint="" if leader is None else leader.endpoint)
 
-    async def Produce(self, requests: AsyncIterator[pb.ProduceRequest], context: Any) -> AsyncIterator[pb.ProduceResponse]:
+    async def Produce(
+        self, requests: AsyncIterator[pb.ProduceRequest], context: Any
+    ) -> AsyncIterator[pb.ProduceResponse]:
         hello = (await anext(aiter(requests))).open
         self.hellos.append(hello)
         if hello.broker_group not in self.leads:
@@ -280,7 +389,9 @@ class FakeLogNode(log_pb2_grpc.LogServicer):
             if trouble in (Trouble.DROP_BEFORE, Trouble.DROP_AFTER, Trouble.PART):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted error")
 
-    def _answers(self, group: FakeBrokerGroup, producer: tuple[int, int], frame: pb.Frame, trouble: Trouble) -> list[pb.ProduceResponse]:
+    def _answers(
+        self, group: FakeBrokerGroup, producer: tuple[int, int], frame: pb.Frame, trouble: Trouble
+    ) -> list[pb.ProduceResponse]:
         if trouble is Trouble.DROP_BEFORE:
             return []
         if trouble is Trouble.REDIRECT:
@@ -304,7 +415,10 @@ async def fake_log(
 ) -> AsyncIterator[tuple[list[FakeLogNode], list[FakeBrokerGroup]]]:
     """Nodes, the first of which leads every group."""
     found = groups or [FakeBrokerGroup()]
-    started = [FakeLogNode(found, {group.name for group in found} if number == 0 else set()) for number in range(nodes)]
+    started = [
+        FakeLogNode(found, {group.name for group in found} if number == 0 else set())
+        for number in range(nodes)
+    ]
     for node in started:
         node.others = [other for other in started if other is not node]
         await node.start()

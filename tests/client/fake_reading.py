@@ -1,7 +1,9 @@
-"""The reading half of `ledgermq.v1.Log` in memory: broker groups that change leaders, streams that break, queues that are trimmed, and
-members that join and leave. Its responses follow proto/log.proto; a random source decides how they are cut, delayed and broken.
+"""The reading half of `ledgermq.v1.Log` in memory: broker groups that change leaders, streams that
+break, queues that are trimmed, and members that join and leave. Its responses follow
+proto/log.proto; a random source decides how they are cut, delayed and broken.
 
-`FakeLog` is the cluster. `served` makes its nodes available on real gRPC ports, and `FakeConnection` reaches them without a network.
+`FakeLog` is the cluster. `served` makes its nodes available on real gRPC ports, and
+`FakeConnection` reaches them without a network.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import grpc.aio
 import numpy as np
 
 from ledgermq.client.api.connection import Address
-from ledgermq.client.native.log_connection import BrokerGroupQueues, Located, LogConnection, Pauses, Search, problem_of
+from ledgermq.client.native.log_connection import (
+    BrokerGroupQueues,
+    Located,
+    LogConnection,
+    Pauses,
+    Search,
+    problem_of,
+)
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entries.entry_encoding import encode_messages
 from ledgermq.proto.entries.entry_sealing import seal
@@ -45,17 +54,41 @@ class Queue:
     def end(self) -> int:
         return len(self.entries)
 
-    def append(self, bodies: Iterable[bytes], tags: Iterable[str] | None = None, store_ms: int = 0, term: int = 1) -> None:
+    def append(
+        self,
+        bodies: Iterable[bytes],
+        tags: Iterable[str] | None = None,
+        store_ms: int = 0,
+        term: int = 1,
+    ) -> None:
         bodies = list(bodies)
         if not bodies:
             return
         first = self.end
-        ids = [found.decode() for found in native_ids(1, 1, self.queue, first, len(bodies)).tolist()]
-        batch = encode_messages("t", self.queue, bodies, born_ms=1, message_ids=ids, tags=None if tags is None else list(tags))
+        ids = [
+            found.decode() for found in native_ids(1, 1, self.queue, first, len(bodies)).tolist()
+        ]
+        batch = encode_messages(
+            "t",
+            self.queue,
+            bodies,
+            born_ms=1,
+            message_ids=ids,
+            tags=None if tags is None else list(tags),
+        )
         offsets = np.arange(first, first + len(bodies))
         before = int.from_bytes(self.entries[-1][36:40], "big") if self.entries else 1
         host = bytes(8)
-        seal(batch, first_index=first, term=term, pos=0, queue_offsets=offsets, store_ms=store_ms, store_host=host, prev_chain=before)
+        seal(
+            batch,
+            first_index=first,
+            term=term,
+            pos=0,
+            queue_offsets=offsets,
+            store_ms=store_ms,
+            store_host=host,
+            prev_chain=before,
+        )
         for start, size in zip(batch.starts.tolist(), batch.sizes.tolist(), strict=True):
             self.entries.append(bytes(batch.data[start : start + size]))
 
@@ -66,11 +99,15 @@ class Queue:
 
     def at_time(self, store_ms: int) -> int:
         stored = [int.from_bytes(entry[104:112], "big") for entry in self.entries]
-        return next((offset for offset, ms in enumerate(stored) if ms >= store_ms and offset >= self.begin), self.end)
+        return next(
+            (offset for offset, ms in enumerate(stored) if ms >= store_ms and offset >= self.begin),
+            self.end,
+        )
 
 
 class Group:
-    """A broker group: its queues, its leader (a node number, or None), and the number of times its streams were broken."""
+    """A broker group: its queues, its leader (a node number, or None), and the number of times its
+    streams were broken."""
 
     def __init__(self, queues: int) -> None:
         self.queues = [Queue(queue) for queue in range(queues)]
@@ -80,7 +117,8 @@ class Group:
 
 
 class Members:
-    """A consumer group: the assignment of queues to members. A queue is assigned only when no member holds it."""
+    """A consumer group: the assignment of queues to members. A queue is assigned only when no
+    member holds it."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -106,16 +144,27 @@ class Members:
             self.held[name] |= self.given[name]
 
     def finished(self, member: str, generation: int, queues: int) -> None:
-        """The member released what this generation does not assign to it. In an earlier one it may still read what was its own then."""
-        if generation == self.informed.get(member) == self.generation and self.held[member] != self.given[member]:
+        """The member released what this generation does not assign to it. In an earlier one it may
+        still read what was its own then."""
+        if (
+            generation == self.informed.get(member) == self.generation
+            and self.held[member] != self.given[member]
+        ):
             self.held[member] = set(self.given[member])
             self.share(queues)
 
 
 class FakeLog:
-    """The cluster. `chance` decides how responses are cut; `trouble` is the probability that a stream breaks at each response."""
+    """The cluster. `chance` decides how responses are cut; `trouble` is the probability that a
+    stream breaks at each response."""
 
-    def __init__(self, groups: dict[str, int] | None = None, *, nodes: int = 3, chance: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        groups: dict[str, int] | None = None,
+        *,
+        nodes: int = 3,
+        chance: random.Random | None = None,
+    ) -> None:
         self.groups = {name: Group(queues) for name, queues in (groups or {"g1": 2}).items()}
         self.nodes = nodes
         self.chance = chance or random.Random(0)
@@ -148,7 +197,9 @@ class FakeLog:
         self._changed = asyncio.Event()
 
     def serves(self, node: int, opening: pb.OpenFetch) -> bool:
-        return self.groups[opening.broker_group].leader == node or (opening.any_replica and node in self.replicas)
+        return self.groups[opening.broker_group].leader == node or (
+            opening.any_replica and node in self.replicas
+        )
 
     # -- what happens to the cluster
 
@@ -174,17 +225,25 @@ class FakeLog:
 
     def redirect(self, group: str) -> pb.Redirect:
         leader = self.groups[group].leader
-        named = {} if leader is None else {"leader": f"n{leader + 1}", "endpoint": self.endpoints[leader]}
+        named = (
+            {}
+            if leader is None
+            else {"leader": f"n{leader + 1}", "endpoint": self.endpoints[leader]}
+        )
         return pb.Redirect(broker_group=group, **named)
 
     # -- calls
 
     def locate(self, request: pb.LocateRequest) -> pb.LocateResponse:
         if request.topic != "t":
-            return pb.LocateResponse(problem=pb.Problem(code=Code.TOPIC_NOT_FOUND, message=f"no topic {request.topic}"))
+            return pb.LocateResponse(
+                problem=pb.Problem(code=Code.TOPIC_NOT_FOUND, message=f"no topic {request.topic}")
+            )
         answer = pb.LocateResponse(cluster_id="c", kind="normal")
         for name, group in sorted(self.groups.items()):
-            answer.broker_groups.add(name=name, queues=range(len(group.queues)), leader=self.redirect(name))
+            answer.broker_groups.add(
+                name=name, queues=range(len(group.queues)), leader=self.redirect(name)
+            )
         return answer
 
     def commit(self, node: int, request: pb.CommitRequest) -> pb.CommitResponse:
@@ -194,7 +253,10 @@ class FakeLog:
         for one in request.offsets:
             number = self.number(request.broker_group, one.queue)
             if request.member and number not in self.members.held.get(request.member, set()):
-                problem = pb.Problem(code=Code.PRECONDITION_FAILED, message=f"queue {number} is not {request.member}'s")
+                problem = pb.Problem(
+                    code=Code.PRECONDITION_FAILED,
+                    message=f"queue {number} is not {request.member}'s",
+                )
                 return pb.CommitResponse(problem=problem)
         for one in request.offsets:
             self.committed[request.broker_group, one.queue] = one.offset
@@ -206,16 +268,22 @@ class FakeLog:
         answer = pb.OffsetsResponse()
         for queue in self.groups[request.broker_group].queues:
             committed = self.committed.get((request.broker_group, queue.queue), -1)
-            answer.queues.add(queue=queue.queue, committed=committed, begin=queue.begin, end=queue.end)
+            answer.queues.add(
+                queue=queue.queue, committed=committed, begin=queue.begin, end=queue.end
+            )
         return answer
 
     def number(self, group: str, queue: int) -> int:
-        places = [(name, one) for name, of in sorted(self.groups.items()) for one in range(len(of.queues))]
+        places = [
+            (name, one) for name, of in sorted(self.groups.items()) for one in range(len(of.queues))
+        ]
         return places.index((group, queue))
 
     # -- Fetch
 
-    async def fetch(self, node: int, requests: AsyncIterator[pb.FetchRequest]) -> AsyncIterator[pb.FetchResponse]:
+    async def fetch(
+        self, node: int, requests: AsyncIterator[pb.FetchRequest]
+    ) -> AsyncIterator[pb.FetchResponse]:
         opening = (await anext(requests)).open
         group = self.groups[opening.broker_group]
         breaks = group.breaks
@@ -240,15 +308,27 @@ class FakeLog:
                     return
                 if group.breaks != breaks or self.chance.random() < self.trouble:
                     raise Broken
-                entries = self._entries(group, places, credit[0], opening.max_response_bytes or 1 << 20)
+                entries = self._entries(
+                    group, places, credit[0], opening.max_response_bytes or 1 << 20
+                )
                 if entries is not None:
                     reported = False
                     credit[0] -= len(entries.entries)
                     yield pb.FetchResponse(entries=entries)
                     continue
-                if all(max(places[queue], group.queues[queue].begin) >= group.queues[queue].end for queue in places) and not reported:
+                if (
+                    all(
+                        max(places[queue], group.queues[queue].begin) >= group.queues[queue].end
+                        for queue in places
+                    )
+                    and not reported
+                ):
                     reported = True
-                    yield pb.FetchResponse(caught_up=pb.CaughtUp(ends=_ranges({queue: group.queues[queue].end for queue in places})))
+                    yield pb.FetchResponse(
+                        caught_up=pb.CaughtUp(
+                            ends=_ranges({queue: group.queues[queue].end for queue in places})
+                        )
+                    )
                 if group.leader == node or node in self.frozen:
                     await changed.wait()
                     continue
@@ -271,7 +351,10 @@ class FakeLog:
         """The refusal of an offset that a queue does not have."""
         for one in getattr(opening, "from"):
             if one.offset > group.queues[one.queue].end or one.offset < 0:
-                return pb.Problem(code=Code.ILLEGAL_OFFSET, message=f"offset {one.offset} is outside of queue {one.queue}")
+                return pb.Problem(
+                    code=Code.ILLEGAL_OFFSET,
+                    message=f"offset {one.offset} is outside of queue {one.queue}",
+                )
         return None
 
     def _opened(self, group: Group, opening: pb.OpenFetch) -> tuple[dict[int, int], pb.FetchOpened]:
@@ -286,10 +369,18 @@ class FakeLog:
             else:
                 places[one.queue] = queue.begin if one.earliest else queue.end
         ends = {queue: group.queues[queue].end for queue in places}
-        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends), replica="somebody", log_id=group.log_id)
+        return places, pb.FetchOpened(
+            begins=_ranges(places), ends=_ranges(ends), replica="somebody", log_id=group.log_id
+        )
 
-    def _entries(self, group: Group, places: dict[int, int], credit: int, limit: int) -> pb.Entries | None:
-        ready = [queue for queue, place in places.items() if max(place, group.queues[queue].begin) < group.queues[queue].end]
+    def _entries(
+        self, group: Group, places: dict[int, int], credit: int, limit: int
+    ) -> pb.Entries | None:
+        ready = [
+            queue
+            for queue, place in places.items()
+            if max(place, group.queues[queue].begin) < group.queues[queue].end
+        ]
         if not ready or credit <= 0:
             return None
         queue = group.queues[self.chance.choice(ready)]
@@ -305,11 +396,20 @@ class FakeLog:
         if self.corrupt:
             self.corrupt -= 1
             data = data[:140] + bytes([data[140] ^ 1]) + data[141:]
-        return pb.Entries(queue=queue.queue, first_offset=first, sizes=sizes, entries=data, end_offset=queue.end, skipped=skipped)
+        return pb.Entries(
+            queue=queue.queue,
+            first_offset=first,
+            sizes=sizes,
+            entries=data,
+            end_offset=queue.end,
+            skipped=skipped,
+        )
 
     # -- Join
 
-    async def join(self, node: int, requests: AsyncIterator[pb.JoinRequest]) -> AsyncIterator[pb.JoinResponse]:
+    async def join(
+        self, node: int, requests: AsyncIterator[pb.JoinRequest]
+    ) -> AsyncIterator[pb.JoinResponse]:
         first = await anext(requests)
         coordinator = min(self.groups)
         group = self.groups[coordinator]
@@ -326,7 +426,9 @@ class FakeLog:
             members.held[member] = set()
             members.share(self.queue_count)
         else:
-            assert set(first.queues) <= members.held[member], "a member claims queues that were never assigned to it"
+            assert set(first.queues) <= members.held[member], (
+                "a member claims queues that were never assigned to it"
+            )
         members.informed.pop(member, None)
         self.changed()
         confirming = asyncio.ensure_future(self._confirmations(requests, member))
@@ -342,7 +444,9 @@ class FakeLog:
                     left = False
                     raise Broken
                 if member not in members.held:
-                    problem = pb.Problem(code=Code.PRECONDITION_FAILED, message=f"member {member} counts as gone")
+                    problem = pb.Problem(
+                        code=Code.PRECONDITION_FAILED, message=f"member {member} counts as gone"
+                    )
                     left = False
                     yield pb.JoinResponse(problem=problem)
                     return
@@ -366,7 +470,9 @@ class FakeLog:
             if left:
                 self._gone(member)
             else:
-                asyncio.get_running_loop().call_later(LIVENESS_MS / 1000, self._silent, member, stream)
+                asyncio.get_running_loop().call_later(
+                    LIVENESS_MS / 1000, self._silent, member, stream
+                )
 
     async def _confirmations(self, requests: AsyncIterator[pb.JoinRequest], member: str) -> None:
         async for request in requests:
@@ -388,13 +494,21 @@ class FakeLog:
 
 
 def _ranges(offsets: dict[int, int]) -> list[pb.QueueRange]:
-    return [pb.QueueRange(queue=queue, first_offset=offset) for queue, offset in sorted(offsets.items())]
+    return [
+        pb.QueueRange(queue=queue, first_offset=offset) for queue, offset in sorted(offsets.items())
+    ]
 
 
 class FakeCall:
     """A StreamStreamCall of `grpc.aio`, as far as the client uses it."""
 
-    def __init__(self, answers: Callable[[AsyncIterator[Any]], AsyncIterator[Any]], read: Any, response: Any, request: Any) -> None:
+    def __init__(
+        self,
+        answers: Callable[[AsyncIterator[Any]], AsyncIterator[Any]],
+        read: Any,
+        response: Any,
+        request: Any,
+    ) -> None:
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._responses: asyncio.Queue[Any] = asyncio.Queue(1)
         self._read_request = read
@@ -469,13 +583,21 @@ class FakeConnection(LogConnection):
         answer = self.log.locate(pb.LocateRequest(topic=topic, namespace=namespace))
         if answer.HasField("problem"):
             raise problem_of(answer.problem)
-        groups = tuple(BrokerGroupQueues(group.name, tuple(group.queues), group.log_id) for group in answer.broker_groups)
+        groups = tuple(
+            BrokerGroupQueues(group.name, tuple(group.queues), group.log_id)
+            for group in answer.broker_groups
+        )
         return Located(answer.cluster_id, answer.kind, groups)
 
     def stream(self, path: str, address: Address, request: Any = None, response: Any = None) -> Any:
         node = self._node(address)
         if path.endswith("Fetch"):
-            return FakeCall(lambda requests: self.log.fetch(node, requests), pb.FetchRequest.FromString, response, request)
+            return FakeCall(
+                lambda requests: self.log.fetch(node, requests),
+                pb.FetchRequest.FromString,
+                response,
+                request,
+            )
         return FakeCall(lambda requests: self.log.join(node, requests), None, response, request)
 
     async def ask(self, method: str, broker_group: str, request: Any, response: Any) -> Any:
@@ -514,7 +636,9 @@ def _handlers(log: FakeLog, node: int) -> grpc.GenericRpcHandler:
         async def answer(request: Any, context: Any) -> Any:
             return work(request) if name == "Locate" else work(node, request)
 
-        return grpc.unary_unary_rpc_method_handler(answer, getattr(pb, f"{name}Request").FromString, _serialise)
+        return grpc.unary_unary_rpc_method_handler(
+            answer, getattr(pb, f"{name}Request").FromString, _serialise
+        )
 
     def stream(name: str, work: Callable[..., AsyncIterator[Any]]) -> Any:
         async def answer(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -525,7 +649,9 @@ def _handlers(log: FakeLog, node: int) -> grpc.GenericRpcHandler:
                 except Broken:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted break")
 
-        return grpc.stream_stream_rpc_method_handler(answer, getattr(pb, f"{name}Request").FromString, _serialise)
+        return grpc.stream_stream_rpc_method_handler(
+            answer, getattr(pb, f"{name}Request").FromString, _serialise
+        )
 
     methods = {
         "Locate": unary("Locate", log.locate),

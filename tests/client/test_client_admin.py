@@ -15,7 +15,18 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, Backoff, BadArgument, Connection, Credentials, Refused, Unreachable, results
+from ledgermq.client import (
+    Admin,
+    AsyncAdmin,
+    AsyncConnection,
+    Backoff,
+    BadArgument,
+    Connection,
+    Credentials,
+    Refused,
+    Unreachable,
+    results,
+)
 from ledgermq.client.api import connection
 from ledgermq.client.api.reading import read
 from ledgermq.proto import admin_pb2 as pb
@@ -48,31 +59,74 @@ both = pytest.mark.parametrize("run", [blocking, awaited])
 
 
 def peeked(number: int = 0) -> pb.PeekedMessage:
-    return pb.PeekedMessage(message_id=f"m{number}", topic=NS, queue=3, offset=number, body=b"b", store_ms=NOON_MS, **PLACE)
+    return pb.PeekedMessage(
+        message_id=f"m{number}",
+        topic=NS,
+        queue=3,
+        offset=number,
+        body=b"b",
+        store_ms=NOON_MS,
+        **PLACE,
+    )
 
 
 TOPIC = pb.TopicInfo(
-    topic=NS, kind="fifo", queues=4, permission="rw", messages=7, queue_list=[pb.QueueInfo(queue=3, max_offset=9, **PLACE)]
+    topic=NS,
+    kind="fifo",
+    queues=4,
+    permission="rw",
+    messages=7,
+    queue_list=[pb.QueueInfo(queue=3, max_offset=9, **PLACE)],
 )
-GROUP = pb.ConsumerGroupInfo(group=NS, max_attempts=5, configured=True, backoff=pb.Backoff(steps_ms=[10, 20]))
-LAG = [pb.TopicLag(topic=NS, queues=[pb.QueueLag(queue=2, **PLACE), pb.QueueLag(queue=3, cursor=5, lag=0, **PLACE)])]
+GROUP = pb.ConsumerGroupInfo(
+    group=NS, max_attempts=5, configured=True, backoff=pb.Backoff(steps_ms=[10, 20])
+)
+LAG = [
+    pb.TopicLag(
+        topic=NS,
+        queues=[pb.QueueLag(queue=2, **PLACE), pb.QueueLag(queue=3, cursor=5, lag=0, **PLACE)],
+    )
+]
 USER = pb.UserInfo(name="u", grants=["publish:topic:*"], secrets=1)
 WHY = {"answer": "so", "reason": "leased", "evidence": ["a", "b"]}
 EXPLAINED = results.Explanation("so", "leased", ("a", "b"))
 WHERE = results.Addresses("h:1", "h:2", "h:3", "h:4")
 ADDRESSES = pb.NodeAddresses(client="h:1", peer="h:2", controller="h:3", http="h:4")
-LETTER = pb.DeadLetter(message=peeked(7), state="waiting", topic=NS, group_queue=3, offset=9, client="c", body_bytes=1)
-WAITING = pb.WaitingMessage(message=peeked(8), place=pb.WaitingPlace(broker_group="g1", fire_ms=5, offset=6, message_id="m8"), checks=2)
+LETTER = pb.DeadLetter(
+    message=peeked(7), state="waiting", topic=NS, group_queue=3, offset=9, client="c", body_bytes=1
+)
+WAITING = pb.WaitingMessage(
+    message=peeked(8),
+    place=pb.WaitingPlace(broker_group="g1", fire_ms=5, offset=6, message_id="m8"),
+    checks=2,
+)
 Change = pb.ChangeMemberRequest
 
-# What is called, the request that must arrive, the rest of the answer, and what must be true of the result.
+# What is called, the request that must arrive, the rest of the answer, and what must be true of the
+# result.
 CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
-    (lambda a: a.status(), pb.ClusterStatusRequest(), {"health": "ok"}, lambda r: r.health == "ok" and r.cluster_id is None),
+    (
+        lambda a: a.status(),
+        pb.ClusterStatusRequest(),
+        {"health": "ok"},
+        lambda r: r.health == "ok" and r.cluster_id is None,
+    ),
     (
         lambda a: a.broker_groups(),
         pb.ListBrokerGroupsRequest(),
-        {"groups": [pb.BrokerGroupEntry(broker_group="g1", replicas=["n1"], move=pb.ReplicaMove(from_node="n1", to_node="n4"))]},
-        lambda r: (r[0].name, r[0].replicas, r[0].leader, r[0].move) == ("g1", ("n1",), None, results.Move("n1", "n4")),
+        {
+            "groups": [
+                pb.BrokerGroupEntry(
+                    broker_group="g1",
+                    replicas=["n1"],
+                    move=pb.ReplicaMove(from_node="n1", to_node="n4"),
+                )
+            ]
+        },
+        lambda r: (
+            (r[0].name, r[0].replicas, r[0].leader, r[0].move)
+            == ("g1", ("n1",), None, results.Move("n1", "n4"))
+        ),
     ),
     (
         lambda a: a.move_replica("g1", "n1", "n4"),
@@ -89,17 +143,34 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
     (
         lambda a: a.rebalance_plan(),
         pb.PlanRebalanceRequest(),
-        {"steps": [pb.RebalanceStep(kind="add-queues", broker_group="g2", topic=NS, queues=8, reason="few")], "notes": ["kept"]},
-        lambda r: r == results.RebalancePlan((results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "few"),), ("kept",)),
+        {
+            "steps": [
+                pb.RebalanceStep(
+                    kind="add-queues", broker_group="g2", topic=NS, queues=8, reason="few"
+                )
+            ],
+            "notes": ["kept"],
+        },
+        lambda r: (
+            r
+            == results.RebalancePlan(
+                (results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "few"),),
+                ("kept",),
+            )
+        ),
     ),
     (
-        lambda a: a.rebalance_step(results.RebalanceStep("move-replica", "g1", "n1", "n4", None, 0, ""), wait_s=0),
+        lambda a: a.rebalance_step(
+            results.RebalanceStep("move-replica", "g1", "n1", "n4", None, 0, ""), wait_s=0
+        ),
         pb.MoveReplicaRequest(broker_group="g1", from_node="n1", to_node="n4"),
         {},
         lambda r: r is False,
     ),
     (
-        lambda a: a.rebalance_step(results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "")),
+        lambda a: a.rebalance_step(
+            results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "")
+        ),
         pb.UpdateTopicRequest(topic=NS, grow={"g2": 8}),
         {},
         lambda r: r is True,
@@ -108,7 +179,10 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         lambda a: a.node("n2", log_lines=5, configuration=True),
         pb.DescribeNodeRequest(node="n2", log_lines=5, configuration=True),
         {"node": "n2", "pid": 7, "started_ms": NOON_MS, "configuration": "{}", "log": ["a"]},
-        lambda r: (r.pid, r.started, r.configuration, r.log, r.client_connections) == (7, NOON, "{}", ("a",), None),
+        lambda r: (
+            (r.pid, r.started, r.configuration, r.log, r.client_connections)
+            == (7, NOON, "{}", ("a",), None)
+        ),
     ),
     (
         lambda a: a.why_leader_moved("g1", last=3),
@@ -116,7 +190,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         WHY,
         lambda r: r == EXPLAINED,
     ),
-    (lambda a: a.why_kept("g1", 64), pb.WhyKeptRequest(broker_group="g1", base=64), WHY, lambda r: r == EXPLAINED),
+    (
+        lambda a: a.why_kept("g1", 64),
+        pb.WhyKeptRequest(broker_group="g1", base=64),
+        WHY,
+        lambda r: r == EXPLAINED,
+    ),
     (
         lambda a: a.finish_upgrade(),
         pb.FinishUpgradeRequest(),
@@ -135,12 +214,28 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"through": 7, "done": True, "size": 2, "next_index": 9},
         lambda r: r == results.Sealed(7, 2, 9),
     ),
-    (lambda a: a.transfer("g1", "n2"), pb.TransferLeadershipRequest(broker_group="g1", to="n2"), {"done": True}, lambda r: r is None),
+    (
+        lambda a: a.transfer("g1", "n2"),
+        pb.TransferLeadershipRequest(broker_group="g1", to="n2"),
+        {"done": True},
+        lambda r: r is None,
+    ),
     (
         lambda a: a.members(),
         pb.ListMembersRequest(),
-        {"members": [pb.MemberInfo(node="n1", addresses=ADDRESSES, groups=[pb.MemberProgress(broker_group="g1", role="voter")])]},
-        lambda r: r[0].addresses == WHERE and (r[0].groups[0].role, r[0].groups[0].lag_entries) == ("voter", None),
+        {
+            "members": [
+                pb.MemberInfo(
+                    node="n1",
+                    addresses=ADDRESSES,
+                    groups=[pb.MemberProgress(broker_group="g1", role="voter")],
+                )
+            ]
+        },
+        lambda r: (
+            r[0].addresses == WHERE
+            and (r[0].groups[0].role, r[0].groups[0].lag_entries) == ("voter", None)
+        ),
     ),
     (
         lambda a: a.add_member("n4", WHERE, groups=["g1"]),
@@ -148,8 +243,18 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"done": True},
         lambda r: r is None,
     ),
-    (lambda a: a.promote_member("n4"), Change(kind=Change.PROMOTE, node="n4"), {"done": True}, lambda r: r is None),
-    (lambda a: a.remove_member("n4"), Change(kind=Change.REMOVE, node="n4"), {"done": True}, lambda r: r is None),
+    (
+        lambda a: a.promote_member("n4"),
+        Change(kind=Change.PROMOTE, node="n4"),
+        {"done": True},
+        lambda r: r is None,
+    ),
+    (
+        lambda a: a.remove_member("n4"),
+        Change(kind=Change.REMOVE, node="n4"),
+        {"done": True},
+        lambda r: r is None,
+    ),
     (
         lambda a: a.set_member_address("n4", WHERE),
         Change(kind=Change.SET_ADDRESS, node="n4", addresses=ADDRESSES),
@@ -159,19 +264,34 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
     (
         lambda a: a.clients(),
         pb.ListClientsRequest(),
-        {"clients": [pb.ClientInfo(client_id="c", node="n1", topics=["shop@t"])], "unreachable": ["n2"]},
-        lambda r: (r.clients[0].topics, r.clients[0].group, r.unreachable) == (("shop@t",), None, ("n2",)),
+        {
+            "clients": [pb.ClientInfo(client_id="c", node="n1", topics=["shop@t"])],
+            "unreachable": ["n2"],
+        },
+        lambda r: (
+            (r.clients[0].topics, r.clients[0].group, r.unreachable) == (("shop@t",), None, ("n2",))
+        ),
     ),
-    (lambda a: a.topics(), pb.ListTopicsRequest(), {"topics": [TOPIC]}, lambda r: [t.name for t in r] == ["shop@n"]),
+    (
+        lambda a: a.topics(),
+        pb.ListTopicsRequest(),
+        {"topics": [TOPIC]},
+        lambda r: [t.name for t in r] == ["shop@n"],
+    ),
     (
         lambda a: a.topic("shop@n"),
         pb.DescribeTopicRequest(topic=NS),
         {"topic": TOPIC},
-        lambda r: (r.messages, r.durability, r.queue_list) == (7, None, (results.Queue(3, "g1", 1, None, 9),)),
+        lambda r: (
+            (r.messages, r.durability, r.queue_list)
+            == (7, None, (results.Queue(3, "g1", 1, None, 9),))
+        ),
     ),
     (
         lambda a: a.create_topic("shop@n", kind="fifo", queues=4, durability="memory", dedup_ms=9),
-        pb.CreateTopicRequest(topic=NS, kind="fifo", queues=4, permission="rw", durability="memory", dedup_ms=9),
+        pb.CreateTopicRequest(
+            topic=NS, kind="fifo", queues=4, permission="rw", durability="memory", dedup_ms=9
+        ),
         {"topic": TOPIC},
         lambda r: r.kind == "fifo",
     ),
@@ -188,7 +308,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         lambda r: r.kind == "fifo",
     ),
     (lambda a: a.delete_topic("shop@n"), pb.DeleteTopicRequest(topic=NS), {}, lambda r: r is None),
-    (lambda a: a.groups(), pb.ListGroupsRequest(), {"groups": [GROUP]}, lambda r: r[0].configured and r[0].clients is None),
+    (
+        lambda a: a.groups(),
+        pb.ListGroupsRequest(),
+        {"groups": [GROUP]},
+        lambda r: r[0].configured and r[0].clients is None,
+    ),
     (
         lambda a: a.group("shop@n"),
         pb.DescribeGroupRequest(group=NS),
@@ -196,8 +321,15 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         lambda r: (r.backoff, r.lite_topic) == (Backoff((10, 20)), None),
     ),
     (
-        lambda a: a.create_group("shop@n", fifo=True, backoff=Backoff(initial_ms=5, max_ms=9, multiplier=2.0)),
-        pb.CreateGroupRequest(group=NS, max_attempts=17, fifo=True, backoff=pb.Backoff(initial_ms=5, max_ms=9, multiplier=2.0)),
+        lambda a: a.create_group(
+            "shop@n", fifo=True, backoff=Backoff(initial_ms=5, max_ms=9, multiplier=2.0)
+        ),
+        pb.CreateGroupRequest(
+            group=NS,
+            max_attempts=17,
+            fifo=True,
+            backoff=pb.Backoff(initial_ms=5, max_ms=9, multiplier=2.0),
+        ),
         {"group": GROUP},
         lambda r: r.name == "shop@n",
     ),
@@ -207,7 +339,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"group": GROUP},
         lambda r: r.max_attempts == 5,
     ),
-    (lambda a: a.update_group("n", fifo=True), pb.UpdateGroupRequest(group=pb.Name(name="n"), fifo=True), {}, lambda r: True),
+    (
+        lambda a: a.update_group("n", fifo=True),
+        pb.UpdateGroupRequest(group=pb.Name(name="n"), fifo=True),
+        {},
+        lambda r: True,
+    ),
     (lambda a: a.delete_group("shop@n"), pb.DeleteGroupRequest(group=NS), {}, lambda r: r is None),
     (
         lambda a: a.lag("shop@n"),
@@ -215,14 +352,24 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"topics": LAG},
         lambda r: r[0].lag is None and [q.lag for q in r[0].queues] == [None, 0],
     ),
-    (lambda a: a.lag("n", topic="shop@n"), pb.GroupLagRequest(group=pb.Name(name="n"), topic=NS), {}, lambda r: r == ()),
+    (
+        lambda a: a.lag("n", topic="shop@n"),
+        pb.GroupLagRequest(group=pb.Name(name="n"), topic=NS),
+        {},
+        lambda r: r == (),
+    ),
     (
         lambda a: a.reset("shop@n", "shop@n", "earliest"),
         pb.ResetGroupRequest(group=NS, topic=NS, earliest=True),
         {"queues": [pb.QueueCursor(queue=3, cursor=0, **PLACE)]},
         lambda r: r == (results.Cursor(3, "g1", 1, 0),),
     ),
-    (lambda a: a.reset("shop@n", "shop@n", NOON), pb.ResetGroupRequest(group=NS, topic=NS, store_ms=NOON_MS), {}, lambda r: r == ()),
+    (
+        lambda a: a.reset("shop@n", "shop@n", NOON),
+        pb.ResetGroupRequest(group=NS, topic=NS, store_ms=NOON_MS),
+        {},
+        lambda r: r == (),
+    ),
     (
         lambda a: a.reset("shop@n", "shop@n", 0, queue=0),
         pb.ResetGroupRequest(group=NS, topic=NS, offset=0, queue=0),
@@ -235,18 +382,34 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         {"messages": [peeked()]},
         lambda r: (r[0].stored, r[0].born, r[0].tag, r[0].body) == (NOON, None, None, b"b"),
     ),
-    (lambda a: a.peek("shop@n", start="latest"), pb.PeekRequest(topic=NS, latest=True, max=10), {}, lambda r: r == ()),
+    (
+        lambda a: a.peek("shop@n", start="latest"),
+        pb.PeekRequest(topic=NS, latest=True, max=10),
+        {},
+        lambda r: r == (),
+    ),
     (
         lambda a: a.query("shop@n", key="k", since=NOON, until=NOON + timedelta(milliseconds=1)),
         pb.QueryRequest(topic=NS, key="k", begin_ms=NOON_MS, end_ms=NOON_MS + 1, max=10),
-        {"messages": [peeked()], "lagging": [pb.IndexProgress(broker_group="g1", indexed_to=1, applied_to=2)]},
-        lambda r: r.messages[0].message_id == "m0" and r.lagging == (results.IndexProgress("g1", 1, 2),),
+        {
+            "messages": [peeked()],
+            "lagging": [pb.IndexProgress(broker_group="g1", indexed_to=1, applied_to=2)],
+        },
+        lambda r: (
+            r.messages[0].message_id == "m0" and r.lagging == (results.IndexProgress("g1", 1, 2),)
+        ),
     ),
     (
         lambda a: a.detail(read(results.Message, peeked(9))),
         pb.MessageDetailRequest(topic=NS, broker_group="g1", group_queue=1, offset=9),
-        {"copies": [pb.ReplicaCopy(node="n1")], "consumption": [pb.ConsumptionState(group=NS, state="leased", attempt=2)]},
-        lambda r: r.copies[0].state is None and r.consumption == (results.Consumption("shop@n", "leased", 2, None),),
+        {
+            "copies": [pb.ReplicaCopy(node="n1")],
+            "consumption": [pb.ConsumptionState(group=NS, state="leased", attempt=2)],
+        },
+        lambda r: (
+            r.copies[0].state is None
+            and r.consumption == (results.Consumption("shop@n", "leased", 2, None),)
+        ),
     ),
     (
         lambda a: a.trace("shop@n", "m"),
@@ -260,15 +423,30 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         WHY,
         lambda r: r == EXPLAINED,
     ),
-    (lambda a: a.users(), pb.ListUsersRequest(), {"users": [USER]}, lambda r: r[0].grants == ("publish:topic:*",)),
-    (lambda a: a.user("u"), pb.ListUsersRequest(name="u"), {"users": [USER]}, lambda r: r.secrets == 1),
+    (
+        lambda a: a.users(),
+        pb.ListUsersRequest(),
+        {"users": [USER]},
+        lambda r: r[0].grants == ("publish:topic:*",),
+    ),
+    (
+        lambda a: a.user("u"),
+        pb.ListUsersRequest(name="u"),
+        {"users": [USER]},
+        lambda r: r.secrets == 1,
+    ),
     (
         lambda a: a.create_user("u", "secret", grants=["publish:topic:*"]),
         pb.CreateUserRequest(name="u", secret_key="secret", grants=["publish:topic:*"]),
         {"user": USER},
         lambda r: r.name == "u",
     ),
-    (lambda a: a.create_user("u", None, roles=["r"]), pb.CreateUserRequest(name="u", roles=["r"]), {"user": USER}, lambda r: True),
+    (
+        lambda a: a.create_user("u", None, roles=["r"]),
+        pb.CreateUserRequest(name="u", roles=["r"]),
+        {"user": USER},
+        lambda r: True,
+    ),
     (
         lambda a: a.change_user("u", grant=["a"], take_roles=["r"], end_former_secret=True),
         pb.ChangeUserRequest(name="u", grant=["a"], take_roles=["r"], end_former_secret=True),
@@ -279,30 +457,52 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
     (
         lambda a: a.dead_letter_counts("shop@n"),
         pb.CountDeadLettersRequest(group=NS),
-        {"groups": [pb.DeadLetterCount(group=NS, unsettled=3, resent=2, purged=1, oldest_ms=NOON_MS)]},
+        {
+            "groups": [
+                pb.DeadLetterCount(group=NS, unsettled=3, resent=2, purged=1, oldest_ms=NOON_MS)
+            ]
+        },
         lambda r: [(c.unsettled, c.resent, c.purged, c.oldest) for c in r] == [(3, 2, 1, NOON)],
     ),
     (
-        lambda a: a.dead_letters("shop@n", message_ids=["m7"], since=NOON, until=NOON, settled=True, bodies=True, limit=5),
-        pb.ListDeadLettersRequest(group=NS, message_ids=["m7"], begin_ms=NOON_MS, end_ms=NOON_MS, settled=True, bodies=True, max=5),
+        lambda a: a.dead_letters(
+            "shop@n", message_ids=["m7"], since=NOON, until=NOON, settled=True, bodies=True, limit=5
+        ),
+        pb.ListDeadLettersRequest(
+            group=NS,
+            message_ids=["m7"],
+            begin_ms=NOON_MS,
+            end_ms=NOON_MS,
+            settled=True,
+            bodies=True,
+            max=5,
+        ),
         {"letters": [LETTER]},
         lambda r: r == (read(results.DeadLetter, LETTER),),
     ),
     (
         lambda a: a.resend_dead_letters("shop@n", [read(results.DeadLetter, LETTER)]),
-        pb.SettleDeadLettersRequest(group=NS, how="resent", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]),
+        pb.SettleDeadLettersRequest(
+            group=NS, how="resent", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]
+        ),
         {"states": ["resent"]},
         lambda r: r == ("resent",),
     ),
     (
         lambda a: a.purge_dead_letters("shop@n", [read(results.DeadLetter, LETTER)]),
-        pb.SettleDeadLettersRequest(group=NS, how="purged", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]),
+        pb.SettleDeadLettersRequest(
+            group=NS, how="purged", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]
+        ),
         {"states": ["orphaned"]},
         lambda r: r == ("orphaned",),
     ),
     (
-        lambda a: a.waiting("shop@n", "delayed", message_ids=["m8"], since=NOON, until=NOON, limit=5),
-        pb.ListWaitingRequest(topic=NS, kind="delayed", message_ids=["m8"], begin_ms=NOON_MS, end_ms=NOON_MS, max=5),
+        lambda a: a.waiting(
+            "shop@n", "delayed", message_ids=["m8"], since=NOON, until=NOON, limit=5
+        ),
+        pb.ListWaitingRequest(
+            topic=NS, kind="delayed", message_ids=["m8"], begin_ms=NOON_MS, end_ms=NOON_MS, max=5
+        ),
         {"messages": [WAITING]},
         lambda r: r == (read(results.WaitingMessage, WAITING),),
     ),
@@ -324,7 +524,9 @@ def answer_to(method: str, code: int = 20000, text: str = "", **fields: Any) -> 
 
 
 @both
-@pytest.mark.parametrize(("call", "request_", "fields", "right"), CASES, ids=[method_of(case[1]) for case in CASES])
+@pytest.mark.parametrize(
+    ("call", "request_", "fields", "right"), CASES, ids=[method_of(case[1]) for case in CASES]
+)
 def test_a_call_asks_what_is_meant_and_reads_the_answer(
     run: Run, call: Call, request_: Message, fields: dict[str, Any], right: Callable[[Any], bool]
 ) -> None:
@@ -341,7 +543,9 @@ def test_every_operation_is_in_the_cases() -> None:
     """A new operation must add its request and its answer to the cases."""
     mentioned = {name for call, *_ in CASES for name in call.__code__.co_names}
     offered = {name for name in dir(Admin) if not name.startswith("_")}
-    assert offered - mentioned == {"skip"} and offered == {name for name in dir(AsyncAdmin) if not name.startswith("_")}
+    assert offered - mentioned == {"skip"} and offered == {
+        name for name in dir(AsyncAdmin) if not name.startswith("_")
+    }
 
 
 # -- what is said is what is read
@@ -384,11 +588,18 @@ PAIRS: list[tuple[type[Any], type[Message], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "message", "left_out"), PAIRS, ids=[message.__name__ for _, message, _ in PAIRS])
-def test_nothing_of_an_answer_is_lost(kind: type[Any], message: type[Message], left_out: set[str]) -> None:
-    """Every field of the message is a field of the class, and what may be absent is None when it is."""
+@pytest.mark.parametrize(
+    ("kind", "message", "left_out"), PAIRS, ids=[message.__name__ for _, message, _ in PAIRS]
+)
+def test_nothing_of_an_answer_is_lost(
+    kind: type[Any], message: type[Message], left_out: set[str]
+) -> None:
+    """Every field of the message is a field of the class, and what may be absent is None when it
+    is."""
     fields = message.DESCRIPTOR.fields_by_name
-    names = {field.metadata.get(results.OF, field.name): field for field in dataclasses.fields(kind)}
+    names = {
+        field.metadata.get(results.OF, field.name): field for field in dataclasses.fields(kind)
+    }
     assert set(names) == set(fields.keys()) - left_out
     empty = read(kind, message())
     for name, field in names.items():
@@ -426,7 +637,11 @@ def test_a_trace_is_whole(run: Run) -> None:
     """Page after page."""
     with fake_nodes() as nodes:
         event = pb.TraceEvent(kind="stored")
-        nodes[0].answers("TraceMessage", answer_to("TraceMessage", events=[event], next=b"x"), answer_to("TraceMessage", events=[event]))
+        nodes[0].answers(
+            "TraceMessage",
+            answer_to("TraceMessage", events=[event], next=b"x"),
+            answer_to("TraceMessage", events=[event]),
+        )
         assert len(run(endpoints(nodes), lambda a: a.trace("t", "m"))) == 2
         assert [q.after for q in nodes[0].requests["TraceMessage"]] == [b"", b"x"]
 
@@ -446,8 +661,12 @@ def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
 
 @both
 def test_a_transfer_is_followed_until_it_is_done(run: Run) -> None:
-    """The command repeats the request while the transfer runs; if it does not end, the command fails and reports the lag."""
-    under_way, done = answer_to("TransferLeadership", lag_entries=3), answer_to("TransferLeadership", done=True)
+    """The command repeats the request while the transfer runs; if it does not end, the command
+    fails and reports the lag."""
+    under_way, done = (
+        answer_to("TransferLeadership", lag_entries=3),
+        answer_to("TransferLeadership", done=True),
+    )
     with fake_nodes() as nodes:
         nodes[0].answers("TransferLeadership", under_way, under_way, done)
         run(endpoints(nodes), lambda a: a.transfer("g1", "n2"))
@@ -461,7 +680,11 @@ def test_a_transfer_is_followed_until_it_is_done(run: Run) -> None:
 def test_a_member_that_does_not_come_on_is_told(run: Run) -> None:
     """Asked again until it is done; when nothing moves, what it waits for."""
     with fake_nodes() as nodes:
-        nodes[0].answers("ChangeMember", answer_to("ChangeMember", waits_for="a"), answer_to("ChangeMember", done=True))
+        nodes[0].answers(
+            "ChangeMember",
+            answer_to("ChangeMember", waits_for="a"),
+            answer_to("ChangeMember", done=True),
+        )
         run(endpoints(nodes), lambda a: a.promote_member("n4"))
         nodes[0].answers("ChangeMember", answer_to("ChangeMember", waits_for="its disk"))
         with pytest.raises(Refused, match="waits for: its disk"):
@@ -473,7 +696,8 @@ def test_a_member_that_does_not_come_on_is_told(run: Run) -> None:
 
 @both
 def test_trouble_that_may_pass_is_tried_again(run: Run) -> None:
-    """A node that is away, and one that knows no leader, lead to the next endpoint; after the last one comes the first."""
+    """A node that is away, and one that knows no leader, lead to the next endpoint; after the last
+    one comes the first."""
     with fake_nodes(2) as nodes:
         nodes[0].answers("ListTopics", UNAVAILABLE, answer_to("ListTopics"))
         nodes[1].answers("ListTopics", answer_to("ListTopics", 50002, "no leader"))
@@ -485,16 +709,24 @@ def test_trouble_that_may_pass_is_tried_again(run: Run) -> None:
 def test_a_refusal_and_a_call_nobody_knows_are_final(run: Run) -> None:
     """Asked once; code and remedy are the exception's."""
     with fake_nodes() as nodes:
-        nodes[0].answers("DescribeTopic", answer_to("DescribeTopic", 40402, "topic x does not exist"))
+        nodes[0].answers(
+            "DescribeTopic", answer_to("DescribeTopic", 40402, "topic x does not exist")
+        )
         with pytest.raises(Refused) as found:
             run(endpoints(nodes), lambda a: a.topic("x"))
-        assert (found.value.code, found.value.retryable, len(nodes[0].requests["DescribeTopic"])) == (40402, False, 1)
+        assert (
+            found.value.code,
+            found.value.retryable,
+            len(nodes[0].requests["DescribeTopic"]),
+        ) == (40402, False, 1)
         with pytest.raises(Refused, match="UNIMPLEMENTED"):
             run(endpoints(nodes), lambda a: a.topics())
 
 
 @both
-@pytest.mark.parametrize("answer", [UNAVAILABLE, answer_to("ListTopics", 50002, "no leader in sight")])
+@pytest.mark.parametrize(
+    "answer", [UNAVAILABLE, answer_to("ListTopics", 50002, "no leader in sight")]
+)
 def test_time_runs_out(run: Run, answer: Any) -> None:
     """With the last reason."""
     with fake_nodes() as nodes:
@@ -510,7 +742,10 @@ def test_time_runs_out(run: Run, answer: Any) -> None:
         (lambda a: a.reset("g", "t", 7), "different message in every queue"),
         (lambda a: a.peek("t", start=datetime(2026, 11, 21)), "has no time zone"),
         (lambda a: a.query("t", since=datetime(2026, 11, 21)), "has no time zone"),
-        (lambda a: a.detail(read(results.Message, pb.PeekedMessage(delayed_until_ms=5))), "not visible yet"),
+        (
+            lambda a: a.detail(read(results.Message, pb.PeekedMessage(delayed_until_ms=5))),
+            "not visible yet",
+        ),
         (lambda a: a.create_user("u", "secret"), "travel to mq.example.com unencrypted"),
         (lambda a: a.change_user("u", secret_key="secret"), "travel to mq.example.com unencrypted"),
     ],
@@ -527,7 +762,9 @@ def test_calls_are_signed(run: Run) -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", answer_to("ListTopics"))
         run(endpoints(nodes), lambda a: a.topics(), credentials=Credentials("root", "hidden"))
-    assert "Credential=root" in dict(nodes[0].metadata)["authorization"] and "hidden" not in str(nodes[0].metadata)
+    assert "Credential=root" in dict(nodes[0].metadata)["authorization"] and "hidden" not in str(
+        nodes[0].metadata
+    )
 
 
 # -- the event loop
@@ -535,7 +772,8 @@ def test_calls_are_signed(run: Run) -> None:
 
 @pytest.mark.parametrize("waiting", ["for an answer", "for another try"])
 def test_the_event_loop_goes_on(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a call runs, other tasks run too; one of them completes it here. A pause does not block the thread."""
+    """While a call runs, other tasks run too; one of them completes it here. A pause does not block
+    the thread."""
     free = threading.Event()
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=time.monotonic))
 

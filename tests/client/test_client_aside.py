@@ -52,8 +52,11 @@ def test_a_file_that_exists_is_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_a_file_completed_while_another_process_opens_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool) -> None:
-    """Between the first look and the lock, its writer renamed it: the second process holds that very file, or a new one of its own."""
+def test_a_file_completed_while_another_process_opens_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """Between the first look and the lock, its writer renamed it: the second process holds that
+    very file, or a new one of its own."""
     path = tmp_path / "f"
     first = Aside(path)
     first.file.write(b"first")
@@ -73,7 +76,9 @@ def test_a_file_completed_while_another_process_opens_it_is_kept(tmp_path: Path,
     assert path.read_bytes() == b"first" and os.listdir(tmp_path) == ["f"]
 
 
-def test_a_file_that_cannot_be_synced_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_synced_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full disk shows at the end only."""
 
     def full(_: int) -> None:

@@ -1,7 +1,8 @@
-"""What the application does in a callback: every callback of the clients × every call of theirs that it may make, and what it may raise.
+"""What the application does in a callback: every callback of the clients × every call of theirs
+that it may make, and what it may raise.
 
-A call works or raises BadArgument at once. None blocks for ever, none costs another message its outcome, and no exception passes over a
-message.
+A call works or raises BadArgument at once. None blocks for ever, none costs another message its
+outcome, and no exception passes over a message.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Calls = dict[str, Callable[[], Any]]
 
 
 async def threaded(work: Callable[[], Any]) -> Any:
-    """The result of a function in a thread of its own, soon. A thread that hangs does not keep the tests from ending."""
+    """The result of a function in a thread of its own, soon. A thread that hangs does not keep the
+    tests from ending."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
 
@@ -81,7 +83,10 @@ class Table:
     """No table: the call is refused before it is looked at."""
 
 
-OPEN = {name: WORKS if name in ("statistics", "send") else REFUSED for name in calls_of(Producer(topic="t"))}
+OPEN = {
+    name: WORKS if name in ("statistics", "send") else REFUSED
+    for name in calls_of(Producer(topic="t"))
+}
 CLOSED = OPEN | {"send": REFUSED}
 """While the producer is being closed, a second close would wait for the first."""
 
@@ -90,7 +95,9 @@ def acknowledged(sending: Producer, node: FakeLogNode, callback: Callable[[objec
     sending.send(b"1").add_done_callback(callback)
 
 
-def batch_acknowledged(sending: Producer, node: FakeLogNode, callback: Callable[[object], None]) -> None:
+def batch_acknowledged(
+    sending: Producer, node: FakeLogNode, callback: Callable[[object], None]
+) -> None:
     sending.send_batch([b"1", b"2"]).add_done_callback(callback)
 
 
@@ -124,10 +131,17 @@ WAITS_FOR_THE_LOOP = (batch_acknowledged, given_up)
 
 
 @contextmanager
-def unanswered(sending: Producer, node: FakeLogNode, loop: asyncio.AbstractEventLoop, begin: Callable[..., None]) -> Iterator[None]:
-    """Nothing has an outcome meanwhile, so a callback is there before it: that of a future which is done runs in the caller's thread.
+def unanswered(
+    sending: Producer,
+    node: FakeLogNode,
+    loop: asyncio.AbstractEventLoop,
+    begin: Callable[..., None],
+) -> Iterator[None]:
+    """Nothing has an outcome meanwhile, so a callback is there before it: that of a future which is
+    done runs in the caller's thread.
 
-    `loop` is that of the node. The loop of the client stands still, so that all messages are in one frame, unless `begin` waits for it.
+    `loop` is that of the node. The loop of the client stands still, so that all messages are in one
+    frame, unless `begin` waits for it.
     """
     assert sending._background is not None
     over = threading.Event()
@@ -143,8 +157,11 @@ def unanswered(sending: Producer, node: FakeLogNode, loop: asyncio.AbstractEvent
 
 
 @pytest.mark.parametrize("begin", CALLBACKS)
-def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin: Callable[..., None]) -> None:
-    """Whatever the outcome that called it. Every message, also those of the callback, has an outcome, and `close` returns."""
+def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(
+    begin: Callable[..., None],
+) -> None:
+    """Whatever the outcome that called it. Every message, also those of the callback, has an
+    outcome, and `close` returns."""
     found: dict[str, str] = {}
 
     async def scenario() -> None:
@@ -154,7 +171,9 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin
             def work() -> None:
                 called = threading.Event()
                 timeout_s = 0.3 if begin is out_of_time else 20.0
-                with Producer(endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s) as sending:
+                with Producer(
+                    endpoints(nodes), "t", buffer_bytes=8_000, timeout_s=timeout_s
+                ) as sending:
                     calls = calls_of(sending)
 
                     def callback(_: object) -> None:
@@ -176,10 +195,15 @@ def test_a_producers_callback_may_send_while_there_is_room_and_never_waits(begin
     assert found == (CLOSED if begin is given_up else OPEN)
 
 
-@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize(
+    "error", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
+)
 @pytest.mark.parametrize("begin", CALLBACKS)
-def test_what_a_producers_callback_raises_reaches_no_other_message(begin: Callable[..., None], error: type[BaseException]) -> None:
-    """Those of the same frame, those behind it, and other callbacks of the same future. The thread that serves them all lives on."""
+def test_what_a_producers_callback_raises_reaches_no_other_message(
+    begin: Callable[..., None], error: type[BaseException]
+) -> None:
+    """Those of the same frame, those behind it, and other callbacks of the same future. The thread
+    that serves them all lives on."""
 
     async def scenario() -> None:
         async with fake_log() as (nodes, _):
@@ -196,7 +220,11 @@ def test_what_a_producers_callback_raises_reaches_no_other_message(begin: Callab
                         raise error
 
                     with unanswered(sending, nodes[0], loop, begin):
-                        others = [sending.send(b"before") for _ in range(3)] if begin is not refused else []
+                        others = (
+                            [sending.send(b"before") for _ in range(3)]
+                            if begin is not refused
+                            else []
+                        )
                         begin(sending, nodes[0], callback)
                         if begin is not given_up:
                             others += [sending.send(b"behind") for _ in range(3)]
@@ -228,7 +256,9 @@ def test_a_callback_of_a_wrong_message_may_wait_for_a_thread_that_sends() -> Non
                     sent = threading.Event()
 
                     def callback(_: object) -> None:
-                        other = threading.Thread(target=lambda: (sending.send(b"x"), sent.set()), daemon=True)
+                        other = threading.Thread(
+                            target=lambda: (sending.send(b"x"), sent.set()), daemon=True
+                        )
                         other.start()
                         other.join(SOON_S)
 
@@ -284,7 +314,12 @@ def test_a_callback_in_an_event_loop_may_begin_every_call(begin: str) -> None:
             def callback(_: object) -> None:
                 if not tasks:
                     calls = [sending.send(bytes(400)) for _ in range(5)]
-                    others = [sending.send_batch([b"2"]), sending.flush(), sending.next_sequences(), sending.refresh()]
+                    others = [
+                        sending.send_batch([b"2"]),
+                        sending.flush(),
+                        sending.next_sequences(),
+                        sending.refresh(),
+                    ]
                     tasks.extend(map(asyncio.ensure_future, [*calls, *others]))
 
             if begin == "progress":
@@ -306,7 +341,9 @@ def filled(groups: dict[str, int] | None = None, count: int = 20) -> FakeLog:
     log = FakeLog(groups or {"g1": 2})
     for name, group in log.groups.items():
         for queue in group.queues:
-            queue.append([b"%s/%d/%d" % (name.encode(), queue.queue, k) for k in range(count)], store_ms=1)
+            queue.append(
+                [b"%s/%d/%d" % (name.encode(), queue.queue, k) for k in range(count)], store_ms=1
+            )
     return log
 
 
@@ -314,7 +351,8 @@ FREE = ("commit", "commit one", "seek", "seek_time", "assigned", "caught_up", "s
 BOUND = ("next_batch", "next_batch in time", "batches", "close")
 CONSUMERS = {name: WORKS for name in FREE} | {name: REFUSED for name in BOUND}
 IN_THE_LOOP = CONSUMERS | {"commit": REFUSED, "commit one": REFUSED}
-"""A coroutine function of the threads' consumer runs in its loop, where nothing can wait for that loop."""
+"""A coroutine function of the threads' consumer runs in its loop, where nothing can wait for that
+loop."""
 NAMES = ("on_assigned", "on_revoked", "on_progress")
 
 
@@ -344,7 +382,8 @@ def queue_of(reading: Any, told: Any) -> int:
 @pytest.mark.parametrize("coroutine", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_callbacks_of_the_threads_consumer_may_commit_and_seek(name: str, coroutine: bool) -> None:
-    """They never wait for batches, which may wait for them. Members share the queues when the callbacks are over."""
+    """They never wait for batches, which may wait for them. Members share the queues when the
+    callbacks are over."""
     found: dict[str, str] = {}
 
     async def scenario() -> None:
@@ -364,7 +403,10 @@ def test_callbacks_of_the_threads_consumer_may_commit_and_seek(name: str, corout
                 options: dict[str, Any] = {name: as_coroutine if coroutine else callback}
                 first = Consumer(addresses, "t", group="x", timeout_s=5.0, **options)
                 with first:
-                    assert first.next_batch(SOON_S) is not None and first.next_batch(SOON_S) is not None
+                    assert (
+                        first.next_batch(SOON_S) is not None
+                        and first.next_batch(SOON_S) is not None
+                    )
                     with Consumer(addresses, "t", group="x") as second:
                         while not second.assigned():
                             first.next_batch(0.1)
@@ -394,8 +436,11 @@ def consumer_of(log: FakeLog, **options: Any) -> AsyncConsumer:
 
 @pytest.mark.parametrize("waited", ["directly", "in a task", "with a limit"])
 @pytest.mark.parametrize("name", NAMES)
-def test_callbacks_of_the_event_loops_consumer_may_commit_and_seek(run: Callable[[Awaitable[Any]], Any], name: str, waited: str) -> None:
-    """However the callback waits for its calls. A task that outlives the callback may ask for batches."""
+def test_callbacks_of_the_event_loops_consumer_may_commit_and_seek(
+    run: Callable[[Awaitable[Any]], Any], name: str, waited: str
+) -> None:
+    """However the callback waits for its calls. A task that outlives the callback may ask for
+    batches."""
     found: dict[str, str] = {}
     later: list[asyncio.Task[Any]] = []
 
@@ -405,11 +450,17 @@ def test_callbacks_of_the_event_loops_consumer_may_commit_and_seek(run: Callable
         async def called(call: Callable[[], Any]) -> str:
             try:
                 answer = call()
-                if asyncio.iscoroutine(answer) or hasattr(answer, "__anext__") or hasattr(answer, "__await__"):
+                if (
+                    asyncio.iscoroutine(answer)
+                    or hasattr(answer, "__anext__")
+                    or hasattr(answer, "__await__")
+                ):
                     if waited == "in a task":
                         await asyncio.ensure_future(answer)
                     else:
-                        await (asyncio.wait_for(answer, 100.0) if waited == "with a limit" else answer)
+                        await (
+                            asyncio.wait_for(answer, 100.0) if waited == "with a limit" else answer
+                        )
             except Exception as error:
                 return type(error).__name__
             return WORKS
@@ -439,7 +490,9 @@ def test_callbacks_of_the_event_loops_consumer_may_commit_and_seek(run: Callable
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_plain_function_of_the_event_loops_consumer_may_seek(run: Callable[[Awaitable[Any]], Any], name: str) -> None:
+def test_a_plain_function_of_the_event_loops_consumer_may_seek(
+    run: Callable[[Awaitable[Any]], Any], name: str
+) -> None:
     """It cannot wait; what it may call answers at once."""
     found: dict[str, str] = {}
 
@@ -449,7 +502,10 @@ def test_a_plain_function_of_the_event_loops_consumer_may_seek(run: Callable[[Aw
         def callback(told: Any) -> None:
             if not found:
                 calls = reading_calls(first, queue_of(first, told))
-                found.update((call, outcome_of(calls[call])) for call in ("seek", "seek_time", "assigned", "caught_up", "statistics"))
+                found.update(
+                    (call, outcome_of(calls[call]))
+                    for call in ("seek", "seek_time", "assigned", "caught_up", "statistics")
+                )
 
         first = consumer_of(log, group="x", **{name: callback})
         async with first:
@@ -467,8 +523,11 @@ ERRORS = (ValueError, asyncio.CancelledError, StopIteration, SystemExit, Keyboar
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_application(name: str, error: type[BaseException]) -> None:
-    """Instead of ending its thread, or one of its tasks, without a word: then no batch would come, for ever."""
+def test_what_a_callback_of_the_threads_consumer_raises_reaches_the_application(
+    name: str, error: type[BaseException]
+) -> None:
+    """Instead of ending its thread, or one of its tasks, without a word: then no batch would come,
+    for ever."""
     expected = RuntimeError if error in (asyncio.CancelledError, StopIteration) else error
 
     async def scenario() -> None:
@@ -500,7 +559,10 @@ def test_what_a_callback_in_an_event_loop_raises_reaches_the_application(
             raise error
 
         log = filled()
-        async with consumer_of(log, group="x", **{name: callback}) as first, consumer_of(log, group="x"):
+        async with (
+            consumer_of(log, group="x", **{name: callback}) as first,
+            consumer_of(log, group="x"),
+        ):
             while True:
                 assert await first.next_batch(100.0) is not None
 
@@ -509,7 +571,8 @@ def test_what_a_callback_in_an_event_loop_raises_reaches_the_application(
 
 
 def test_nothing_is_read_before_on_assigned_is_over(run: Callable[[Awaitable[Any]], Any]) -> None:
-    """A callback that takes its time, and then seeks, is not overtaken by a stream that begins anew meanwhile."""
+    """A callback that takes its time, and then seeks, is not overtaken by a stream that begins anew
+    meanwhile."""
 
     async def work() -> None:
         log = filled()
@@ -554,7 +617,9 @@ def test_an_error_of_on_progress_costs_no_batch(
                 raise ZeroDivisionError
 
         got: dict[int, int] = {0: 0, 1: 0}
-        consumer = consumer_of(log, group="x", auto_commit=commits == "by itself", until_end=True, on_progress=report)
+        consumer = consumer_of(
+            log, group="x", auto_commit=commits == "by itself", until_end=True, on_progress=report
+        )
         errors = 0
         async with consumer:
             while True:
@@ -573,14 +638,19 @@ def test_an_error_of_on_progress_costs_no_batch(
                 assert batch.offsets[0] == got[batch.queue]
                 got[batch.queue] = batch.next_offset
         assert got == {0: 20, 1: 20} and errors > 4
-        assert log.committed == {"by itself": {("g1", 0): 20, ("g1", 1): 20}}.get(commits, log.committed)
+        assert log.committed == {"by itself": {("g1", 0): 20, ("g1", 1): 20}}.get(
+            commits, log.committed
+        )
 
     run(work())
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_an_arrow_batch_that_cannot_be_built_comes_again(monkeypatch: pytest.MonkeyPatch, blocking: bool) -> None:
-    """The application has seen nothing of it, so asking again must not pass over it, and with `auto_commit` not commit it."""
+def test_an_arrow_batch_that_cannot_be_built_comes_again(
+    monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    """The application has seen nothing of it, so asking again must not pass over it, and with
+    `auto_commit` not commit it."""
     log = filled({"g1": 1})
     tried: list[int] = []
 
@@ -625,7 +695,8 @@ def test_an_arrow_batch_that_cannot_be_built_comes_again(monkeypatch: pytest.Mon
 
 
 def test_a_wait_that_is_interrupted_costs_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, or the exception of another signal handler, that meets the thread when its batch is there already."""
+    """Ctrl-C, or the exception of another signal handler, that meets the thread when its batch is
+    there already."""
     log = filled({"g1": 1})
     reading = Consumer(";".join(log.endpoints), "t", group="x", auto_commit=True, until_end=True)
     reading._consumer._connection = FakeConnection(log)
@@ -656,7 +727,9 @@ def test_a_wait_that_is_interrupted_costs_no_batch(monkeypatch: pytest.MonkeyPat
     assert got == list(range(20)) and turn > 4
 
 
-def test_a_seek_after_an_error_drops_the_batch_that_was_kept(run: Callable[[Awaitable[Any]], Any]) -> None:
+def test_a_seek_after_an_error_drops_the_batch_that_was_kept(
+    run: Callable[[Awaitable[Any]], Any],
+) -> None:
     """The application goes on where it said, not with what it did not get."""
 
     async def work() -> None:
@@ -674,7 +747,9 @@ def test_a_seek_after_an_error_drops_the_batch_that_was_kept(run: Callable[[Awai
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_damage_is_told_until_the_application_goes_past_it(run: Callable[[Awaitable[Any]], Any], commits: bool) -> None:
+def test_damage_is_told_until_the_application_goes_past_it(
+    run: Callable[[Awaitable[Any]], Any], commits: bool
+) -> None:
     """Asking again does not hand out what is behind it, which a commit would pass over with it."""
 
     async def work() -> None:
@@ -694,8 +769,11 @@ def test_damage_is_told_until_the_application_goes_past_it(run: Callable[[Awaita
     run(work())
 
 
-def test_deliveries_that_cannot_be_recorded_end_the_consumer(run: Callable[[Awaitable[Any]], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch was not handed out, so it is not committed; nor is one behind it, of which the file would say nothing."""
+def test_deliveries_that_cannot_be_recorded_end_the_consumer(
+    run: Callable[[Awaitable[Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch was not handed out, so it is not committed; nor is one behind it, of which the file
+    would say nothing."""
     pytest.importorskip("pyarrow")
 
     async def work() -> None:
@@ -721,7 +799,8 @@ def test_deliveries_that_cannot_be_recorded_end_the_consumer(run: Callable[[Awai
 
 @pytest.mark.parametrize("blocking", [False, True])
 def test_who_waits_for_a_batch_hears_of_the_end(blocking: bool) -> None:
-    """Of a consumer that another task, or thread, closes meanwhile; and who asks afterwards is told at once."""
+    """Of a consumer that another task, or thread, closes meanwhile; and who asks afterwards is told
+    at once."""
     log = filled(count=0)
 
     async def scenario() -> None:
@@ -738,7 +817,9 @@ def test_who_waits_for_a_batch_hears_of_the_end(blocking: bool) -> None:
         reading._consumer._connection = FakeConnection(log)
         told: list[str] = []
         with reading:
-            waiting = threading.Thread(target=lambda: told.append(outcome_of(reading.next_batch)), daemon=True)
+            waiting = threading.Thread(
+                target=lambda: told.append(outcome_of(reading.next_batch)), daemon=True
+            )
             waiting.start()
             assert reading.caught_up() in (False, True), "a call behind that one"
         waiting.join(SOON_S)

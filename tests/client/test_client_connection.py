@@ -44,7 +44,9 @@ def test_endpoints_are_understood(text: str, expected: list[Address]) -> None:
     assert list(parse_endpoints(text)) == expected
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1;", "a:1,b:2"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1;", "a:1,b:2"]
+)
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     """The message repeats the part and says what is accepted; the exit status is that of usage."""
     with pytest.raises(BadArgument, match="host:port;host:port") as found:
@@ -81,9 +83,15 @@ def test_an_unavailable_node_leads_to_the_next_one_and_round_again() -> None:
 
 
 def test_a_retryable_status_is_asked_again_at_the_next_node() -> None:
-    """A node that is cut off, or was removed from the cluster, answers "no quorum" for as long as it is asked; another node has one."""
+    """A node that is cut off, or was removed from the cluster, answers "no quorum" for as long as
+    it is asked; another node has one."""
     with fake_nodes(2) as nodes:
-        nodes[0].answers("ListTopics", topics(50002, "no quorum"), topics(50002, "no quorum"), topics(50002, "no quorum"))
+        nodes[0].answers(
+            "ListTopics",
+            topics(50002, "no quorum"),
+            topics(50002, "no quorum"),
+            topics(50002, "no quorum"),
+        )
         nodes[1].answers("ListTopics", topics(42900, "busy"), topics())
         with Connection(endpoints(nodes)) as connection:
             AdminCalls(connection).list_topics()
@@ -92,8 +100,9 @@ def test_a_retryable_status_is_asked_again_at_the_next_node() -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_only_endpoint_is_asked_again_over_a_new_connection(asynchronous: bool) -> None:
-    """The name of a Service leads to several nodes, and each connection to one of them. A node that was removed from the cluster answers as
-    long as it runs, so the next try must not meet it again."""
+    """The name of a Service leads to several nodes, and each connection to one of them. A node that
+    was removed from the cluster answers as long as it runs, so the next try must not meet it
+    again."""
     with fake_nodes() as (node,):
         first: list[str] = []
 
@@ -116,7 +125,8 @@ def test_the_only_endpoint_is_asked_again_over_a_new_connection(asynchronous: bo
 
 
 def test_a_call_that_waits_outlives_the_new_connection_of_another_one() -> None:
-    """One call is answered with a status that is retried over a new connection, while the first connection has another call."""
+    """One call is answered with a status that is retried over a new connection, while the first
+    connection has another call."""
     with fake_nodes() as (node,):
         began, end = Event(), Event()
 
@@ -151,14 +161,22 @@ def test_a_refusal_is_final() -> None:
         nodes[0].answers("ListTopics", topics(40402, "topic x does not exist"))
         with Connection(endpoints(nodes)) as connection, pytest.raises(Refused) as found:
             AdminCalls(connection).list_topics()
-    assert (found.value.code, found.value.exit_code, found.value.what) == (40402, 4, "topic x does not exist")
+    assert (found.value.code, found.value.exit_code, found.value.what) == (
+        40402,
+        4,
+        "topic x does not exist",
+    )
     assert "topic create" in found.value.remedy
     assert len(nodes[0].requests["ListTopics"]) == 1
 
 
 def test_a_call_the_node_does_not_know_is_final() -> None:
     """UNIMPLEMENTED is not cured by another endpoint."""
-    with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="UNIMPLEMENTED"):
+    with (
+        fake_nodes() as nodes,
+        Connection(endpoints(nodes)) as connection,
+        pytest.raises(Refused, match="UNIMPLEMENTED"),
+    ):
         AdminCalls(connection).list_topics()
 
 
@@ -167,7 +185,10 @@ def test_time_runs_out(answer: object) -> None:
     """Whatever is repeated ends with the time-out, exit status 3, and the last reason."""
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", answer)
-        with Connection(endpoints(nodes), timeout_s=1.0) as connection, pytest.raises(Unreachable) as found:
+        with (
+            Connection(endpoints(nodes), timeout_s=1.0) as connection,
+            pytest.raises(Unreachable) as found,
+        ):
             AdminCalls(connection).list_topics()
     assert found.value.exit_code == 3 and nodes[0].endpoint in found.value.what
     assert "UNAVAILABLE" in found.value.what or "no leader in sight" in found.value.what
@@ -177,9 +198,14 @@ def failed(code: grpc.StatusCode) -> grpc.RpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
-@pytest.mark.parametrize(("second_s", "said"), [(20.0, "answers UNAVAILABLE"), (14.0, "does not answer in time")])
-def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason(monkeypatch: pytest.MonkeyPatch, second_s: float, said: str) -> None:
-    """After a failure that says why, a try without an answer counts only if it had its full share of the time: 15 of 30 s."""
+@pytest.mark.parametrize(
+    ("second_s", "said"), [(20.0, "answers UNAVAILABLE"), (14.0, "does not answer in time")]
+)
+def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason(
+    monkeypatch: pytest.MonkeyPatch, second_s: float, said: str
+) -> None:
+    """After a failure that says why, a try without an answer counts only if it had its full share
+    of the time: 15 of 30 s."""
     now_s = 0.0
     monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now_s))
     with Connection("a:1", timeout_s=30.0) as connection:
@@ -195,7 +221,8 @@ def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason(monkeypatch: pyt
 
 
 def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
-    """An endpoint that accepts connections and says nothing is left for the next one within the time-out."""
+    """An endpoint that accepts connections and says nothing is left for the next one within the
+    time-out."""
     with socket.create_server(("127.0.0.1", 0)) as silent, fake_nodes() as nodes:
         nodes[0].answers("ListTopics", topics())
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -204,7 +231,8 @@ def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
 
 
 def test_many_failures_of_one_endpoint_move_on_once() -> None:
-    """When a window of calls to one endpoint fails together, the connection switches to the next endpoint only once."""
+    """When a window of calls to one endpoint fails together, the connection switches to the next
+    endpoint only once."""
     with Connection("a:1;b:2;c:3") as connection:
         failed = connection.address
         for _ in range(64):
@@ -225,14 +253,30 @@ def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("code", "message", "what", "remedy"),
     [
-        (40402, "no topic x; create it with: topic create x", "no topic x", "create it with: topic create x"),
-        (40402, "no topic x", "no topic x", "check the name (ledgermq topic list), or create it: ledgermq topic create NAME"),
-        (40300, "", "the topic does not permit this", "see its permission: ledgermq topic describe NAME"),
+        (
+            40402,
+            "no topic x; create it with: topic create x",
+            "no topic x",
+            "create it with: topic create x",
+        ),
+        (
+            40402,
+            "no topic x",
+            "no topic x",
+            "check the name (ledgermq topic list), or create it: ledgermq topic create NAME",
+        ),
+        (
+            40300,
+            "",
+            "the topic does not permit this",
+            "see its permission: ledgermq topic describe NAME",
+        ),
         (49999, "odd", "odd", "see the node's log if the reason is not clear"),
     ],
 )
 def test_refusals_say_what_to_do(code: int, message: str, what: str, remedy: str) -> None:
-    """The server's own remedy wins; without one the code's; an empty text is replaced by the code's meaning."""
+    """The server's own remedy wins; without one the code's; an empty text is replaced by the code's
+    meaning."""
     problem = refusal(code, message)
     assert (problem.what, problem.remedy) == (what, remedy)
 

@@ -1,4 +1,5 @@
-"""Files that `consume` writes: what a crash leaves, what is appended, what is complete; and the loop that commits what is in them."""
+"""Files that `consume` writes: what a crash leaves, what is appended, what is complete; and the
+loop that commits what is in them."""
 
 from __future__ import annotations
 
@@ -28,11 +29,23 @@ from tests.client.virtual_time import VirtualLoop
 def filled(count: int = 20) -> FakeLog:
     log = FakeLog({"g1": 2})
     for queue in (0, 1):
-        log.store("g1", queue, [b"%d/%d" % (queue, k) for k in range(count)], tags=["a", "b"] * (count // 2))
+        log.store(
+            "g1",
+            queue,
+            [b"%d/%d" % (queue, k) for k in range(count)],
+            tags=["a", "b"] * (count // 2),
+        )
     return log
 
 
-def fill(log: FakeLog, file: Any, limit: int | None = None, commits: bool = True, empty_s: float | None = 5.0, **options: Any) -> Filling:
+def fill(
+    log: FakeLog,
+    file: Any,
+    limit: int | None = None,
+    commits: bool = True,
+    empty_s: float | None = 5.0,
+    **options: Any,
+) -> Filling:
     """One run of `consume --to`."""
 
     async def work() -> Filling:
@@ -58,7 +71,10 @@ def test_everything_comes_into_the_file_and_is_committed(tmp_path: Path, name: s
     file = data_files.Parquet(path) if name == "x.parquet" else data_files.lines_to(str(path))
     assert fill(log, file).done == 40
     rows = READERS[path.suffix](path)
-    assert sorted(rows) == sorted((f"{q}/{k}", "ab"[k % 2]) for q in (0, 1) for k in range(20)) or name == "x.txt"
+    assert (
+        sorted(rows) == sorted((f"{q}/{k}", "ab"[k % 2]) for q in (0, 1) for k in range(20))
+        or name == "x.txt"
+    )
     assert sorted(body for body, _ in rows) == sorted(f"{q}/{k}" for q in (0, 1) for k in range(20))
     assert log.committed == {("g1", 0): 20, ("g1", 1): 20} and list(tmp_path.iterdir()) == [path]
 
@@ -69,9 +85,13 @@ def _csv(path: Path) -> list[tuple[str, str]]:
 
 
 READERS: dict[str, Callable[[Path], list[tuple[str, str]]]] = {
-    ".jsonl": lambda path: [(row["body"], row["tag"]) for row in map(json.loads, path.read_text().splitlines())],
+    ".jsonl": lambda path: [
+        (row["body"], row["tag"]) for row in map(json.loads, path.read_text().splitlines())
+    ],
     ".csv": _csv,
-    ".parquet": lambda path: [(row["body"].decode(), row["tag"]) for row in pyarrow.parquet.read_table(path).to_pylist()],
+    ".parquet": lambda path: [
+        (row["body"].decode(), row["tag"]) for row in pyarrow.parquet.read_table(path).to_pylist()
+    ],
     ".txt": lambda path: [(line, "") for line in path.read_text().splitlines()],
 }
 
@@ -81,7 +101,9 @@ def test_an_election_is_not_the_end(tmp_path: Path) -> None:
 
     async def work() -> None:
         log, path = filled(), tmp_path / "x.jsonl"
-        filling = Filling(data_files.lines_to(str(path)), None, True, lambda done: None, lambda total: None)
+        filling = Filling(
+            data_files.lines_to(str(path)), None, True, lambda done: None, lambda total: None
+        )
         consumer = AsyncConsumer(";".join(log.endpoints), "t", group="x")
         consumer._connection = FakeConnection(log)
         log.lead("g1", None)
@@ -133,10 +155,17 @@ def test_only_what_is_on_stable_storage_is_committed(tmp_path: Path) -> None:
     loop_clock = iter(range(10_000))
     file = Failing(data_files.appended(str(tmp_path / "x.jsonl")), ".jsonl", synced=True)
     with pytest.raises(OSError, match="No space"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ledgermq.client.native.sinks.consuming._now", lambda: float(next(loop_clock)))
+        patch.setattr(
+            "ledgermq.client.native.sinks.consuming._now", lambda: float(next(loop_clock))
+        )
         fill(log, file)
-    rows = {(row["queue"], row["offset"]) for row in map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())}
-    committed = {(queue, offset) for (_, queue), end in log.committed.items() for offset in range(end)}
+    rows = {
+        (row["queue"], row["offset"])
+        for row in map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
+    }
+    committed = {
+        (queue, offset) for (_, queue), end in log.committed.items() for offset in range(end)
+    }
     assert committed and committed <= rows and len(committed) < 80
 
 
@@ -150,7 +179,9 @@ def test_a_parquet_file_is_there_when_it_is_complete(tmp_path: Path) -> None:
     log.corrupt = 0
 
     async def interrupted() -> None:
-        filling = Filling(data_files.Parquet(path), None, True, lambda done: None, lambda total: None)
+        filling = Filling(
+            data_files.Parquet(path), None, True, lambda done: None, lambda total: None
+        )
         consumer = AsyncConsumer(";".join(log.endpoints), "t", group="x")
         consumer._connection = FakeConnection(log)
         async with consumer:
@@ -193,12 +224,23 @@ def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.EIO, "Input/output error", "/data/n1/f"), "error: /data/n1/f: Input/output error; check the disk"),
-        (PermissionError(errno.EACCES, "Permission denied", "/n1"), "error: /n1: Permission denied; run the command as a user who may"),
-        (OSError(errno.EIO, "Input/output error"), "error: a file: Input/output error; check the disk"),
+        (
+            OSError(errno.EIO, "Input/output error", "/data/n1/f"),
+            "error: /data/n1/f: Input/output error; check the disk",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/n1"),
+            "error: /n1: Permission denied; run the command as a user who may",
+        ),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            "error: a file: Input/output error; check the disk",
+        ),
     ],
 )
-def test_a_failing_disk_or_a_missing_permission_is_no_bug(error: OSError, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_disk_or_a_missing_permission_is_no_bug(
+    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whichever command meets it."""
     assert cli._unexpected(error) == ExitCode.REFUSED
     assert capsys.readouterr().err.startswith(said)
@@ -225,11 +267,17 @@ def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:
         ("x.csv", b'body\n"a,', b'body\n"a,"\n'),
         ("x.csv", b'body\n"a\n', b'body\n"a\n"\n'),
         ("x.jsonl", b'{"a":1}\n{"b":"' + bytes(3 << 20), b'{"a":1}\n'),
-        ("x.jsonl", b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}', b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}\n'),
+        (
+            "x.jsonl",
+            b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}',
+            b'{"a":1}\n{"b":"' + b"x" * (3 << 20) + b'"}\n',
+        ),
         ("x.jsonl", b"[" * 100_000, b""),
     ],
 )
-def test_what_a_crash_tore_is_cut_or_ended(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
+def test_what_a_crash_tore_is_cut_or_ended(
+    tmp_path: Path, name: str, before: bytes, after: bytes
+) -> None:
     """Nothing that is whole is ever lost, and a new line begins at the beginning of one."""
     path = tmp_path / name
     path.write_bytes(before)
@@ -250,7 +298,9 @@ def test_what_a_crash_tore_is_cut_or_ended(tmp_path: Path, name: str, before: by
         ({}, None, False),
     ],
 )
-def test_which_way_a_group_reads(committed: dict[int, int], progress: list[Progress] | None, streams: bool) -> None:
+def test_which_way_a_group_reads(
+    committed: dict[int, int], progress: list[Progress] | None, streams: bool
+) -> None:
     """A group with leases continues with leases."""
     log = filled()
     log.committed = {("g1", queue): offset for queue, offset in committed.items()}
@@ -261,13 +311,17 @@ def test_what_retention_took_is_no_progress() -> None:
     """The place of a group that has not begun is the first message there is."""
     log = filled()
     log.trim("g1", 0, 5)
-    assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", [Progress("g1", 0, 5, 0)])) is True
+    assert (
+        asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", [Progress("g1", 0, 5, 0)]))
+        is True
+    )
     with pytest.raises(Refused, match="no topic u"):
         asyncio.run(by_offsets(FakeConnection(log), "u", "x", "", []))
 
 
 def test_a_pipe_is_flushed_when_its_reader_has_read_everything() -> None:
-    """Not when the bytes are in the pipe; a reader that ends before is an error, also when the bytes were written."""
+    """Not when the bytes are in the pipe; a reader that ends before is an error, also when the
+    bytes were written."""
     read, write = os.pipe()
     lines = data_files.Lines(os.fdopen(write, "wb"))
     flushed = threading.Event()

@@ -24,7 +24,8 @@ SYSTEM: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("sent", SYSTEM)
 def test_the_remedy_for_a_wrong_kind_fits_the_message_and_the_topic(sent: str) -> None:
-    """The node's own text is understood for every pair; the kinds named in the remedy do take such a message."""
+    """The node's own text is understood for every pair; the kinds named in the remedy do take such
+    a message."""
     assert set(SYSTEM) == set(NEEDED)
     message = SimpleNamespace(system_properties=pb.SystemProperties(**SYSTEM[sent]))
     taking = []
@@ -36,7 +37,12 @@ def test_the_remedy_for_a_wrong_kind_fits_the_message_and_the_topic(sent: str) -
             remedy = refusal(error.code, error.message).remedy
             kinds = remedy.partition("of kind ")[2].split(" or ")
             assert kinds == NEEDED[sent][0].split(" or ")
-            gives = {"fifo": "message group", "delay": "delivery time", "priority": "priority", "lite": "lite topic"}
+            gives = {
+                "fifo": "message group",
+                "delay": "delivery time",
+                "priority": "priority",
+                "lite": "lite topic",
+            }
             assert sent != "NORMAL" or gives.get(kind.value, "kind requires") in remedy
             assert sent == "NORMAL" or gives.get(sent.lower(), "transaction") in remedy
     assert sorted(taking) == sorted(NEEDED[sent][0].split(" or "))
@@ -48,14 +54,30 @@ def test_the_remedy_for_a_wrong_kind_fits_the_message_and_the_topic(sent: str) -
         (Code.BAD_REQUEST, "topic t has the queues 0 to 7", "correct the request"),
         (Code.ILLEGAL_OFFSET, "the offset is -1", "correct the request"),
         (Code.INTERNAL_SERVER_ERROR, "internal error on node n1", UNKNOWN_REMEDY),
-        (Code.UNAUTHORIZED, "the call carries no credentials; set the client's access key and secret key", "LEDGERMQ_ACCESS_KEY and"),
-        (Code.UNAUTHORIZED, "the access key is unknown or the signature does not match", "check LEDGERMQ_ACCESS_KEY"),
+        (
+            Code.UNAUTHORIZED,
+            "the call carries no credentials; set the client's access key and secret key",
+            "LEDGERMQ_ACCESS_KEY and",
+        ),
+        (
+            Code.UNAUTHORIZED,
+            "the access key is unknown or the signature does not match",
+            "check LEDGERMQ_ACCESS_KEY",
+        ),
         (Code.FORBIDDEN, "topic t has no writable queue", "topic describe"),
         (Code.FORBIDDEN, "no permission covers the method M", "user describe"),
         (Code.PRECONDITION_FAILED, "topic t exists with other settings", "describe"),
-        (Code.PRECONDITION_FAILED, "consumer group g exists with other settings; change them", "change them"),
+        (
+            Code.PRECONDITION_FAILED,
+            "consumer group g exists with other settings; change them",
+            "change them",
+        ),
         (Code.PRECONDITION_FAILED, "10.0.0.1:8081 is an address of node n2", "remove this cause"),
-        (Code.MESSAGE_BODY_TOO_LARGE, "the message body has 9 bytes; the limit is 8", "the limit is 8"),
+        (
+            Code.MESSAGE_BODY_TOO_LARGE,
+            "the message body has 9 bytes; the limit is 8",
+            "the limit is 8",
+        ),
     ],
 )
 def test_a_remedy_fits_the_text_of_its_refusal(code: Code, message: str, remedy: str) -> None:

@@ -1,4 +1,5 @@
-"""Clients and processes that are forked: whoever cannot work says so at once, and nobody dies or hangs."""
+"""Clients and processes that are forked: whoever cannot work says so at once, and nobody dies or
+hangs."""
 
 from __future__ import annotations
 
@@ -116,14 +117,21 @@ print(json.dumps({"unused": told(unused), "held": told(held), **{name: told(lamb
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS refuses more after a fork")
 def test_a_fork_of_a_process_with_a_client_is_refused_and_one_of_any_other_works() -> None:
-    """Whichever class the parent used, also when it closed it; and whichever class the child opens. What the child inherits is refused too,
-    at once, also when another thread held the locks, and can be left. The parent goes on."""
+    """Whichever class the parent used, also when it closed it; and whichever class the child opens.
+    What the child inherits is refused too, at once, also when another thread held the locks, and
+    can be left. The parent goes on."""
     with fake_nodes() as (node,):
         node.answers("ListTopics", admin_pb2.ListTopicsResponse(status=admin_status()))
         located = log_pb2.LocateResponse(cluster_id="c", kind="normal")
         located.broker_groups.add(name="g1", queues=[0], log_id="l")
         node.answers("Locate", located)
-        done = subprocess.run([sys.executable, "-c", PROGRAM, node.endpoint], capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, node.endpoint],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     unused, held = found.pop("unused"), found.pop("held")

@@ -1,4 +1,5 @@
-"""The table of a sink: each message in it once, whatever ends a process, and whatever else is committed to the table.
+"""The table of a sink: each message in it once, whatever ends a process, and whatever else is
+committed to the table.
 
 A fake of the table here; `tests/client/test_client_iceberg_table.py` has pyiceberg's.
 """
@@ -90,7 +91,10 @@ class FakeTable:
 
     def append(self, rows: Any, mark: Mark) -> None:
         self.appends += 1
-        found = zip(*(rows[name].to_pylist() for name in ("broker_group", "group_queue", "offset")), strict=True)
+        found = zip(
+            *(rows[name].to_pylist() for name in ("broker_group", "group_queue", "offset")),
+            strict=True,
+        )
         snapshot = Snapshot(self.seen, list(found), mark)
         fault, self.fault = self.fault, ""
         if fault == "kill before":
@@ -99,7 +103,11 @@ class FakeTable:
             raise ClusterError("the storage failed", "do it again")
         if fault in ("late", "killed late"):
             self.lake.late = snapshot
-            raise Killed if fault == "killed late" else ClusterError("the catalog does not answer", "do it again")
+            raise (
+                Killed
+                if fault == "killed late"
+                else ClusterError("the catalog does not answer", "do it again")
+            )
         if fault == "compaction in between":
             self.lake.commit(Snapshot(self.lake.head, [], None))
         self.lake.commit(snapshot)
@@ -123,7 +131,9 @@ FAULTS = [
     "compaction in between",
 ]
 STEPS = st.one_of(
-    st.tuples(st.just("write"), st.integers(0, 1), st.sampled_from(range(len(QUEUES))), st.integers(1, 5)),
+    st.tuples(
+        st.just("write"), st.integers(0, 1), st.sampled_from(range(len(QUEUES))), st.integers(1, 5)
+    ),
     st.tuples(st.just("roll"), st.integers(0, 1), st.sampled_from(FAULTS)),
     st.tuples(st.just("kill"), st.integers(0, 1)),
     st.tuples(st.sampled_from(["compaction", "arrive"])),
@@ -137,8 +147,9 @@ def open_sink(table: FakeTable, topic: str = "t", cluster: str = "c") -> Iceberg
 
 @given(st.lists(STEPS, max_size=40))
 def test_the_table_is_the_log_below_its_positions(steps: list[tuple[Any, ...]]) -> None:
-    """At every moment, with two sinks that run at the same time, kills at every place of a commit, answers that are lost and requests that
-    arrive late, among compactions and with the table rolled back."""
+    """At every moment, with two sinks that run at the same time, kills at every place of a commit,
+    answers that are lost and requests that arrive late, among compactions and with the table rolled
+    back."""
     stored, lake = [Stored(queue) for _, queue in QUEUES], Lake()
 
     def process() -> tuple[FakeTable, IcebergSink]:
@@ -152,7 +163,9 @@ def test_the_table_is_the_log_below_its_positions(steps: list[tuple[Any, ...]]) 
             log = stored[queue]
             begin = running[who][1].positions.get(QUEUES[queue], 0)
             log.append([str(log.end + k).encode() for k in range(count)])
-            assert running[who][1].write(batch_of(QUEUES[queue], log, begin, min(log.end, begin + count)))
+            assert running[who][1].write(
+                batch_of(QUEUES[queue], log, begin, min(log.end, begin + count))
+            )
         elif step[0] == "roll":
             table, sink = running[step[1]]
             table.fault = step[2]
@@ -178,13 +191,19 @@ def test_the_table_is_the_log_below_its_positions(steps: list[tuple[Any, ...]]) 
         for name, log in zip(QUEUES, stored, strict=True):
             if (begin := sink.positions.get(name, 0)) < log.end:
                 assert sink.write(batch_of(name, log, begin, log.end))
-    assert lake.rows() == Counter((*name, offset) for name, log in zip(QUEUES, stored, strict=True) for offset in range(log.end))
+    assert lake.rows() == Counter(
+        (*name, offset)
+        for name, log in zip(QUEUES, stored, strict=True)
+        for offset in range(log.end)
+    )
 
 
 def assert_below(lake: Lake) -> None:
     mark = lake.mark()
     positions = {} if mark is None else mark.next
-    assert lake.rows() == Counter((*queue, offset) for queue, end in positions.items() for offset in range(end))
+    assert lake.rows() == Counter(
+        (*queue, offset) for queue, end in positions.items() for offset in range(end)
+    )
 
 
 def some(count: int) -> Stored:
@@ -223,14 +242,21 @@ def test_a_failed_commit_is_not_tried_again_when_the_sink_is_left() -> None:
     assert table.appends == 1 and table.lake.head is None
 
 
-@pytest.mark.parametrize(("fault", "appends"), [("compaction in between", 2), ("answered with a conflict", 1)])
+@pytest.mark.parametrize(
+    ("fault", "appends"), [("compaction in between", 2), ("answered with a conflict", 1)]
+)
 def test_a_conflict_that_is_not_with_another_sink_does_not_end_it(fault: str, appends: int) -> None:
-    """The commit is made on top of the other one. If it was made already, and only the answer says otherwise, it is not repeated."""
+    """The commit is made on top of the other one. If it was made already, and only the answer says
+    otherwise, it is not repeated."""
     table = FakeTable(Lake())
     table.fault = fault
     with open_sink(table) as sink:
         sink.write(batch_of(QUEUES[0], some(1), 0, 1))
-    assert sink.done == 1 and table.appends == appends and table.lake.rows() == Counter([(*QUEUES[0], 0)])
+    assert (
+        sink.done == 1
+        and table.appends == appends
+        and table.lake.rows() == Counter([(*QUEUES[0], 0)])
+    )
 
 
 def test_commits_of_others_do_not_hold_it_for_ever() -> None:
@@ -279,7 +305,11 @@ def test_marks_are_read_as_written() -> None:
     last = {("g1", 11): EntryName(1 << 41, 3, 0xFFFFFFFF)}
     mark = Mark("c", "t", "1", {("g2", 0): 1, ("g1", 11): 1 << 40}, last, {"g1": "l"})
     assert Mark.read(mark.text()) == mark
-    former = {name: value for name, value in json.loads(mark.text()).items() if name not in ("last", "crc32c")}
+    former = {
+        name: value
+        for name, value in json.loads(mark.text()).items()
+        if name not in ("last", "crc32c")
+    }
     assert Mark.read(json.dumps(former)) == replace(mark, last={})
     text = mark.text()
     changed = [('"v": 1', '"v": 2'), ('"next"', '"former"'), (" 3,", ""), (" 3,", " 2,")]
@@ -297,20 +327,27 @@ def test_columns() -> None:
     with open_sink(table) as sink:
         sink.write(batch_of(("g2", 0), stored, 1, 2))
     (row,) = kept[0].to_pylist()
-    assert (row["broker_group"], row["group_queue"], row["offset"], row["body"]) == ("g2", 0, 1, b"1")
+    assert (row["broker_group"], row["group_queue"], row["offset"], row["body"]) == (
+        "g2",
+        0,
+        1,
+        b"1",
+    )
     assert row["store_time"].isoformat() == "1970-01-01T00:00:01+00:00"
     assert row["born_time"].isoformat() == "1970-01-01T00:00:00.001000+00:00"
 
 
 def test_a_topic_is_read_into_the_table_and_continued_with_more_queues() -> None:
-    """More queues in the first broker group change the numbers of the others, not their names in the table. After a recovery, which may
-    have lost messages, offsets may name others."""
+    """More queues in the first broker group change the numbers of the others, not their names in
+    the table. After a recovery, which may have lost messages, offsets may name others."""
     lake = Lake()
 
     async def sunk(endpoints: str) -> Sinking:
         with Connection(endpoints) as connection:
             sinking = Sinking(connection, "t", "", lambda rows, lag: None)
-            await sinking.run(lambda cluster, topic: open_sink(FakeTable(lake), topic, cluster), 0.1)
+            await sinking.run(
+                lambda cluster, topic: open_sink(FakeTable(lake), topic, cluster), 0.1
+            )
         return sinking
 
     async def work() -> None:
@@ -330,20 +367,30 @@ def test_a_topic_is_read_into_the_table_and_continued_with_more_queues() -> None
 
     asyncio.run(work())
     ends: dict[Queue, int] = {("g1", 0): 20, ("g1", 1): 5, ("g2", 0): 21}
-    assert lake.rows() == Counter((*queue, offset) for queue, end in ends.items() for offset in range(end))
+    assert lake.rows() == Counter(
+        (*queue, offset) for queue, end in ends.items() for offset in range(end)
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "missing", "said"),
     [
-        (["--table", "lake.s.t"], "pyiceberg", "Iceberg tables need pyiceberg; install it: pip install 'ledgermq[iceberg]'"),
+        (
+            ["--table", "lake.s.t"],
+            "pyiceberg",
+            "Iceberg tables need pyiceberg; install it: pip install 'ledgermq[iceberg]'",
+        ),
         (["--table", "lake.s.t", "--roll-size", "2GiB"], "", "at most 1GiB"),
         (["--table", "lake.s.t", "--roll-every", "0s"], "", "positive"),
         ([], "", "--table"),
     ],
 )
 def test_wrong_usage(
-    arguments: list[str], missing: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    arguments: list[str],
+    missing: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     if missing:
         monkeypatch.setitem(sys.modules, missing, None)

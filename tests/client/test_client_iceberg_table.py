@@ -1,4 +1,5 @@
-"""The table of a sink in pyiceberg, with a catalog in SQLite: what its maintenance and other programs may do, and what is refused."""
+"""The table of a sink in pyiceberg, with a catalog in SQLite: what its maintenance and other
+programs may do, and what is refused."""
 
 from __future__ import annotations
 
@@ -25,12 +26,21 @@ FIRST_HOUR = 480_000 - 2
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The catalog `lake`. pyiceberg reads a user's configuration when it is imported; the end-to-end test has one."""
+    """The catalog `lake`. pyiceberg reads a user's configuration when it is imported; the
+    end-to-end test has one."""
     import pyiceberg.catalog
 
     load = pyiceberg.catalog.load_catalog
-    where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
-    monkeypatch.setattr(pyiceberg.catalog, "load_catalog", lambda name: load(name, **(where if name == "lake" else {})))
+    where = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    monkeypatch.setattr(
+        pyiceberg.catalog,
+        "load_catalog",
+        lambda name: load(name, **(where if name == "lake" else {})),
+    )
     catalog = load("lake", **where)
     catalog.create_namespace("sales")
     yield catalog
@@ -42,7 +52,9 @@ def stored() -> Stored:
     """Forty messages, ten an hour, over two days."""
     stored = Stored(0)
     for hour in range(4):
-        stored.append([str(10 * hour + k).encode() for k in range(10)], store_ms=(FIRST_HOUR + hour) * HOUR_MS)
+        stored.append(
+            [str(10 * hour + k).encode() for k in range(10)], store_ms=(FIRST_HOUR + hour) * HOUR_MS
+        )
     return stored
 
 
@@ -60,7 +72,9 @@ def sink_to(end: int, stored: Stored) -> None:
 
 
 def bodies(lake: Any) -> list[int]:
-    return sorted(int(body) for body in lake.load_table("sales.orders").scan().to_arrow()["body"].to_pylist())
+    return sorted(
+        int(body) for body in lake.load_table("sales.orders").scan().to_arrow()["body"].to_pylist()
+    )
 
 
 def another_commit(table: Any) -> None:
@@ -72,7 +86,9 @@ def another_commit(table: Any) -> None:
 def expire(table: Any) -> None:
     """Remove every snapshot but the current one."""
     current = table.current_snapshot().snapshot_id
-    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in table.snapshots() if one.snapshot_id != current]).commit()
+    table.maintenance.expire_snapshots().by_ids(
+        [one.snapshot_id for one in table.snapshots() if one.snapshot_id != current]
+    ).commit()
 
 
 def test_it_continues_where_the_table_ends(lake: Any, stored: Stored) -> None:
@@ -95,7 +111,9 @@ def test_a_table_that_is_rolled_back_has_its_former_positions(lake: Any, stored:
     sink_to(15, stored)
     with pytest.raises(BadArgument, match="or it was rolled back"), open_sink() as running:
         running.write(batch_of(QUEUES[0], stored, 15, 20))
-        lake.load_table("sales.orders").manage_snapshots().set_current_snapshot(snapshot_id=former).commit()
+        lake.load_table("sales.orders").manage_snapshots().set_current_snapshot(
+            snapshot_id=former
+        ).commit()
     assert bodies(lake) == list(range(5))
     another_commit(lake.load_table("sales.orders"))
     sink_to(20, stored)
@@ -103,22 +121,27 @@ def test_a_table_that_is_rolled_back_has_its_former_positions(lake: Any, stored:
 
 
 def test_positions_that_are_lost_are_not_guessed(lake: Any, stored: Stored) -> None:
-    """Rolled back to a commit of another program, all snapshots with positions are removed: the property is of a later history."""
+    """Rolled back to a commit of another program, all snapshots with positions are removed: the
+    property is of a later history."""
     sink_to(5, stored)
     another_commit(lake.load_table("sales.orders"))
     former = lake.load_table("sales.orders").current_snapshot().snapshot_id
     sink_to(15, stored)
-    lake.load_table("sales.orders").manage_snapshots().set_current_snapshot(snapshot_id=former).commit()
+    lake.load_table("sales.orders").manage_snapshots().set_current_snapshot(
+        snapshot_id=former
+    ).commit()
     expire(lake.load_table("sales.orders"))
     with pytest.raises(BadArgument, match=r"positions .* are lost"):
         open_sink()
 
 
 def test_of_two_sinks_one_ends(lake: Any, stored: Stored) -> None:
-    """Between the look at the table and the commit too: pyiceberg must not try again on top of the other sink's commit, whatever the
-    table's properties say."""
+    """Between the look at the table and the commit too: pyiceberg must not try again on top of the
+    other sink's commit, whatever the table's properties say."""
     sink_to(5, stored)
-    lake.load_table("sales.orders").transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
+    lake.load_table("sales.orders").transaction().set_properties(
+        {"commit.retry.num-retries": "4"}
+    ).commit_transaction()
     first = open_sink()
     first.write(batch_of(QUEUES[0], stored, 5, 15))
     table: Any = first._table
@@ -149,8 +172,11 @@ def test_of_two_sinks_one_ends(lake: Any, stored: Stored) -> None:
     ],
     ids=["column added", "made optional", "renamed", "deleted", "required column added"],
 )
-def test_columns_that_change(change: Callable[[Any], object], refused: bool, lake: Any, stored: Stored) -> None:
-    """Between runs and within one: what a sink still writes goes on, everything else is refused before any row is added."""
+def test_columns_that_change(
+    change: Callable[[Any], object], refused: bool, lake: Any, stored: Stored
+) -> None:
+    """Between runs and within one: what a sink still writes goes on, everything else is refused
+    before any row is added."""
     sink_to(5, stored)
     running = open_sink()
     running.write(batch_of(QUEUES[0], stored, 5, 10))
@@ -176,20 +202,25 @@ def string() -> Any:
 
 
 @pytest.mark.parametrize(("partition", "files"), [("day", 2), ("hour", 4), ("none", 1)])
-def test_a_query_by_time_reads_only_the_files_that_it_needs(partition: str, files: int, lake: Any, stored: Stored) -> None:
+def test_a_query_by_time_reads_only_the_files_that_it_needs(
+    partition: str, files: int, lake: Any, stored: Stored
+) -> None:
     with open_sink(partition) as sink:
         sink.write(batch_of(QUEUES[0], stored, 0, 40))
     table = lake.load_table("sales.orders")
     assert len(list(table.scan().plan_files())) == files
     last_hour = datetime.fromtimestamp((FIRST_HOUR + 3) * 3600, UTC).isoformat()
     late = table.scan(f"store_time >= '{last_hour}'")
-    assert len(list(late.plan_files())) == 1 and late.to_arrow()["offset"].to_pylist() == list(range(30, 40))
+    assert len(list(late.plan_files())) == 1 and late.to_arrow()["offset"].to_pylist() == list(
+        range(30, 40)
+    )
     assert table.schema().identifier_field_names() == {"broker_group", "group_queue", "offset"}
     assert bodies(lake) == list(range(40))
 
 
 def test_what_is_refused(lake: Any, stored: Stored) -> None:
-    """A table of another program, one that is dropped while a sink writes it, and names that are not there."""
+    """A table of another program, one that is dropped while a sink writes it, and names that are
+    not there."""
     from ledgermq.client.native.sinks.iceberg_table import IcebergTable
 
     for name, said in (
@@ -202,7 +233,11 @@ def test_what_is_refused(lake: Any, stored: Stored) -> None:
         with pytest.raises(BadArgument, match=said):
             IcebergTable(name, "day")
     running = open_sink()
-    lake.create_table("sales.old", schema=lake.load_table("sales.orders").schema(), properties={"format-version": "1"})
+    lake.create_table(
+        "sales.old",
+        schema=lake.load_table("sales.orders").schema(),
+        properties={"format-version": "1"},
+    )
     with pytest.raises(BadArgument, match="has format version 1"):
         IcebergTable("lake.sales.old", "day")
     running.write(batch_of(QUEUES[0], stored, 0, 5))

@@ -20,7 +20,17 @@ from ledgermq.client.messages import sending
 from ledgermq.client.messages.receiving import Receiver
 from ledgermq.client.messages.sending import Outgoing, Sender, new_message_id
 from ledgermq.proto import messaging_pb2 as pb
-from tests.client.fake_cluster import FakeNode, acked, delivered, endpoints, fake_nodes, route, sent, status, verdict
+from tests.client.fake_cluster import (
+    FakeNode,
+    acked,
+    delivered,
+    endpoints,
+    fake_nodes,
+    route,
+    sent,
+    status,
+    verdict,
+)
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -30,7 +40,9 @@ def outgoing(count: int) -> list[Outgoing]:
 
 
 def bodies(node: FakeNode) -> list[bytes]:
-    return [message.body for request in node.requests["SendMessage"] for message in request.messages]
+    return [
+        message.body for request in node.requests["SendMessage"] for message in request.messages
+    ]
 
 
 # -- sending
@@ -52,21 +64,52 @@ print(new_message_id(), Connection().client_id)
 
 
 def test_ids_of_two_containers_differ() -> None:
-    """Same host name, MAC address, process id and second: neither message ids nor client ids are equal."""
-    said = [subprocess.run([sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True).stdout.split() for _ in "ab"]
+    """Same host name, MAC address, process id and second: neither message ids nor client ids are
+    equal."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in "ab"
+    ]
     assert not set(said[0]) & set(said[1])
     assert all(client.startswith("app@1@") for _, client in said)
 
 
 def test_a_message_carries_everything_it_was_given() -> None:
     """Tag, keys, properties, group and namespace reach the wire; a body is never encoded."""
-    message = Outgoing("t", b"\xff", tag="a", keys=("k1", "k2"), properties={"p": "1"}, message_group="g", namespace="ns").to_proto("ID")
+    message = Outgoing(
+        "t",
+        b"\xff",
+        tag="a",
+        keys=("k1", "k2"),
+        properties={"p": "1"},
+        message_group="g",
+        namespace="ns",
+    ).to_proto("ID")
     system = message.system_properties
-    assert (message.topic.resource_namespace, message.topic.name, message.body) == ("ns", "t", b"\xff")
-    assert (system.tag, list(system.keys), dict(message.user_properties), system.message_group) == ("a", ["k1", "k2"], {"p": "1"}, "g")
-    assert (system.message_id, system.message_type, system.body_encoding) == ("ID", pb.MessageType.FIFO, pb.Encoding.IDENTITY)
+    assert (message.topic.resource_namespace, message.topic.name, message.body) == (
+        "ns",
+        "t",
+        b"\xff",
+    )
+    assert (system.tag, list(system.keys), dict(message.user_properties), system.message_group) == (
+        "a",
+        ["k1", "k2"],
+        {"p": "1"},
+        "g",
+    )
+    assert (system.message_id, system.message_type, system.body_encoding) == (
+        "ID",
+        pb.MessageType.FIFO,
+        pb.Encoding.IDENTITY,
+    )
     plain = Outgoing("t", b"").to_proto("ID").system_properties
-    assert plain.message_type == pb.MessageType.NORMAL and not plain.HasField("tag") and not plain.HasField("message_group")
+    assert (
+        plain.message_type == pb.MessageType.NORMAL
+        and not plain.HasField("tag")
+        and not plain.HasField("message_group")
+    )
 
 
 def test_all_sent_and_acknowledged() -> None:
@@ -78,13 +121,23 @@ def test_all_sent_and_acknowledged() -> None:
         with Connection(endpoints(nodes)) as connection:
             summary = Sender(connection, window=4).send_all(outgoing(20), told.append)
         assert sorted(bodies(nodes[0])) == sorted(f"b{k}".encode() for k in range(20))
-    assert (summary.sent, summary.acknowledged, summary.failed, summary.durability) == (20, 20, 0, "durable")
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.durability) == (
+        20,
+        20,
+        0,
+        "durable",
+    )
     assert summary.first_error is None and told == list(range(1, 21))
 
 
 def test_the_summary_names_the_weaker_class() -> None:
-    """If one acknowledgement is from memory, first or last, the whole batch counts as not durable."""
-    for classes in (["durable", "memory", "durable"], ["memory", "durable", "durable"], ["durable", "durable", "memory"]):
+    """If one acknowledgement is from memory, first or last, the whole batch counts as not
+    durable."""
+    for classes in (
+        ["durable", "memory", "durable"],
+        ["memory", "durable", "durable"],
+        ["durable", "durable", "memory"],
+    ):
         with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection:
             nodes[0].answers("SendMessage", sent)
             sender = Sender(connection, window=1)
@@ -94,14 +147,21 @@ def test_the_summary_names_the_weaker_class() -> None:
         assert (summary.acknowledged, summary.durability) == (3, "memory")
 
 
-@pytest.mark.parametrize("failure", [UNAVAILABLE, pb.SendMessageResponse(status=status(50002, "no leader"))])
+@pytest.mark.parametrize(
+    "failure", [UNAVAILABLE, pb.SendMessageResponse(status=status(50002, "no leader"))]
+)
 def test_a_send_is_repeated_under_its_own_id(failure: object) -> None:
-    """After a retryable failure, the message is sent again with the same id, so that the node can detect a duplicate."""
+    """After a retryable failure, the message is sent again with the same id, so that the node can
+    detect a duplicate."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", failure, failure, sent)
         with Connection(endpoints(nodes)) as connection:
             summary = Sender(connection).send_all(outgoing(1))
-        ids = {message.system_properties.message_id for request in nodes[0].requests["SendMessage"] for message in request.messages}
+        ids = {
+            message.system_properties.message_id
+            for request in nodes[0].requests["SendMessage"]
+            for message in request.messages
+        }
         assert len(nodes[0].requests["SendMessage"]) == 3 and len(ids) == 1
     assert (summary.acknowledged, summary.failed) == (1, 0)
 
@@ -131,7 +191,10 @@ def test_a_window_that_failed_lands_at_the_next_endpoint() -> None:
         with Connection(endpoints(nodes)) as connection:
             summary = Sender(connection, window=8).send_all(outgoing(40))
             assert connection.address.port == nodes[1].port
-        assert set(bodies(nodes[1])) == {f"b{k}".encode() for k in range(40)} and bodies(nodes[2]) == []
+        assert (
+            set(bodies(nodes[1])) == {f"b{k}".encode() for k in range(40)}
+            and bodies(nodes[2]) == []
+        )
     assert summary.acknowledged == 40
 
 
@@ -141,16 +204,21 @@ def test_sending_gives_up_in_time() -> None:
         nodes[0].answers("SendMessage", UNAVAILABLE)
         with Connection(endpoints(nodes), timeout_s=0.2) as connection:
             summary = Sender(connection).send_all(outgoing(1))
-    assert (summary.acknowledged, summary.failed) == (0, 1) and isinstance(summary.first_error, Unreachable)
+    assert (summary.acknowledged, summary.failed) == (0, 1) and isinstance(
+        summary.first_error, Unreachable
+    )
 
 
 def test_a_failure_found_late_is_still_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the source stalls for longer than the timeout, a call that failed in the meantime is still repeated."""
+    """If the source stalls for longer than the timeout, a call that failed in the meantime is still
+    repeated."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", UNAVAILABLE, sent)
 
         late = 0.0
-        clock = SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + late)
+        clock = SimpleNamespace(
+            time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + late
+        )
         monkeypatch.setattr(sending, "time", clock)
 
         def source() -> Iterator[Outgoing]:
@@ -165,26 +233,41 @@ def test_a_failure_found_late_is_still_repeated(monkeypatch: pytest.MonkeyPatch)
 class Cluster:
     """Answers every send at once, on a clock of its own that only pauses move."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, acknowledges: Callable[[bytes, float], bool]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, acknowledges: Callable[[bytes, float], bool]
+    ) -> None:
         self.now_s = 0.0
         self.calls: list[bytes] = []
         self._acknowledges = acknowledges
-        monkeypatch.setattr(sending, "time", SimpleNamespace(time=time.time, sleep=self._sleep, monotonic=lambda: self.now_s))
+        monkeypatch.setattr(
+            sending,
+            "time",
+            SimpleNamespace(time=time.time, sleep=self._sleep, monotonic=lambda: self.now_s),
+        )
         monkeypatch.setattr(sending.service, "send_message", self._send)
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def _send(self, channel: object, request: pb.SendMessageRequest, metadata: object, timeout: float) -> SimpleNamespace:
+    def _send(
+        self, channel: object, request: pb.SendMessageRequest, metadata: object, timeout: float
+    ) -> SimpleNamespace:
         (message,) = request.messages
         self.calls.append(message.body)
         done = self._acknowledges(message.body, self.now_s)
-        answer = sent(request) if done else pb.SendMessageResponse(status=status(50002, "broker group g2 has no leader"))
-        return SimpleNamespace(result=lambda: answer, done=lambda: True, trailing_metadata=lambda: ())
+        answer = (
+            sent(request)
+            if done
+            else pb.SendMessageResponse(status=status(50002, "broker group g2 has no leader"))
+        )
+        return SimpleNamespace(
+            result=lambda: answer, done=lambda: True, trailing_metadata=lambda: ()
+        )
 
 
 def test_a_whole_window_is_repeated_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An election that takes almost as long as the time-out costs no message, however many were sent into it."""
+    """An election that takes almost as long as the time-out costs no message, however many were
+    sent into it."""
     cluster = Cluster(monkeypatch, lambda body, now_s: now_s >= 8)
     with Connection("127.0.0.1:1", timeout_s=10) as connection:
         summary = Sender(connection, window=64).send_all(outgoing(64))
@@ -192,22 +275,36 @@ def test_a_whole_window_is_repeated_together(monkeypatch: pytest.MonkeyPatch) ->
     assert cluster.now_s < 9
 
 
-def test_half_a_cluster_without_a_leader_costs_one_time_out_for_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_cluster_without_a_leader_costs_one_time_out_for_each_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not one for each message. The others are acknowledged, and all is sent."""
     cluster = Cluster(monkeypatch, lambda body, now_s: int(body[1:]) % 2 == 0)
     with Connection("127.0.0.1:1", timeout_s=10) as connection:
         summary = Sender(connection, window=40).send_all(outgoing(40))
-    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (40, 20, 20, False)
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (
+        40,
+        20,
+        20,
+        False,
+    )
     assert cluster.now_s < 11 and "broker group g2 has no leader" in str(summary.first_error)
 
 
 @pytest.mark.parametrize("window", [1, 64])
-def test_where_nothing_is_acknowledged_the_rest_is_not_sent(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+def test_where_nothing_is_acknowledged_the_rest_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
     """A cluster that is down from some moment on ends a long input after one time-out."""
     cluster = Cluster(monkeypatch, lambda body, now_s: int(body[1:]) < 100)
     with Connection("127.0.0.1:1", timeout_s=10) as connection:
         summary = Sender(connection, window=window).send_all(outgoing(100_000))
-    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (100 + window, 100, window, True)
+    assert (summary.sent, summary.acknowledged, summary.failed, summary.given_up) == (
+        100 + window,
+        100,
+        window,
+        True,
+    )
     assert cluster.now_s < 11
 
 
@@ -236,16 +333,28 @@ def test_a_poll_carries_what_was_asked() -> None:
             found = receiver(connection).receive(0.5, 9)
         (request,) = nodes[0].requests["ReceiveMessage"]
     assert [message.body for message in found] == [b"one", b"two"]
-    assert (request.group.resource_namespace, request.group.name, request.batch_size) == ("ns", "g", 9)
-    assert (request.filter_expression.type, request.filter_expression.expression) == (pb.FilterType.TAG, "a || b")
-    assert (request.invisible_duration.ToMilliseconds(), request.long_polling_timeout.ToMilliseconds()) == (7000, 500)
+    assert (request.group.resource_namespace, request.group.name, request.batch_size) == (
+        "ns",
+        "g",
+        9,
+    )
+    assert (request.filter_expression.type, request.filter_expression.expression) == (
+        pb.FilterType.TAG,
+        "a || b",
+    )
+    assert (
+        request.invisible_duration.ToMilliseconds(),
+        request.long_polling_timeout.ToMilliseconds(),
+    ) == (7000, 500)
 
 
 class Brokers:
     """Answers polls by broker: each test says when which broker answers with what."""
 
     def __init__(self, node: FakeNode, *names: str) -> None:
-        self.answers: dict[str, queue.SimpleQueue[list[pb.ReceiveMessageResponse]]] = {name: queue.SimpleQueue() for name in names}
+        self.answers: dict[str, queue.SimpleQueue[list[pb.ReceiveMessageResponse]]] = {
+            name: queue.SimpleQueue() for name in names
+        }
         self.polls: dict[str, list[int]] = {name: [] for name in names}
         """By broker, the time that each of its polls waits, in ms."""
         node.answers("QueryRoute", route(brokers=names))
@@ -306,7 +415,8 @@ def test_a_broker_without_a_leader_holds_up_no_other_one() -> None:
 
 
 def test_a_topic_is_empty_when_each_broker_had_nothing_until_the_end() -> None:
-    """Each broker is waited at for the whole time, and one whose poll is older than that wait is asked once more."""
+    """Each broker is waited at for the whole time, and one whose poll is older than that wait is
+    asked once more."""
     with polled("g1", "g2", "g3") as (brokers, _, polling):
         for name in brokers.answers:
             brokers.give(name)
@@ -318,11 +428,16 @@ def test_a_topic_is_empty_when_each_broker_had_nothing_until_the_end() -> None:
         for name in ("g1", "g2", "g3", "g2", "g3"):
             brokers.give(name)
         assert polling.receive(0) == []
-        assert {name: len(polls) for name, polls in brokers.polls.items()} == {"g1": 3, "g2": 3, "g3": 3}
+        assert {name: len(polls) for name, polls in brokers.polls.items()} == {
+            "g1": 3,
+            "g2": 3,
+            "g3": 3,
+        }
 
 
 def test_a_batch_is_never_exceeded_and_what_is_left_is_given_back() -> None:
-    """What a poll had beyond the batch comes with the next call. At the end, what no call returned goes back to the cluster."""
+    """What a poll had beyond the batch comes with the next call. At the end, what no call returned
+    goes back to the cluster."""
     with polled("g1", "g2") as (brokers, node, polling):
         node.answers("ChangeInvisibleDuration", pb.ChangeInvisibleDurationResponse(status=status()))
         brokers.give("g1", b"a", b"b", b"c")
@@ -334,7 +449,9 @@ def test_a_batch_is_never_exceeded_and_what_is_left_is_given_back() -> None:
         changed = node.requests["ChangeInvisibleDuration"]
     assert [request.receipt_handle for request in changed] == ["handle-2", "handle-0"]
     assert [request.message_id for request in changed] == ["id-2", "id-0"]
-    assert {(request.group.name, request.invisible_duration.ToMilliseconds()) for request in changed} == {("g", 0)}
+    assert {
+        (request.group.name, request.invisible_duration.ToMilliseconds()) for request in changed
+    } == {("g", 0)}
 
 
 def test_closing_ends_polls_that_stand_and_gives_up_on_a_node_that_does_not_answer() -> None:
@@ -356,7 +473,9 @@ def test_a_refusal_of_one_broker_is_told_and_keeps_what_others_answered() -> Non
         assert [message.body for message in polling.receive(3600)] == [b"kept"]
 
 
-@pytest.mark.parametrize("trouble", [UNAVAILABLE, [verdict(50002, "no leader")], [verdict(42900, "busy")]])
+@pytest.mark.parametrize(
+    "trouble", [UNAVAILABLE, [verdict(50002, "no leader")], [verdict(42900, "busy")]]
+)
 def test_an_election_is_not_an_empty_topic(trouble: object) -> None:
     """A poll that met no leader is repeated until it met one."""
     with fake_nodes() as nodes:
@@ -380,7 +499,10 @@ def test_receiving_gives_up_in_time() -> None:
     with fake_nodes() as nodes:
         nodes[0].answers("QueryRoute", route())
         nodes[0].answers("ReceiveMessage", [verdict(50002, "no leader in sight")])
-        with Connection(endpoints(nodes), timeout_s=1.5) as connection, pytest.raises(Unreachable, match="no leader in sight"):
+        with (
+            Connection(endpoints(nodes), timeout_s=1.5) as connection,
+            pytest.raises(Unreachable, match="no leader in sight"),
+        ):
             receiver(connection).receive(0.05)
 
 
@@ -419,23 +541,37 @@ def test_acknowledging_names_every_handle_and_counts_what_was_taken() -> None:
         return answer
 
     with fake_nodes() as nodes:
-        nodes[0].answers("AckMessage", UNAVAILABLE, pb.AckMessageResponse(status=status(50002)), all_but_the_first)
+        nodes[0].answers(
+            "AckMessage",
+            UNAVAILABLE,
+            pb.AckMessageResponse(status=status(50002)),
+            all_but_the_first,
+        )
         with Connection(endpoints(nodes)) as connection:
             assert receiver(connection).acknowledge(received(3)) == 2
         assert len(nodes[0].requests["AckMessage"]) == 3
         entries = nodes[0].requests["AckMessage"][-1].entries
-    assert [(e.message_id, e.receipt_handle) for e in entries] == [(f"id-{k}", f"handle-{k}") for k in range(3)]
+    assert [(e.message_id, e.receipt_handle) for e in entries] == [
+        (f"id-{k}", f"handle-{k}") for k in range(3)
+    ]
 
 
 def test_an_acknowledgement_refused_as_a_whole_is_an_error() -> None:
     """Nothing was acknowledged and repeating cannot help."""
     with fake_nodes() as nodes:
         nodes[0].answers("AckMessage", pb.AckMessageResponse(status=status(40002, "illegal topic")))
-        with Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="illegal topic"):
+        with (
+            Connection(endpoints(nodes)) as connection,
+            pytest.raises(Refused, match="illegal topic"),
+        ):
             receiver(connection).acknowledge(received(1))
 
 
 def test_a_call_the_node_does_not_offer_is_refused() -> None:
     """UNIMPLEMENTED ends at once."""
-    with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection, pytest.raises(Refused, match="UNIMPLEMENTED"):
+    with (
+        fake_nodes() as nodes,
+        Connection(endpoints(nodes)) as connection,
+        pytest.raises(Refused, match="UNIMPLEMENTED"),
+    ):
         receiver(connection).acknowledge(received(1))

@@ -1,5 +1,6 @@
-"""Every class of clients against every misuse: whatever is wrong with an argument or comes at a wrong time, the error is a ClusterError,
-nothing waits for ever, and no thread, task or file is left behind."""
+"""Every class of clients against every misuse: whatever is wrong with an argument or comes at a
+wrong time, the error is a ClusterError, nothing waits for ever, and no thread, task or file is left
+behind."""
 
 from __future__ import annotations
 
@@ -59,7 +60,14 @@ NO_TEXT: tuple[Any, ...] = (5, b"t", ["t"], "\ud800")
 WRONG: dict[str, tuple[Any, ...]] = {
     "endpoints": (None, "", "a", "a:0", "\ud800:1", *NO_TEXT),
     "timeout_s": (*NO_NUMBER, None, 0, -1, -math.inf),
-    "credentials": (("a", "b"), "a", Credentials("\ud800", "s"), Credentials("a", "\ud800"), Credentials("ключ", "s"), Credentials(5, "s")),  # type: ignore[arg-type]
+    "credentials": (
+        ("a", "b"),
+        "a",
+        Credentials("\ud800", "s"),
+        Credentials("a", "\ud800"),
+        Credentials("ключ", "s"),
+        Credentials(5, "s"),
+    ),  # type: ignore[arg-type]
     "ca": ("ca.pem", b"nonsense", 5),
     "certificate": ("own.pem", (b"k", b"c"), (b"-----BEGIN A-----",), 5, ("k", "c")),
 }
@@ -101,8 +109,14 @@ def cases() -> Iterator[tuple[type[Any], str, Any]]:
             yield from ((kind, name, value) for value in values)
 
 
-@pytest.mark.parametrize(("kind", "name", "value"), list(cases()), ids=lambda it: it.__name__ if isinstance(it, type) else ascii(it)[:40])
-def test_a_wrong_argument_is_told_where_it_is_given(kind: type[Any], name: str, value: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    list(cases()),
+    ids=lambda it: it.__name__ if isinstance(it, type) else ascii(it)[:40],
+)
+def test_a_wrong_argument_is_told_where_it_is_given(
+    kind: type[Any], name: str, value: Any, tmp_path: Path
+) -> None:
     """Before any call, and before a file is begun."""
     threads = threading.active_count()
     options = {"endpoints": NOWHERE, **({"topic": "t"} if CLASSES[kind] else {})}
@@ -117,9 +131,16 @@ def test_a_wrong_argument_is_told_where_it_is_given(kind: type[Any], name: str, 
 @pytest.mark.parametrize("kind", list(CLASSES))
 @pytest.mark.parametrize("timeout_s", [math.inf, 1e12, 10**400])
 def test_a_very_long_time_is_a_long_time(kind: type[Any], timeout_s: float) -> None:
-    """The library's deadlines wrap around some centuries from now: a longer one had passed at once, or never came."""
+    """The library's deadlines wrap around some centuries from now: a longer one had passed at once,
+    or never came."""
     client = kind(NOWHERE, *CLASSES[kind], timeout_s=timeout_s)
-    for holder in (client, *(getattr(client, name, None) for name in ("_producer", "_consumer", "_connection", "connection"))):
+    for holder in (
+        client,
+        *(
+            getattr(client, name, None)
+            for name in ("_producer", "_consumer", "_connection", "connection")
+        ),
+    ):
         if isinstance(holder, Connection | AsyncConnection):
             assert 0 < holder.timeout_s <= LONGEST_S
 
@@ -163,7 +184,9 @@ def test_an_administration_needs_a_connection_of_its_kind(kind: type[Any], conne
 
 @pytest.mark.parametrize("path", [None, 5, b"r.parquet", "a\0b", ""])
 @pytest.mark.parametrize("kind", [ReceiptLog, DeliveryLog])
-def test_a_log_needs_a_path_where_it_may_write(kind: type[Any], path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_needs_a_path_where_it_may_write(
+    kind: type[Any], path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadArgument):
@@ -178,7 +201,11 @@ CALLS: dict[type[Any], list[Call]] = {
     Connection: [lambda it: Admin(it).topics()],
     AsyncConnection: [lambda it: AsyncAdmin(it).topics()],
     LogConnection: [lambda it: it.locate("t")],
-    TaskConnection: [lambda it: it.locate("t"), lambda it: it.writer("g", "t", "", "n"), lambda it: it.find_offsets(None, "t", "", None)],
+    TaskConnection: [
+        lambda it: it.locate("t"),
+        lambda it: it.writer("g", "t", "", "n"),
+        lambda it: it.find_offsets(None, "t", "", None),
+    ],
     Producer: [
         lambda it: it.send(b"a"),
         lambda it: it.send(b"a", queue=0),
@@ -218,7 +245,11 @@ def node() -> Iterator[FakeNode]:
 async def outcome(call: Callable[[], Any]) -> Any:
     """The result of a call that blocks or is awaited."""
     found = call()
-    return await asyncio.wait_for(found, SOON_S) if asyncio.iscoroutine(found) or hasattr(found, "__await__") else found
+    return (
+        await asyncio.wait_for(found, SOON_S)
+        if asyncio.iscoroutine(found) or hasattr(found, "__await__")
+        else found
+    )
 
 
 class Driver:
@@ -228,11 +259,19 @@ class Driver:
         self.client, self._asynchronous = client, hasattr(client, "__aenter__")
 
     async def enter(self) -> None:
-        await (self.client.__aenter__() if self._asynchronous else asyncio.to_thread(self.client.__enter__))
+        await (
+            self.client.__aenter__()
+            if self._asynchronous
+            else asyncio.to_thread(self.client.__enter__)
+        )
 
     async def leave(self) -> None:
         ends = (None, None, None)
-        await (self.client.__aexit__(*ends) if self._asynchronous else asyncio.to_thread(self.client.__exit__, *ends))
+        await (
+            self.client.__aexit__(*ends)
+            if self._asynchronous
+            else asyncio.to_thread(self.client.__exit__, *ends)
+        )
 
     async def call(self, call: Call) -> Any:
         if self._asynchronous:
@@ -249,13 +288,18 @@ def drive(kind: type[Any], scenario: Callable[[Driver], Any], **options: Any) ->
         async def main() -> None:
             asyncio.get_running_loop().set_default_executor(executor)
             async with asyncio.timeout(SOON_S):
-                await scenario(Driver(kind(started.endpoint, *CLASSES[kind], timeout_s=2, **options)))
+                await scenario(
+                    Driver(kind(started.endpoint, *CLASSES[kind], timeout_s=2, **options))
+                )
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
         with ThreadPoolExecutor(4) as executor:
             asyncio.run(main())
-        names = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("ledgermq"))
-        assert not names and threading.active_count() <= max(threads, before) + 8  # the fake node has eight threads
+        names = sorted(
+            thread.name for thread in threading.enumerate() if thread.name.startswith("ledgermq")
+        )
+        # the fake node has eight threads
+        assert not names and threading.active_count() <= max(threads, before) + 8
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind not in OPEN_AT_ONCE])
@@ -377,15 +421,23 @@ def test_a_reader_that_waits_hears_of_the_close(kind: type[Any], wait_s: float |
 
 
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])
-def test_a_call_that_meets_a_channel_closed_a_moment_ago(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread or task closed the connection between two steps of the call: the library raises an error of its own."""
+def test_a_call_that_meets_a_channel_closed_a_moment_ago(
+    kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread or task closed the connection between two steps of the call: the library
+    raises an error of its own."""
 
     async def scenario(driver: Driver) -> None:
         async def stale() -> Any:
             return driver.client.channel()
 
         channel = await stale()
-        step = Step("/ledgermq.v1.Admin/ListTopics", admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse, 5.0)
+        step = Step(
+            "/ledgermq.v1.Admin/ListTopics",
+            admin_pb2.ListTopicsRequest(),
+            admin_pb2.ListTopicsResponse,
+            5.0,
+        )
         await driver.leave()
         monkeypatch.setattr(driver.client, "channel", lambda: channel)
         monkeypatch.setattr(driver.client, "channel_to", lambda _: channel)
@@ -396,7 +448,9 @@ def test_a_call_that_meets_a_channel_closed_a_moment_ago(kind: type[Any], monkey
 
 
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])
-def test_a_call_that_is_closed_between_two_tries(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_closed_between_two_tries(
+    kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no BadArgument, which would say that nothing was sent."""
 
     async def scenario(driver: Driver) -> None:
@@ -414,7 +468,9 @@ def test_a_call_that_is_closed_between_two_tries(kind: type[Any], monkeypatch: p
             await driver.call(lambda it: (Admin if kind is Connection else AsyncAdmin)(it).groups())
 
     with fake_nodes() as (started,):
-        started.answers("ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(50002, "no quorum")))
+        started.answers(
+            "ListGroups", admin_pb2.ListGroupsResponse(status=admin_status(50002, "no quorum"))
+        )
 
         async def main() -> None:
             async with asyncio.timeout(SOON_S):
@@ -429,7 +485,12 @@ def test_the_caller_s_own_cancellation_stays_one() -> None:
     async def main() -> None:
         with node() as started:
             go_on = threading.Event()
-            started.answers("ListTopics", lambda _: go_on.wait(SOON_S) and admin_pb2.ListTopicsResponse(status=admin_status()))
+            started.answers(
+                "ListTopics",
+                lambda _: (
+                    go_on.wait(SOON_S) and admin_pb2.ListTopicsResponse(status=admin_status())
+                ),
+            )
             connection = AsyncConnection(started.endpoint, timeout_s=600)
             running = asyncio.create_task(AsyncAdmin(connection).topics())
             while not started.requests["ListTopics"]:
@@ -471,7 +532,8 @@ def test_a_client_of_one_event_loop_is_refused_in_another(kind: type[Any]) -> No
 
 
 def unanswered(kind: type[Any], scenario: Callable[[Driver, Any], Any]) -> None:
-    """Run a scenario with an open producer and the future of a message that is not answered; its own time is an hour."""
+    """Run a scenario with an open producer and the future of a message that is not answered; its
+    own time is an hour."""
 
     async def main() -> None:
         async with fake_log() as (nodes, _), asyncio.timeout(SOON_S):
@@ -488,12 +550,16 @@ def unanswered(kind: type[Any], scenario: Callable[[Driver, Any], Any]) -> None:
 
 
 def test_a_loop_that_ends_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that takes longer than the end of the loop is cancelled, and one that comes behind it is not begun."""
+    """A call that takes longer than the end of the loop is cancelled, and one that comes behind it
+    is not begun."""
     monkeypatch.setattr("ledgermq.client.native.background.DRAIN_S", 0.05)
     background = Background("ledgermq-test")
     long = background.begin(asyncio.sleep(3600))
     background.close()
-    with ThreadPoolExecutor(1) as executor, pytest.raises(Unreachable, match="closed before the call had ended"):
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(Unreachable, match="closed before the call had ended"),
+    ):
         executor.submit(long).result(SOON_S)
     late = asyncio.sleep(0)
     with pytest.raises(BadArgument, match="closed"):
@@ -506,7 +572,10 @@ def test_another_thread_is_told_to_use_the_loop() -> None:
     """Of the calls that do not wait: they would change what the loop is using."""
 
     async def main() -> None:
-        async with served(FakeLog({"g1": 1})) as endpoints, AsyncConsumer(endpoints, "t") as consumer:
+        async with (
+            served(FakeLog({"g1": 1})) as endpoints,
+            AsyncConsumer(endpoints, "t") as consumer,
+        ):
             with pytest.raises(BadArgument, match="another event loop"):
                 await asyncio.to_thread(consumer.seek, 0, 0)
             consumer.seek(0, 0)
@@ -582,7 +651,9 @@ def test_a_close_whose_producer_failed_tells_every_caller_that_waits(tmp_path: P
             sending = AsyncProducer(started.endpoint, "t")
             await sending.start()
             sending._fail(Unreachable("the disk is full", "free space"))
-            outcomes = await asyncio.gather(sending.close(), sending.close(), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                sending.close(), sending.close(), return_exceptions=True
+            )
             assert [str(error) for error in outcomes] == ["the disk is full; free space"] * 2
             await sending.close()
 

@@ -1,4 +1,5 @@
-"""The way to a leader: redirects, pauses, what is worth another try, and brokers that took too long."""
+"""The way to a leader: redirects, pauses, what is worth another try, and brokers that took too
+long."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Node(log_pb2_grpc.LogServicer):
         self.script: list[Any] = []
         self.asked = 0
         self.metadata: dict[str, str] = {}
-        self._server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)]
+        )
         log_pb2_grpc.add_LogServicer_to_server(self, self._server)
         self.endpoint = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
@@ -62,11 +65,15 @@ class Node(log_pb2_grpc.LogServicer):
         return answer
 
 
-def with_nodes(count: int, scenario: Callable[[list[Node], LogConnection], Awaitable[R]], **options: Any) -> R:
+def with_nodes(
+    count: int, scenario: Callable[[list[Node], LogConnection], Awaitable[R]], **options: Any
+) -> R:
     nodes = [Node() for _ in range(count)]
 
     async def run() -> R:
-        async with LogConnection(";".join(node.endpoint for node in nodes), chance=random.Random(1), **options) as connection:
+        async with LogConnection(
+            ";".join(node.endpoint for node in nodes), chance=random.Random(1), **options
+        ) as connection:
             return await scenario(nodes, connection)
 
     try:
@@ -107,7 +114,8 @@ def test_nodes_that_name_each_other_are_asked_with_pauses_until_time_is_over() -
 
 
 def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason() -> None:
-    """The node said that its group has no leader; that it gives no answer in the rest of the time explains less."""
+    """The node said that its group has no leader; that it gives no answer in the rest of the time
+    explains less."""
 
     async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         nodes[0].script = [pb.CommitResponse(redirect=redirect()), HANGS]
@@ -133,7 +141,8 @@ def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
 
 
 def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
-    """A follower names the leader by an address that only other nodes reach; the leader is the last of the given endpoints."""
+    """A follower names the leader by an address that only other nodes reach; the leader is the last
+    of the given endpoints."""
 
     async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         elsewhere = pb.CommitResponse(redirect=redirect("127.0.0.1:1"))
@@ -163,12 +172,15 @@ def test_the_node_decides_what_is_worth_another_try() -> None:
 
 
 def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
-    """Queues of both broker groups, numbered as administration does; a leader it names is where its broker group is asked first."""
+    """Queues of both broker groups, numbered as administration does; a leader it names is where its
+    broker group is asked first."""
 
     async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         answer = pb.LocateResponse(cluster_id="c", kind="normal")
         answer.broker_groups.add(name="g2", queues=[0, 1], log_id="l2")
-        answer.broker_groups.add(name="g1", queues=[0, 1], log_id="l1", leader=redirect(nodes[1].endpoint))
+        answer.broker_groups.add(
+            name="g1", queues=[0, 1], log_id="l1", leader=redirect(nodes[1].endpoint)
+        )
         nodes[0].script = [answer]
         nodes[1].script = [pb.CommitResponse()]
         located = await connection.locate("t")
@@ -195,7 +207,18 @@ def test_pauses_grow_to_a_bound_and_differ() -> None:
 
 @pytest.mark.parametrize(
     ("latency_ms", "away_s"),
-    [(0, 0), (549, 0), (550, 30), (1000, 60), (1999, 60), (2000, 120), (3000, 180), (14999, 180), (15000, 600), (99999, 600)],
+    [
+        (0, 0),
+        (549, 0),
+        (550, 30),
+        (1000, 60),
+        (1999, 60),
+        (2000, 120),
+        (3000, 180),
+        (14999, 180),
+        (15000, 600),
+        (99999, 600),
+    ],
 )
 def test_the_table_of_slow_brokers(latency_ms: float, away_s: float) -> None:
     """As the classic clients: so slow, so long not used."""

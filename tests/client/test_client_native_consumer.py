@@ -1,4 +1,5 @@
-"""The native consumer against a cluster in memory, on virtual time: what comes, where reading begins, what is committed, what ends it."""
+"""The native consumer against a cluster in memory, on virtual time: what comes, where reading
+begins, what is committed, what ends it."""
 
 from __future__ import annotations
 
@@ -81,13 +82,19 @@ async def some(consumer: AsyncConsumer, messages: int) -> list[Batch]:
 def test_every_message_of_all_broker_groups_comes_once_and_in_order(run: Run) -> None:
     """Queues are numbered over all broker groups, in the order of their names."""
     log = filled(20, {"g1": 2, "g2": 1})
-    expected = {number: [body(*place, k) for k in range(20)] for number, place in enumerate([("g1", 0), ("g1", 1), ("g2", 0)])}
+    expected = {
+        number: [body(*place, k) for k in range(20)]
+        for number, place in enumerate([("g1", 0), ("g1", 1), ("g2", 0)])
+    }
     assert run(read(log)) == expected
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
-def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(run: Run, batch_bytes: int) -> None:
-    """Over streams that break, up to the end there was; what was read ahead is taken once from the window."""
+def test_batches_are_bounded_by_their_bodies_and_lose_and_repeat_nothing(
+    run: Run, batch_bytes: int
+) -> None:
+    """Over streams that break, up to the end there was; what was read ahead is taken once from the
+    window."""
 
     async def work() -> None:
         log = filled(60)
@@ -119,10 +126,14 @@ def test_a_seek_drops_the_rest_of_what_was_cut(run: Run) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("options", [{"batch_bytes": 0}, {"batch_bytes": (1 << 30) + 1}, {"expansion_max": 0}])
+@pytest.mark.parametrize(
+    "options", [{"batch_bytes": 0}, {"batch_bytes": (1 << 30) + 1}, {"expansion_max": 0}]
+)
 def test_wrong_bounds_of_batches_are_refused(options: dict[str, int]) -> None:
     """The error names the option."""
-    with pytest.raises(BadArgument, match=f"{next(iter(options))} is {next(iter(options.values()))}"):
+    with pytest.raises(
+        BadArgument, match=f"{next(iter(options))} is {next(iter(options.values()))}"
+    ):
         AsyncConsumer("localhost:1", "t", **options)  # type: ignore[misc]
 
 
@@ -144,7 +155,9 @@ def test_the_end_is_where_the_queues_ended_when_reading_began(run: Run) -> None:
             assert first is not None
             log.store("g1", 0, [b"later"] * 5)
             rest = [batch async for batch in consumer.batches()]
-        assert [b for batch in [first, *rest] for b in batch.bodies()] == [body("g1", 0, k) for k in range(10)]
+        assert [b for batch in [first, *rest] for b in batch.bodies()] == [
+            body("g1", 0, k) for k in range(10)
+        ]
 
     run(work())
 
@@ -158,7 +171,11 @@ def test_a_consumer_waits_for_what_is_stored_later(run: Run) -> None:
             assert await consumer.next_batch(wait_s=1.0) is None
             asyncio.get_running_loop().call_later(3, lambda: log.store("g1", 0, [b"x"]))
             batch = await consumer.next_batch()
-            assert batch is not None and batch.bodies() == [b"x"] and (batch.offsets.tolist(), batch.next_offset) == ([0], 1)
+            assert (
+                batch is not None
+                and batch.bodies() == [b"x"]
+                and (batch.offsets.tolist(), batch.next_offset) == ([0], 1)
+            )
 
     run(work())
 
@@ -175,21 +192,36 @@ def test_a_consumer_waits_for_what_is_stored_later(run: Run) -> None:
     ],
 )
 def test_where_reading_begins(run: Run, start: Any, first: int | None) -> None:
-    """Earliest, latest, a time, an offset for one queue; a queue that is not named begins at its beginning."""
-    found = run(read(filled(20, {"g1": 1}), start=start)) if start != {1: 3} else run(read(filled(20, {"g1": 2}), start=start, queues=[0]))
+    """Earliest, latest, a time, an offset for one queue; a queue that is not named begins at its
+    beginning."""
+    found = (
+        run(read(filled(20, {"g1": 1}), start=start))
+        if start != {1: 3}
+        else run(read(filled(20, {"g1": 2}), start=start, queues=[0]))
+    )
     assert found == ({} if first is None else {0: [body("g1", 0, k) for k in range(first, 20)]})
 
 
 @pytest.mark.parametrize(
-    ("start", "former"), [({1: 5}, {"g1": 0, "g2": 5}), ("latest", {"g1": 10, "g2": 10}), ("earliest", {"g1": 0, "g2": 0})]
+    ("start", "former"),
+    [
+        ({1: 5}, {"g1": 0, "g2": 5}),
+        ("latest", {"g1": 10, "g2": 10}),
+        ("earliest", {"g1": 0, "g2": 0}),
+    ],
 )
-def test_queues_that_are_added_while_it_runs_begin_at_their_beginning(run: Run, start: Any, former: dict[str, int]) -> None:
-    """The numbers of `start` are those of the opening; a queue that is added to the first broker group takes a number of the second."""
+def test_queues_that_are_added_while_it_runs_begin_at_their_beginning(
+    run: Run, start: Any, former: dict[str, int]
+) -> None:
+    """The numbers of `start` are those of the opening; a queue that is added to the first broker
+    group takes a number of the second."""
 
     async def work() -> None:
         log = filled(10, {"g1": 1, "g2": 1})
         async with consumer_of(log, start=start) as consumer:
-            expected = {body(name, 0, k) for name, first in former.items() for k in range(first, 10)}
+            expected = {
+                body(name, 0, k) for name, first in former.items() for k in range(first, 10)
+            }
             bodies: list[bytes] = []
             while (batch := await consumer.next_batch(1.0)) is not None:
                 bodies += batch.bodies()
@@ -221,9 +253,13 @@ def test_seeking_drops_what_was_read_ahead(run: Run) -> None:
             await some(consumer, 20)
             consumer.seek(1, 25)
             consumer.seek(0, 28)
-            assert {batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 7))} == {0: 28, 1: 25}
+            assert {
+                batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 7))
+            } == {0: 28, 1: 25}
             consumer.seek_time(10)
-            assert {batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 40))} == {0: 10, 1: 10}
+            assert {
+                batch.queue: int(batch.offsets[0]) for batch in reversed(await some(consumer, 40))
+            } == {0: 10, 1: 10}
             consumer.seek(1, "latest")
             assert await consumer.next_batch(1.0) is None
             log.store("g1", 1, [b"new"])
@@ -287,13 +323,16 @@ def test_damage_on_the_way_is_read_again_and_damage_in_the_log_is_an_error(run: 
 
 
 def test_memory_is_bounded_by_credit(run: Run) -> None:
-    """A consumer that does not come back for more has at most its window; the server never sends beyond the credit."""
+    """A consumer that does not come back for more has at most its window; the server never sends
+    beyond the credit."""
 
     async def work() -> None:
         log = FakeLog({"g1": 1})
         log.run_max = 50
         log.store("g1", 0, [bytes([k % 251]) * 5_000 for k in range(1500)])
-        async with consumer_of(log, until_end=True, read_ahead_bytes=1 << 20, response_bytes=64 << 10) as consumer:
+        async with consumer_of(
+            log, until_end=True, read_ahead_bytes=1 << 20, response_bytes=64 << 10
+        ) as consumer:
             await asyncio.sleep(100)
             assert 0 < consumer.statistics().buffered_bytes <= (1 << 20) + 5_200
             count = 0
@@ -451,7 +490,8 @@ def test_commits_are_where_the_next_member_begins(run: Run) -> None:
 
 
 def test_by_itself_only_what_is_processed_is_committed(run: Run) -> None:
-    """A batch counts as processed when the next one is requested; a batch whose processing fails is delivered again."""
+    """A batch counts as processed when the next one is requested; a batch whose processing fails is
+    delivered again."""
 
     async def work() -> None:
         log = filled(30, {"g1": 1})
@@ -483,7 +523,9 @@ def test_members_share_the_queues_and_take_over_from_those_that_leave(run: Run) 
             async def revoked(queues: tuple[int, ...]) -> None:
                 told.append((name, "gives", queues))
 
-            return consumer_of(log, group="x", auto_commit=True, on_assigned=assigned, on_revoked=revoked)
+            return consumer_of(
+                log, group="x", auto_commit=True, on_assigned=assigned, on_revoked=revoked
+            )
 
         seen: dict[int, list[bytes]] = {}
         async with member("a") as a:
@@ -499,7 +541,9 @@ def test_members_share_the_queues_and_take_over_from_those_that_leave(run: Run) 
                     batch = await a.next_batch(0.1)
                     if batch is not None:
                         seen.setdefault(batch.queue, []).extend(batch.bodies())
-                assert len(a.assigned()) == len(b.assigned()) == 2 and set(a.assigned()) | set(b.assigned()) == {0, 1, 2, 3}
+                assert len(a.assigned()) == len(b.assigned()) == 2 and set(a.assigned()) | set(
+                    b.assigned()
+                ) == {0, 1, 2, 3}
                 while (batch := await b.next_batch(1.0)) is not None:
                     assert batch.queue in b.assigned()
                     seen.setdefault(batch.queue, []).extend(batch.bodies())
@@ -538,7 +582,13 @@ def test_what_was_revoked_is_not_committed_any_more(run: Run) -> None:
                 await a.commit()
                 await a.commit({gone: 1})
                 assert log.committed["g1", gone] == handed[gone]
-                assert all(gone not in [o.queue for o in request.offsets] for _, request in log.commits[-1:]) or len(log.commits) == 1
+                assert (
+                    all(
+                        gone not in [o.queue for o in request.offsets]
+                        for _, request in log.commits[-1:]
+                    )
+                    or len(log.commits) == 1
+                )
 
     run(work())
 
@@ -567,7 +617,10 @@ def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> 
 
     async def work() -> None:
         log = filled(10, {"g1": 1, "g2": 1})
-        async with consumer_of(log, group="x", auto_commit=True) as a, consumer_of(log, group="x", auto_commit=True) as b:
+        async with (
+            consumer_of(log, group="x", auto_commit=True) as a,
+            consumer_of(log, group="x", auto_commit=True) as b,
+        ):
             await asyncio.sleep(5)
             assert len(a.assigned()) == len(b.assigned()) == 1
             log.lead("g1", None)
@@ -588,7 +641,8 @@ def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> 
 
 
 def test_a_member_goes_along_when_another_broker_group_coordinates(run: Run) -> None:
-    """For example, because the topic got queues in a broker group that sorts before the first one."""
+    """For example, because the topic got queues in a broker group that sorts before the first
+    one."""
 
     async def work() -> None:
         log = filled(10, {"g1": 1})
@@ -663,7 +717,9 @@ def test_progress_and_statistics(run: Run) -> None:
                 assert await consumer.next_batch(60) is not None
             now = consumer.statistics()
             assert (now.messages, now.lag, now.buffered_bytes, now.streams) == (50, 0, 0, 1)
-        assert told[-1].messages == 50 and [one.messages for one in told] == sorted(one.messages for one in told)
+        assert told[-1].messages == 50 and [one.messages for one in told] == sorted(
+            one.messages for one in told
+        )
 
     run(work())
 
@@ -678,7 +734,9 @@ def test_the_same_over_real_streams() -> None:
         log = filled(200, {"g1": 2, "g2": 1})
         log.trouble = 0.05
         async with served(log) as endpoints:
-            async with AsyncConsumer(endpoints, "t", group="x", until_end=True, auto_commit=True) as consumer:
+            async with AsyncConsumer(
+                endpoints, "t", group="x", until_end=True, auto_commit=True
+            ) as consumer:
                 seen: dict[int, list[bytes]] = {}
                 async for batch in consumer.batches():
                     seen.setdefault(batch.queue, []).extend(batch.bodies())
@@ -690,7 +748,9 @@ def test_the_same_over_real_streams() -> None:
                     pass
             assert refused.value.code == Code.TOPIC_NOT_FOUND
         places = [("g1", 0), ("g1", 1), ("g2", 0)]
-        assert seen == {number: [body(*place, k) for k in range(200)] for number, place in enumerate(places)}
+        assert seen == {
+            number: [body(*place, k) for k in range(200)] for number, place in enumerate(places)
+        }
         assert log.committed == {place: 200 for place in places}
 
     asyncio.run(work())
@@ -700,7 +760,8 @@ def test_the_same_over_real_streams() -> None:
 
 
 def test_a_consumer_reads_from_the_endpoint_it_was_given_where_that_serves(run: Run) -> None:
-    """Node 0 is the first endpoint and node 2 leads: node 0 serves only consumers that asked for the nearest replica."""
+    """Node 0 is the first endpoint and node 2 leads: node 0 serves only consumers that asked for
+    the nearest replica."""
     for read_from, expected in (("leader", [2]), ("nearest", [0])):
         log = filled(20, {"g1": 1})
         log.lead("g1", 2)
@@ -710,7 +771,8 @@ def test_a_consumer_reads_from_the_endpoint_it_was_given_where_that_serves(run: 
 
 
 def test_where_no_replica_serves_the_leader_does_and_the_nearest_is_tried_again(run: Run) -> None:
-    """Sent away from node 0 to the leader, back to node 0 once it serves; every message once and in order."""
+    """Sent away from node 0 to the leader, back to node 0 once it serves; every message once and in
+    order."""
 
     async def work() -> None:
         log = filled(10, {"g1": 1})
@@ -774,7 +836,9 @@ def test_a_consumer_is_an_arrow_stream() -> None:
         table = pa.table(Capsule(consumer.arrow(["queue", "offset", "body"])))
     places = [("g1", 0), ("g1", 1), ("g2", 0)]
     assert sorted(table.to_pylist(), key=lambda row: (row["queue"], row["offset"])) == [
-        {"queue": queue, "offset": k, "body": body(*place, k)} for queue, place in enumerate(places) for k in range(20)
+        {"queue": queue, "offset": k, "body": body(*place, k)}
+        for queue, place in enumerate(places)
+        for k in range(20)
     ]
     with threaded(filled(0)) as consumer:
         empty = pa.table(Capsule(consumer.arrow()))
@@ -785,7 +849,8 @@ def test_a_consumer_is_an_arrow_stream() -> None:
 
 
 def test_an_arrow_stream_commits_only_what_its_reader_asked_to_pass() -> None:
-    """With `auto_commit`, a batch is committed when the reader asks for the next one: a reader that fails gets its last batch again."""
+    """With `auto_commit`, a batch is committed when the reader asks for the next one: a reader that
+    fails gets its last batch again."""
     pytest.importorskip("pyarrow")
     log = filled(20, {"g1": 1})
     with threaded(log, group="lake", auto_commit=True, response_bytes=1024) as consumer:

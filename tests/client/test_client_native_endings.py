@@ -1,5 +1,5 @@
-"""Producers that are abandoned, closed, cancelled or given invalid input: every message has an outcome, no caller waits forever, and no
-message affects others."""
+"""Producers that are abandoned, closed, cancelled or given invalid input: every message has an
+outcome, no caller waits forever, and no message affects others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Consumer, Producer, Refused, SendFailed
+from ledgermq.client import (
+    AsyncProducer,
+    BadArgument,
+    BatchFailed,
+    Consumer,
+    Producer,
+    Refused,
+    SendFailed,
+)
 from ledgermq.client.api.connection import Address
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.native.log_connection import Latencies, broken
 from ledgermq.client.native.producers.batches import Batch, Futures, Gathering
 from ledgermq.client.native.producers.columns import Columns
 from ledgermq.client.native.producers.outcomes import FrameAcknowledged, Statistics
-from ledgermq.client.native.producers.producer_session import STALE_EPOCH, ProducerSession, ProducerSettings
+from ledgermq.client.native.producers.producer_session import (
+    STALE_EPOCH,
+    ProducerSession,
+    ProducerSettings,
+)
 from ledgermq.client.native.producers.receipt_log import ReceiptLog
 from ledgermq.client.native.producers.sync_producer import ProducerOptions
 from ledgermq.proto import kernels
@@ -42,7 +54,8 @@ def run(scenario: Scenario, nodes: int = 1) -> None:
 
 
 def test_a_future_that_is_cancelled_is_no_failure() -> None:
-    """If a caller cancels an acknowledgement, `flush` still returns; the message is stored and counted."""
+    """If a caller cancels an acknowledgement, `flush` still returns; the message is stored and
+    counted."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t") as sending:
@@ -51,14 +64,19 @@ def test_a_future_that_is_cancelled_is_no_failure() -> None:
             future.cancel()
             nodes[0].hold.set()
             await asyncio.wait_for(sending.flush(), SOON_S)
-            assert (sending.statistics.acknowledged, sending.statistics.late, sending.statistics.waiting) == (1, 0, 0)
+            assert (
+                sending.statistics.acknowledged,
+                sending.statistics.late,
+                sending.statistics.waiting,
+            ) == (1, 0, 0)
         assert [message.body for message in groups[0].log] == [b"a"]
 
     run(scenario)
 
 
 def test_a_cancelled_send_has_sent_nothing() -> None:
-    """The call that fills a frame yields to the event loop, but not between accepting the message and returning its future."""
+    """The call that fills a frame yields to the event loop, but not between accepting the message
+    and returning its future."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending:
@@ -73,14 +91,28 @@ def test_a_cancelled_send_has_sent_nothing() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("wrong", [{"tag": "\ud800"}, {"keys": ("\udfff",)}, {"properties": {"a": "\ud800"}}, {"tag": 5}, {"keys": (5,)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tag": "\ud800"},
+        {"keys": ("\udfff",)},
+        {"properties": {"a": "\ud800"}},
+        {"tag": 5},
+        {"keys": (5,)},
+    ],
+)
 def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
-    """Invalid text or a wrong type is detected when a frame is encoded; the other messages are sent."""
+    """Invalid text or a wrong type is detected when a frame is encoded; the other messages are
+    sent."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending:
             try:
-                futures = [await sending.send(b"a", queue=0), await sending.send(b"b", queue=0, **wrong), await sending.send(b"c", queue=0)]
+                futures = [
+                    await sending.send(b"a", queue=0),
+                    await sending.send(b"b", queue=0, **wrong),
+                    await sending.send(b"c", queue=0),
+                ]
             except TypeError:
                 # Scenario at once.
                 return
@@ -123,7 +155,8 @@ def test_whoever_waits_in_flush_hears_of_the_end() -> None:
 
 
 def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
-    """The producer ends at once with the reason, instead of sending messages whose receipts are lost."""
+    """The producer ends at once with the reason, instead of sending messages whose receipts are
+    lost."""
 
     class Full(ReceiptLog):
         def write(self, receipt: Any) -> None:
@@ -163,7 +196,11 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             open_stream = sending.connection.stream
             calls = iter([Deaf])
-            monkeypatch.setattr(sending.connection, "stream", lambda *words: next(calls, lambda call: call)(open_stream(*words)))
+            monkeypatch.setattr(
+                sending.connection,
+                "stream",
+                lambda *words: next(calls, lambda call: call)(open_stream(*words)),
+            )
             sending._streams["g1"]._answer_timeout_s = 0.1
             done = await asyncio.wait_for(await sending.send(b"a"), SOON_S)
             assert done.offset == 0 and sending.statistics.streams == 2
@@ -196,7 +233,9 @@ def buffers() -> dict[str, tuple[Any, bytes | None]]:
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("kind", list(buffers()))
 @pytest.mark.parametrize("way", ["send", "send_batch", "send_batch with order keys"])
-def test_a_body_is_stored_as_it_is_or_fails_alone(monkeypatch: pytest.MonkeyPatch, way: str, kind: str, native: bool) -> None:
+def test_a_body_is_stored_as_it_is_or_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, way: str, kind: str, native: bool
+) -> None:
     """Messages before and behind it, in the same frame, are stored."""
     monkeypatch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
     body, stored = buffers()[kind]
@@ -213,12 +252,16 @@ def test_a_body_is_stored_as_it_is_or_fails_alone(monkeypatch: pytest.MonkeyPatc
                 await (await sending.send(b"behind", queue=0))
                 await before
             else:
-                where: dict[str, Any] = {"queue": 0} if way == "send_batch" else {"order_keys": ["k"] * 3}
+                where: dict[str, Any] = (
+                    {"queue": 0} if way == "send_batch" else {"order_keys": ["k"] * 3}
+                )
                 done = await sending.send_batch([b"before", body, b"behind"], **where)
                 if stored is None:
                     with pytest.raises(BatchFailed) as found:
                         await asyncio.wait_for(done, SOON_S)
-                    assert [list(failure.rows) for failure in found.value.failures] == [[1]] and not found.value.unknown
+                    assert [list(failure.rows) for failure in found.value.failures] == [
+                        [1]
+                    ] and not found.value.unknown
                 else:
                     await asyncio.wait_for(done, SOON_S)
         middle = [] if stored is None else [stored]
@@ -228,12 +271,17 @@ def test_a_body_is_stored_as_it_is_or_fails_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_changes_behind_send_does_not_change_the_message() -> None:
-    """Neither the body nor keys nor properties; of a batch the sequences may change, and their values are the caller's until the end."""
+    """Neither the body nor keys nor properties; of a batch the sequences may change, and their
+    values are the caller's until the end."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         body, keys, properties = bytearray(b"as sent"), ["k"], {"p": "1"}
         rows: list[bytes] = [b"0", b"1"]
-        columns: dict[str, Any] = {"tags": ["a", "b"], "keys": ["k", "l"], "properties": [{"p": "1"}, {"p": "2"}]}
+        columns: dict[str, Any] = {
+            "tags": ["a", "b"],
+            "keys": ["k", "l"],
+            "properties": [{"p": "1"}, {"p": "2"}],
+        }
         async with AsyncProducer(endpoints(nodes), "t", linger_ms=20) as sending:
             one = await sending.send(body, keys=keys, properties=properties, queue=0)
             body[:], properties["p"] = b"changed, and longer", "2"
@@ -242,14 +290,18 @@ def test_what_changes_behind_send_does_not_change_the_message() -> None:
             for sequence in (rows, *columns.values()):
                 sequence.clear()
             await asyncio.wait_for(asyncio.gather(one, batch), SOON_S)
-        found = [(m.body, m.properties.get("TAGS"), m.properties["KEYS"], m.properties["p"]) for m in groups[0].log]
+        found = [
+            (m.body, m.properties.get("TAGS"), m.properties["KEYS"], m.properties["p"])
+            for m in groups[0].log
+        ]
         assert found == [(b"as sent", None, "k", "1"), (b"0", "a", "k", "1"), (b"1", "b", "l", "2")]
 
     run(scenario)
 
 
 def test_rows_that_come_behind_the_end_of_the_producer_fail() -> None:
-    """A batch whose caller waits between two frames when the producer is closed: nothing accepts rows that nobody would send."""
+    """A batch whose caller waits between two frames when the producer is closed: nothing accepts
+    rows that nobody would send."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         sending = AsyncProducer(endpoints(nodes), "t", batch_bytes=1)
@@ -299,17 +351,38 @@ def session_of(rows: list[Any]) -> tuple[ProducerSession, Statistics, dict[int, 
     return session, statistics, outcomes
 
 
-@pytest.mark.parametrize("error", [BufferError, RuntimeError, KeyError, MemoryError, OverflowError, ZeroDivisionError, AssertionError])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BufferError,
+        RuntimeError,
+        KeyError,
+        MemoryError,
+        OverflowError,
+        ZeroDivisionError,
+        AssertionError,
+    ],
+)
 @pytest.mark.parametrize("bad", [{0}, {1}, {4}, {0, 4}, {1, 2}, {0, 1, 2, 3, 4}])
-def test_whatever_a_value_raises_only_its_message_fails(error: type[Exception], bad: set[int]) -> None:
+def test_whatever_a_value_raises_only_its_message_fails(
+    error: type[Exception], bad: set[int]
+) -> None:
     """Each row has an outcome, and the others are sent in order."""
-    session, statistics, outcomes = session_of([Raising(error("own")) if row in bad else {} for row in range(5)])
+    session, statistics, outcomes = session_of(
+        [Raising(error("own")) if row in bad else {} for row in range(5)]
+    )
     sent = 0
     while (batch := session.next_frame(0.0)) is not None:
         assert batch.first_sequence is not None
         sent += len(batch)
-        session.acknowledged(pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0)
-    assert {row for row, outcome in outcomes.items() if isinstance(outcome, BadArgument) and "own" in outcome.what} == bad
+        session.acknowledged(
+            pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0
+        )
+    assert {
+        row
+        for row, outcome in outcomes.items()
+        if isinstance(outcome, BadArgument) and "own" in outcome.what
+    } == bad
     assert sorted(outcomes) == list(range(5)) and sent == 5 - len(bad)
     assert session.idle and statistics.waiting == 0 == statistics.waiting_bytes
 
@@ -327,38 +400,64 @@ def test_an_interruption_while_a_frame_is_encoded_loses_no_message() -> None:
 
 @pytest.mark.parametrize("stored", [1, 2])
 def test_a_part_in_doubt_that_cannot_be_encoded_again_is_unknown(stored: int) -> None:
-    """A leader change kept a part of the frame, and row 1 has changed since. In the part that is stored, its numbers must not go to another
-    message: what is behind it goes to another producer. In the part that is not, it fails alone."""
+    """A leader change kept a part of the frame, and row 1 has changed since. In the part that is
+    stored, its numbers must not go to another message: what is behind it goes to another producer.
+    In the part that is not, it fails alone."""
     changing = Raising(RuntimeError("changed meanwhile"))
     error, changing.error = changing.error, None
     session, _, outcomes = session_of([{}, changing, {}, {}])
     assert session.next_frame(0.0) is not None
     changing.error = error
     problem = pb.Problem(code=1, message="a part is stored", retryable=True)
-    session.rejected(pb.FrameRejected(first_sequence=0, count=4, position=-1, next_sequence=stored, problem=problem), 0.0)
+    session.rejected(
+        pb.FrameRejected(
+            first_sequence=0, count=4, position=-1, next_sequence=stored, problem=problem
+        ),
+        0.0,
+    )
     if stored == 2:
         assert session.next_frame(0.0) is None and session.reopen_due
         session.broken()
         session.opened(pb.ProducerOpened(producer_id=2, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
     while (batch := session.next_frame(0.0)) is not None:
-        assert batch.first_sequence is not None and (batch.row, batch.first_sequence) in ({(0, 0), (2, 1)} if stored == 1 else {(2, 0)})
-        session.acknowledged(pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0)
-    told = [outcome if outcome == "stored" else outcome.unknown for _, outcome in sorted(outcomes.items())]
-    assert told == (["stored", False, "stored", "stored"] if stored == 1 else [True, True, "stored", "stored"])
+        assert batch.first_sequence is not None and (batch.row, batch.first_sequence) in (
+            {(0, 0), (2, 1)} if stored == 1 else {(2, 0)}
+        )
+        session.acknowledged(
+            pb.FrameAck(first_sequence=batch.first_sequence, count=len(batch)), 0.0
+        )
+    told = [
+        outcome if outcome == "stored" else outcome.unknown
+        for _, outcome in sorted(outcomes.items())
+    ]
+    assert told == (
+        ["stored", False, "stored", "stored"] if stored == 1 else [True, True, "stored", "stored"]
+    )
     assert session.idle
 
 
 def test_a_misspelt_option_is_seen_by_type_checkers() -> None:
-    """The blocking producer declares the options of the other one, and both declare the same parameters of every method."""
-    options = {name: parameter for name, parameter in signature(AsyncProducer).parameters.items() if name not in ("endpoints", "topic")}
-    assert get_type_hints(ProducerOptions) == {name: get_type_hints(AsyncProducer.__init__)[name] for name in options}
+    """The blocking producer declares the options of the other one, and both declare the same
+    parameters of every method."""
+    options = {
+        name: parameter
+        for name, parameter in signature(AsyncProducer).parameters.items()
+        if name not in ("endpoints", "topic")
+    }
+    assert get_type_hints(ProducerOptions) == {
+        name: get_type_hints(AsyncProducer.__init__)[name] for name in options
+    }
     assert signature(Producer).parameters["options"].annotation == "Unpack[ProducerOptions]"
     for name in ("send", "send_batch", "send_arrow", "close"):
         blocking, asynchronous = getattr(Producer, name), getattr(AsyncProducer, name)
-        assert list(signature(blocking).parameters.values()) == list(signature(asynchronous).parameters.values()), name
+        assert list(signature(blocking).parameters.values()) == list(
+            signature(asynchronous).parameters.values()
+        ), name
 
 
-def threads(scenario: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
+def threads(
+    scenario: Callable[[Producer, list[FakeLogNode]], None], **options: Any
+) -> list[FakeBrokerGroup]:
     async def main() -> list[FakeBrokerGroup]:
         async with fake_log(1) as (nodes, groups), asyncio.timeout(30):
             await asyncio.to_thread(scenario, Producer(endpoints(nodes), "t", **options), nodes)
@@ -389,7 +488,9 @@ def test_a_producer_for_threads_that_is_not_open_says_so() -> None:
     threads(scenario)
 
 
-def test_an_interrupted_close_leaves_no_message_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_close_leaves_no_message_without_an_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ctrl-C before the loop has begun with it, and while it waits for answers."""
 
     def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:
@@ -402,7 +503,9 @@ def test_an_interrupted_close_leaves_no_message_without_an_outcome(monkeypatch: 
                 futures.append(producer.send(b"a"))
                 wait, turns = producer._background.wait, [0]
 
-                def interrupted(work: Any, begun: bool = begun, wait: Any = wait, turns: list[int] = turns) -> Any:
+                def interrupted(
+                    work: Any, begun: bool = begun, wait: Any = wait, turns: list[int] = turns
+                ) -> Any:
                     turns[0] += 1
                     if turns[0] > 1:
                         return wait(work)
@@ -429,7 +532,10 @@ def test_what_threads_hand_over_is_bounded_while_the_loop_is_busy() -> None:
             assert sending._background is not None
             sending._background.soon(lambda: blocked.wait(5))
             sent: list[int] = []
-            pushing = threading.Thread(target=lambda: sent.extend(len(str(sending.send(bytes(400)))) for _ in range(50)), daemon=True)
+            pushing = threading.Thread(
+                target=lambda: sent.extend(len(str(sending.send(bytes(400)))) for _ in range(50)),
+                daemon=True,
+            )
             pushing.start()
             while sending._producer.has_room(600, sending._handed_bytes):
                 pushing.join(0.001)
@@ -461,7 +567,8 @@ def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
 
 
 def test_a_rejected_frame_that_waits_for_the_others_is_out_of_time_too() -> None:
-    """Such a frame is neither in flight nor queued; its futures fail at their deadline nevertheless."""
+    """Such a frame is neither in flight nor queued; its futures fail at their deadline
+    nevertheless."""
     statistics, sink = Statistics(), Futures([])
     session = ProducerSession("g1", ProducerSettings("t"), Gathering(), statistics, {}, Latencies())
     session.opened(pb.ProducerOpened(producer_id=1, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
@@ -470,9 +577,16 @@ def test_a_rejected_frame_that_waits_for_the_others_is_out_of_time_too() -> None
         assert session.next_frame(0.0) is not None
     statistics.accepted = 2
     again = pb.Problem(code=STALE_EPOCH, message="again", retryable=True)
-    session.rejected(pb.FrameRejected(first_sequence=0, count=1, position=-1, next_sequence=0, problem=again), 0.0)
+    session.rejected(
+        pb.FrameRejected(first_sequence=0, count=1, position=-1, next_sequence=0, problem=again),
+        0.0,
+    )
     assert session.expire(1.0) == 5.0
-    assert session.expire(5.0) is None and statistics.failed == 2 == statistics.unknown and not statistics.waiting
+    assert (
+        session.expire(5.0) is None
+        and statistics.failed == 2 == statistics.unknown
+        and not statistics.waiting
+    )
     session.broken()
     session.give_up(SendFailed("the end", "none", unknown=False))
     assert (statistics.failed, statistics.waiting_bytes) == (2, -2) and session.idle
@@ -480,7 +594,12 @@ def test_a_rejected_frame_that_waits_for_the_others_is_out_of_time_too() -> None
 
 def test_a_consumer_for_threads_outside_of_its_block_says_so() -> None:
     consumer = Consumer("127.0.0.1:1", "t")
-    calls: list[Callable[[], Any]] = [consumer.next_batch, consumer.commit, consumer.statistics, lambda: consumer.seek(0, 0)]
+    calls: list[Callable[[], Any]] = [
+        consumer.next_batch,
+        consumer.commit,
+        consumer.statistics,
+        lambda: consumer.seek(0, 0),
+    ]
     for call in calls:
         with pytest.raises(BadArgument, match="with"):
             call()
@@ -490,6 +609,8 @@ def test_a_write_that_meets_the_end_of_its_stream_is_no_refusal() -> None:
     """The transport reports that as INTERNAL, whatever the node said: messages are sent again."""
     found = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata())
     assert "INTERNAL" in broken(Address("127.0.0.1", 1), found)[0]
-    found = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata())
+    found = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata()
+    )
     with pytest.raises(Refused):
         broken(Address("127.0.0.1", 1), found)

@@ -1,5 +1,5 @@
-"""Producers against misbehaving nodes in this process: no loss, no duplicates, order kept, memory bounded, and an outcome for every
-message."""
+"""Producers against misbehaving nodes in this process: no loss, no duplicates, order kept, memory
+bounded, and an outcome for every message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client import AsyncProducer, BadArgument, BatchFailed, Producer, ProducerFenced, Refused, SendFailed
+from ledgermq.client import (
+    AsyncProducer,
+    BadArgument,
+    BatchFailed,
+    Producer,
+    ProducerFenced,
+    Refused,
+    SendFailed,
+)
 from ledgermq.client.api import connection
 from ledgermq.client.native.producers.outcomes import Statistics
 from ledgermq.proto import log_pb2 as pb
@@ -38,21 +46,35 @@ def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with producer(nodes, credentials=Credentials("ann", "s")) as sending:
-            done = await (await sending.send(b"hello", tag="a", keys=("k 1", "k2"), properties={"x": "y"}, queue=2))
+            done = await (
+                await sending.send(
+                    b"hello", tag="a", keys=("k 1", "k2"), properties={"x": "y"}, queue=2
+                )
+            )
             again = await (await sending.send(b"world", queue=2))
         assert "Credential=ann" in nodes[0].metadata[AUTHORIZATION]
         first, second = groups[0].log
         assert (done.queue, done.group_queue, done.offset, done.broker_group) == (2, 2, 0, "g1")
         assert again.offset == 1 and second.offset == 1
-        assert done.message_id == first.properties["UNIQ_KEY"] and again.message_id == second.properties["UNIQ_KEY"]
-        assert (first.body, first.queue, first.properties["TAGS"], first.properties["x"]) == (b"hello", 2, "a", "y")
+        assert (
+            done.message_id == first.properties["UNIQ_KEY"]
+            and again.message_id == second.properties["UNIQ_KEY"]
+        )
+        assert (first.body, first.queue, first.properties["TAGS"], first.properties["x"]) == (
+            b"hello",
+            2,
+            "a",
+            "y",
+        )
         assert done.receipt is not None and done.receipt.count == 1
 
     run(scenario)
 
 
 @pytest.mark.parametrize("trouble", list(Trouble))
-def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same holds for the frames in flight behind it. A refused message fails alone."""
     monkeypatch.setattr("ledgermq.client.native.producers.stream.ANSWER_TIMEOUT_S", 0.3)
 
@@ -65,7 +87,8 @@ def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(tr
             for body in bodies:
                 futures.append(await sending.send(body, queue=1))
                 if len(futures) == 1:
-                    # The stream is open then, so that there is a second frame to be in trouble, however slow the machine is.
+                    # The stream is open then, so that there is a second frame to be in trouble,
+                    # however slow the machine is.
                     await futures[0]
                 if len(futures) % 8 == 0:
                     await asyncio.sleep(0.001)
@@ -74,10 +97,17 @@ def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(tr
         refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         assert len(refused) == (trouble is Trouble.REFUSE)
         assert all(isinstance(error, Refused) and not error.unknown for error in refused)
-        good = [(body, outcome) for body, outcome in zip(bodies, outcomes, strict=True) if not isinstance(outcome, BaseException)]
+        good = [
+            (body, outcome)
+            for body, outcome in zip(bodies, outcomes, strict=True)
+            if not isinstance(outcome, BaseException)
+        ]
         assert groups[0].bodies(1) == [body for body, _ in good]
         assert [outcome.offset for _, outcome in good] == list(range(len(good)))
-        assert statistics.acknowledged == len(good) and statistics.waiting == 0 == statistics.waiting_bytes
+        assert (
+            statistics.acknowledged == len(good)
+            and statistics.waiting == 0 == statistics.waiting_bytes
+        )
         assert statistics.frames_cut == (trouble is Trouble.PART)
 
     run(scenario, nodes=2)
@@ -111,12 +141,16 @@ def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
             done = await (await sending.send_batch(bodies[:70], order_keys=keys[:70]))
             for body, key in zip(bodies[70:], keys[70:], strict=True):
                 await sending.send(body, order_key=key)
-        assert done.count == 70 and sorted(row for rows in done.rows for row in rows) == list(range(70))
+        assert done.count == 70 and sorted(row for rows in done.rows for row in rows) == list(
+            range(70)
+        )
         where: dict[bytes, set[tuple[str, int]]] = {}
         for group in groups:
             for queue in range(group.queues):
                 found = group.bodies(queue)
-                assert [int(body.split(b"-")[1]) for body in found] == sorted(int(body.split(b"-")[1]) for body in found)
+                assert [int(body.split(b"-")[1]) for body in found] == sorted(
+                    int(body.split(b"-")[1]) for body in found
+                )
                 for body in found:
                     where.setdefault(body.split(b"-")[0], set()).add((group.name, queue))
         assert len(where) == 7 and all(len(places) == 1 for places in where.values())
@@ -138,9 +172,12 @@ def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
     run(scenario, groups=[FakeBrokerGroup("g1", 2), FakeBrokerGroup("g2", 2)])
 
 
-def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three groups on three nodes, one killed: messages without a fixed queue go to the other two groups. Messages that waited for the dead
-    group are stored when another node leads it; every acknowledged message is stored once."""
+def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three groups on three nodes, one killed: messages without a fixed queue go to the other two
+    groups. Messages that waited for the dead group are stored when another node leads it; every
+    acknowledged message is stored once."""
     monkeypatch.setattr("ledgermq.client.native.log_connection.MISSED_S", 60.0)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
@@ -159,18 +196,26 @@ def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
             for number in range(60):
                 await (await sending.send(b"after-%d" % number))
             assert len(groups[0].log) == stored[0] and not waiting.done()
-            assert all(len(group.log) > before for group, before in zip(groups[1:], stored[1:], strict=True))
+            assert all(
+                len(group.log) > before
+                for group, before in zip(groups[1:], stored[1:], strict=True)
+            )
             nodes[2].leads.add("g1")
             assert (await waiting).broker_group == "g1"
         bodies = sorted(message.body for group in groups for message in group.log)
-        wanted = [b"waits", *(b"before-%d" % number for number in range(30)), *(b"after-%d" % number for number in range(60))]
+        wanted = [
+            b"waits",
+            *(b"before-%d" % number for number in range(30)),
+            *(b"after-%d" % number for number in range(60)),
+        ]
         assert bodies == sorted(wanted)
 
     run(scenario, nodes=3, groups=[FakeBrokerGroup(name, 2) for name in ("g1", "g2", "g3")])
 
 
 def test_memory_is_bounded_while_nothing_is_answered() -> None:
-    """Senders wait for room; at most the buffer is held, and at most five frames of the window are in flight."""
+    """Senders wait for room; at most the buffer is held, and at most five frames of the window are
+    in flight."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         nodes[0].hold.clear()
@@ -264,7 +309,10 @@ def test_bodies_above_a_size_are_compressed(kind: Any) -> None:
         async with producer(nodes, compression=kind, compress_over=1000) as sending:
             await (await sending.send(b"a" * 5000, queue=0))
             await (await sending.send(b"a" * 1000, queue=0))
-        assert [(message.body, bool(message.sysflag)) for message in groups[0].log] == [(b"a" * 5000, True), (b"a" * 1000, False)]
+        assert [(message.body, bool(message.sysflag)) for message in groups[0].log] == [
+            (b"a" * 5000, True),
+            (b"a" * 1000, False),
+        ]
 
     run(scenario)
 
@@ -287,13 +335,18 @@ def test_linger_gathers_messages_into_one_frame() -> None:
 
 
 def test_progress_receipts_and_statistics(tmp_path: Path) -> None:
-    """The file of receipts holds one row a frame, each again the receipt it was; the callback sees the count rise."""
+    """The file of receipts holds one row a frame, each again the receipt it was; the callback sees
+    the count rise."""
     parquet = pytest.importorskip("pyarrow.parquet")
     seen: list[int] = []
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         path = tmp_path / "receipts.parquet"
-        options: dict[str, Any] = {"receipt_log": path, "on_progress": lambda found: seen.append(found.acknowledged), "batch_bytes": 10_000}
+        options: dict[str, Any] = {
+            "receipt_log": path,
+            "on_progress": lambda found: seen.append(found.acknowledged),
+            "batch_bytes": 10_000,
+        }
         async with producer(nodes, **options) as sending:
             done = await (await sending.send_batch([bytes(100)] * 500))
             assert isinstance(sending.statistics, Statistics) and sending.statistics.latency_ms > 0
@@ -311,15 +364,28 @@ def test_an_arrow_table_is_sent_by_its_columns() -> None:
     pa = pytest.importorskip("pyarrow")
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        columns = {"body": [b"a", b"b", b"c"], "tag": ["x", None, "z"], "id": [1, 2, 3], "note": ["n", None, "m"], "key": ["k", "k", "l"]}
+        columns = {
+            "body": [b"a", b"b", b"c"],
+            "tag": ["x", None, "z"],
+            "id": [1, 2, 3],
+            "note": ["n", None, "m"],
+            "key": ["k", "k", "l"],
+        }
         table = pa.concat_tables([pa.table(columns)] * 2).slice(1)
         async with producer(nodes) as sending:
-            await (await sending.send_arrow(table, tag="tag", keys="key", properties=["id", "note"], queue=3))
+            await (
+                await sending.send_arrow(
+                    table, tag="tag", keys="key", properties=["id", "note"], queue=3
+                )
+            )
             with pytest.raises(BadArgument, match="nobody"):
                 await sending.send_arrow(table, body="nobody")
             with pytest.raises(BadArgument, match="row 0"):
                 await sending.send_arrow(pa.table({"body": [None, b"x"]}))
-        found = [(m.body, m.properties.get("TAGS"), m.properties.get("id"), m.properties.get("note")) for m in groups[0].log]
+        found = [
+            (m.body, m.properties.get("TAGS"), m.properties.get("id"), m.properties.get("note"))
+            for m in groups[0].log
+        ]
         second, third = (b"b", None, "2", None), (b"c", "z", "3", "m")
         assert found == [second, third, (b"a", "x", "1", "n"), second, third]
 
@@ -362,16 +428,23 @@ def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
 
 
 def test_the_producer_for_threads() -> None:
-    """Order from one thread, room for many, batches behind single messages, and an end that flushes."""
+    """Order from one thread, room for many, batches behind single messages, and an end that
+    flushes."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         def work() -> None:
             with Producer(endpoints(nodes), "t", buffer_bytes=100_000) as sending:
                 futures = [sending.send(b"%05d" % number, queue=0) for number in range(2000)]
-                batch = sending.send_batch([b"%05d" % number for number in range(2000, 2100)], queue=0)
+                batch = sending.send_batch(
+                    [b"%05d" % number for number in range(2000, 2100)], queue=0
+                )
                 last = sending.send(b"02100", queue=0)
                 sending.flush()
-                assert futures[-1].result(0).offset == 1999 and batch.result(5).count == 100 and last.result(0).offset == 2100
+                assert (
+                    futures[-1].result(0).offset == 1999
+                    and batch.result(5).count == 100
+                    and last.result(0).offset == 2100
+                )
                 late = sending.send(b"02101", queue=0)
             assert late.result(0).offset == 2101
             assert sending.statistics.acknowledged == 2102
@@ -388,7 +461,9 @@ def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -
     """Such as a permission that comes late."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
-        problem = pb.ProduceResponse(problem=pb.Problem(code=40300, message="the topic does not permit this"))
+        problem = pb.ProduceResponse(
+            problem=pb.Problem(code=40300, message="the topic does not permit this")
+        )
         opening, groups[0].open = groups[0].open, lambda hello: problem  # type: ignore[method-assign]
         async with producer(nodes) as sending:
             with pytest.raises(Refused, match="permit") as found:
@@ -403,8 +478,8 @@ def test_a_refusal_to_open_fails_what_waits_and_the_next_message_tries_again() -
 
 
 class Relay:
-    """A door to a node. When it falls silent, bytes of its connections go nowhere, as after a node came back at another address; new
-    connections work."""
+    """A door to a node. When it falls silent, bytes of its connections go nowhere, as after a node
+    came back at another address; new connections work."""
 
     def __init__(self, endpoint: str) -> None:
         self._to = endpoint.rpartition(":")
@@ -428,7 +503,9 @@ class Relay:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._to[0], int(self._to[2]))
-        ways = [asyncio.create_task(self._copy(*ends)) for ends in ((reader, back), (there, writer))]
+        ways = [
+            asyncio.create_task(self._copy(*ends)) for ends in ((reader, back), (there, writer))
+        ]
         self._living.update(ways)
         self._tasks += ways
 
@@ -440,8 +517,11 @@ class Relay:
         writer.close()
 
 
-def test_a_connection_that_dies_without_a_word_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packets to an address without a host are neither answered nor refused, and TCP retries for a quarter of an hour."""
+def test_a_connection_that_dies_without_a_word_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packets to an address without a host are neither answered nor refused, and TCP retries for a
+    quarter of an hour."""
     waits = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
     short = [(name, 300 if name in waits else value) for name, value in connection.OPTIONS]
     monkeypatch.setattr(connection, "OPTIONS", short)
@@ -465,8 +545,9 @@ def lead(node: FakeLogNode, group: FakeBrokerGroup) -> None:
 
 
 def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None:
-    """In a broker group that it knew, and in one that it did not, which comes first by name: numbers change, also those of what was
-    acknowledged before. Messages of a key stay in order within the queue they had and within the one they get."""
+    """In a broker group that it knew, and in one that it did not, which comes first by name:
+    numbers change, also those of what was acknowledged before. Messages of a key stay in order
+    within the queue they had and within the one they get."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         keys = [f"k{number}" for number in range(9)]
@@ -479,18 +560,33 @@ def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None
             lead(nodes[0], new)
             await sending.refresh()
             second = [await sending.send(b"%s-1" % key.encode(), order_key=key) for key in keys]
-            third = await sending.send_batch([b"%s-2" % key.encode() for key in keys], order_keys=keys)
+            third = await sending.send_batch(
+                [b"%s-2" % key.encode() for key in keys], order_keys=keys
+            )
             with pytest.raises(BadArgument, match="no queue 6"):
                 await sending.send(b"x", queue=6)
             after = await asyncio.gather(*second)
             anywhere = [await (await sending.send(b"any")) for _ in range(6)]
             await third
             assert await sending.next_sequences() == {"g0": len(new.log), "g1": len(groups[0].log)}
-        assert {done.queue for done in before} == {2, 3}, "numbers are those of all queues known now"
-        assert len({done.broker_group for done in after}) == 2 and {done.queue for done in anywhere} == set(range(6))
+        assert {done.queue for done in before} == {2, 3}, (
+            "numbers are those of all queues known now"
+        )
+        assert len({done.broker_group for done in after}) == 2 and {
+            done.queue for done in anywhere
+        } == set(range(6))
         for key in map(str.encode, keys):
-            places = [(group, queue, body) for group in (new, *groups) for queue in range(group.queues) for body in group.bodies(queue)]
-            found = [(group.name, queue, body) for group, queue, body in places if body.startswith(key + b"-")]
+            places = [
+                (group, queue, body)
+                for group in (new, *groups)
+                for queue in range(group.queues)
+                for body in group.bodies(queue)
+            ]
+            found = [
+                (group.name, queue, body)
+                for group, queue, body in places
+                if body.startswith(key + b"-")
+            ]
             later = [body for group, queue, body in found if body != key + b"-0"]
             assert later == [key + b"-1", key + b"-2"] and len(found) == 3
             assert len({(group, queue) for group, queue, body in found if body != key + b"-0"}) == 1
@@ -499,7 +595,8 @@ def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None
 
 
 def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The producer also continues with the known queues after an answer that the topic does not exist."""
+    """The producer also continues with the known queues after an answer that the topic does not
+    exist."""
     monkeypatch.setattr("ledgermq.client.native.producers.producer.ROUTE_S", 0.01)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:

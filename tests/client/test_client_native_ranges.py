@@ -1,4 +1,5 @@
-"""Reads ranges of queues from a cluster in memory, on virtual time: each message is returned once, and loss by retention is reported."""
+"""Reads ranges of queues from a cluster in memory, on virtual time: each message is returned once,
+and loss by retention is reported."""
 
 from __future__ import annotations
 
@@ -24,9 +25,13 @@ def run() -> Iterator[Run]:
     loop.close()
 
 
-async def read(log: FakeLog, first: int, end: int, fail_on_loss: bool = True, group: str = "g1") -> list[int]:
+async def read(
+    log: FakeLog, first: int, end: int, fail_on_loss: bool = True, group: str = "g1"
+) -> list[int]:
     """The offsets of what a range gives; the bodies are held to them."""
-    reader = RangeReader(FakeConnection(log, 1000.0), "t", "", Place(group, 1), first, end, "", fail_on_loss)
+    reader = RangeReader(
+        FakeConnection(log, 1000.0), "t", "", Place(group, 1), first, end, "", fail_on_loss
+    )
     found: list[int] = []
     try:
         while (batch := await reader.next_batch()) is not None:
@@ -45,18 +50,29 @@ def test_a_range_is_exact(run: Run, first: int, end: int) -> None:
 
 @pytest.mark.parametrize("batch_bytes", [1, 20, 1000])
 def test_long_batches_are_cut_and_a_range_stays_exact(run: Run, batch_bytes: int) -> None:
-    """Also where the range begins and ends within a piece, and over streams that break; what came is taken once from the window."""
+    """Also where the range begins and ends within a piece, and over streams that break; what came
+    is taken once from the window."""
     log = filled(60)
     log.trouble = 0.3
 
     async def work(first: int, end: int) -> None:
-        reader = RangeReader(FakeConnection(log, 1000.0), "t", "", Place("g1", 1), first, end, batch_bytes=batch_bytes)
+        reader = RangeReader(
+            FakeConnection(log, 1000.0),
+            "t",
+            "",
+            Place("g1", 1),
+            first,
+            end,
+            batch_bytes=batch_bytes,
+        )
         found: list[int] = []
         try:
             while (batch := await reader.next_batch()) is not None:
                 assert len(batch) == 1 or sum(map(len, batch.bodies())) <= batch_bytes
                 found += batch.offsets.tolist()
-            assert reader._stream.flow.window.waiting == sum(len(left.entries) for left in reader._stream.runs)
+            assert reader._stream.flow.window.waiting == sum(
+                len(left.entries) for left in reader._stream.runs
+            )
         finally:
             await reader.close()
         assert found == list(range(first, end))
@@ -83,7 +99,8 @@ def test_what_retention_took(run: Run, begin: int) -> None:
 
 
 def test_what_retention_took_while_it_is_read(run: Run) -> None:
-    """Messages that vanish in the middle of a stream come with the gap they leave, and that is a failure too."""
+    """Messages that vanish in the middle of a stream come with the gap they leave, and that is a
+    failure too."""
     log = filled(200)
 
     async def work() -> None:
@@ -139,7 +156,9 @@ def test_the_name_of_a_message_costs_that_message(run: Run) -> None:
         return await name_before(FakeConnection(log, 1000.0), "t", "", Place("g1", 1), end)
 
     for end in (1, 17, 30):
-        assert run(named(end)) == EntryName.of(memoryview(log.groups["g1"].queues[1].entries[end - 1]))
+        assert run(named(end)) == EntryName.of(
+            memoryview(log.groups["g1"].queues[1].entries[end - 1])
+        )
     assert log.sent == 3
     log.trim("g1", 1, 5)
     with pytest.raises(MessagesGone):

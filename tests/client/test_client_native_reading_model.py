@@ -1,8 +1,9 @@
-"""Checks the guarantees of reading against a model with hypothesis, on clusters that redirect, break, trim and truncate at random.
+"""Checks the guarantees of reading against a model with hypothesis, on clusters that redirect,
+break, trim and truncate at random.
 
-Alone: every stored message of a queue is seen once and in order, and missing messages are those reported as skipped. In a group: every
-message is seen while members join, leave or fail; committed messages were delivered; and after rebalancing, members share the queues
-without overlap.
+Alone: every stored message of a queue is seen once and in order, and missing messages are those
+reported as skipped. In a group: every message is seen while members join, leave or fail; committed
+messages were delivered; and after rebalancing, members share the queues without overlap.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Cluster(RuleBasedStateMachine):
     @rule(number=NUMBERS, part=st.floats(0, 1))
     def trim(self, number: int, part: float) -> None:
         place = PLACES[number]
-        self.log.trim(*place, int(part * self.log.groups[place.broker_group].queues[place.queue].end))
+        self.log.trim(
+            *place, int(part * self.log.groups[place.broker_group].queues[place.queue].end)
+        )
 
     @rule(group=st.sampled_from(sorted(GROUPS)), node=st.sampled_from([None, 0, 1, 2]))
     def lead(self, group: str, node: int | None) -> None:
@@ -63,7 +66,12 @@ class Cluster(RuleBasedStateMachine):
     def break_streams(self, group: str) -> None:
         self.log.break_streams(group)
 
-    @rule(seed=st.integers(0, 1000), run_max=st.integers(1, 40), trouble=st.sampled_from([0.0, 0.0, 0.2]), corrupt=st.integers(0, 1))
+    @rule(
+        seed=st.integers(0, 1000),
+        run_max=st.integers(1, 40),
+        trouble=st.sampled_from([0.0, 0.0, 0.2]),
+        corrupt=st.integers(0, 1),
+    )
     def answer_otherwise(self, seed: int, run_max: int, trouble: float, corrupt: int) -> None:
         self.log.chance.seed(seed)
         self.log.run_max, self.log.trouble, self.log.corrupt = run_max, trouble, corrupt
@@ -82,7 +90,13 @@ class Cluster(RuleBasedStateMachine):
         assert self.log.overdrawn == 0
 
     def reader(self, **options: Any) -> AsyncConsumer:
-        consumer = AsyncConsumer(";".join(self.log.endpoints), "t", read_ahead_bytes=2 * WINDOW, response_bytes=100_000, **options)
+        consumer = AsyncConsumer(
+            ";".join(self.log.endpoints),
+            "t",
+            read_ahead_bytes=2 * WINDOW,
+            response_bytes=100_000,
+            **options,
+        )
         consumer._connection = FakeConnection(self.log, 10_000.0)
         return consumer
 
@@ -118,7 +132,9 @@ class OneReader(Cluster):
     def take(self, batch: Batch) -> None:
         check_bodies(batch)
         due = self.due[batch.queue]
-        assert batch.offsets.tolist() == list(range(due + batch.skipped, due + batch.skipped + len(batch)))
+        assert batch.offsets.tolist() == list(
+            range(due + batch.skipped, due + batch.skipped + len(batch))
+        )
         assert batch.skipped <= max(0, self.begin_of(batch.queue) - due)
         self.due[batch.queue] = batch.next_offset
 
@@ -144,7 +160,9 @@ class OneReader(Cluster):
             self.take(batch)
         for number in range(len(PLACES)):
             # Loss by retention after the last message is reported with the next message.
-            assert self.due[number] == self.end_of(number) or self.begin_of(number) == self.end_of(number)
+            assert self.due[number] == self.end_of(number) or self.begin_of(number) == self.end_of(
+                number
+            )
         self.run(self.consumer.close())
         self.end()
 
@@ -176,7 +194,8 @@ class Sharing(Cluster):
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 3))
     def die(self, which: int) -> None:
-        """The member fails without committing or leaving; its queues are released after the session timeout."""
+        """The member fails without committing or leaving; its queues are released after the session
+        timeout."""
         consumer = self.members.pop(which % len(self.members))
         for task in consumer._tasks:
             task.cancel()
@@ -229,7 +248,12 @@ class Sharing(Cluster):
 
 # A failing run is short enough to be read; making it shorter takes minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-FAST = settings(max_examples=examples(30), stateful_step_count=25, phases=PHASES, suppress_health_check=list(HealthCheck))
+FAST = settings(
+    max_examples=examples(30),
+    stateful_step_count=25,
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
 TestOneReader = OneReader.TestCase
 TestOneReader.settings = FAST
 TestSharing = Sharing.TestCase
@@ -237,7 +261,8 @@ TestSharing.settings = FAST
 
 
 def test_a_heartbeat_of_an_earlier_generation_releases_no_queue() -> None:
-    """Of the coordinator that the model has: a member reads its former queues until it has finished the generation that withdraws them."""
+    """Of the coordinator that the model has: a member reads its former queues until it has finished
+    the generation that withdraws them."""
     members = Members()
     members.held["a"] = set()
     members.share(2)

@@ -1,4 +1,5 @@
-"""Batches as columns, messages and Arrow, against the same entries read one by one; and Fetch responses read out of their bytes."""
+"""Batches as columns, messages and Arrow, against the same entries read one by one; and Fetch
+responses read out of their bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import propagate
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+)
 
 from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.consumers import arrow
@@ -28,23 +35,49 @@ from ledgermq.proto.frames import BadEntries, Compression, compress
 from ledgermq.proto.types import Draft
 
 
-def entries_of(rows: Sequence[tuple[bytes, Fields]], first: int = 0, sysflags: Sequence[int] = ()) -> tuple[bytes, bytes]:
+def entries_of(
+    rows: Sequence[tuple[bytes, Fields]], first: int = 0, sysflags: Sequence[int] = ()
+) -> tuple[bytes, bytes]:
     """Sizes and bytes of sealed entries of topic ns@t, queue 2."""
-    batch = encode_entries([Draft("ns@t", 2, body, encode(fields), 1000 + k) for k, (body, fields) in enumerate(rows)])
+    batch = encode_entries(
+        [Draft("ns@t", 2, body, encode(fields), 1000 + k) for k, (body, fields) in enumerate(rows)]
+    )
     for start, flag in zip(batch.starts.tolist(), sysflags, strict=False):
         batch.data[start + 84 : start + 88] = flag.to_bytes(4, "big")
     offsets = np.arange(first, first + len(rows))
-    seal(batch, first_index=9, term=1, pos=0, queue_offsets=offsets, store_ms=2000, store_host=bytes(8), prev_chain=1)
+    seal(
+        batch,
+        first_index=9,
+        term=1,
+        pos=0,
+        queue_offsets=offsets,
+        store_ms=2000,
+        store_host=bytes(8),
+        prev_chain=1,
+    )
     return batch.sizes.astype("<u4").tobytes(), bytes(batch.data)
 
 
-def batch_of(rows: Sequence[tuple[bytes, Fields]], *, begin: int = 0, stop: int | None = None, **options: Any) -> Batch:
+def batch_of(
+    rows: Sequence[tuple[bytes, Fields]], *, begin: int = 0, stop: int | None = None, **options: Any
+) -> Batch:
     sizes, data = entries_of(rows, first=5, **options)
-    run = Run(Place("g1", 2), 1, 5, begin, len(rows) if stop is None else stop, 0, memoryview(sizes), memoryview(data))
+    run = Run(
+        Place("g1", 2),
+        1,
+        5,
+        begin,
+        len(rows) if stop is None else stop,
+        0,
+        memoryview(sizes),
+        memoryview(data),
+    )
     return Batch.read(run, 7, True)
 
 
-TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+TEXT = st.text(
+    st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8
+)
 FIELDS = st.builds(
     Fields,
     message_id=st.none() | TEXT | st.just("4C" + "0" * 32),
@@ -63,18 +96,25 @@ def test_columns_agree_with_messages(rows: list[tuple[bytes, Fields]], data: st.
     batch = batch_of(rows, begin=begin, stop=stop)
     rows = rows[begin:stop]
     assert batch.bodies() == [body for body, _ in rows]
-    assert batch.offsets.tolist() == list(range(5 + begin, 5 + stop)) and batch.next_offset == 5 + stop
+    assert (
+        batch.offsets.tolist() == list(range(5 + begin, 5 + stop)) and batch.next_offset == 5 + stop
+    )
     assert batch.message_ids() == [fields.message_id for _, fields in rows]
     assert batch.tags() == [fields.tag for _, fields in rows]
     assert batch.keys() == [tuple(fields.keys) for _, fields in rows]
     assert batch.properties() == [fields.user for _, fields in rows]
     found = list(batch)
     assert [(m.body, m.message_id, m.tag, m.keys, m.properties) for m in found] == [
-        (body, fields.message_id, fields.tag, tuple(fields.keys), fields.user) for body, fields in rows
+        (body, fields.message_id, fields.tag, tuple(fields.keys), fields.user)
+        for body, fields in rows
     ]
-    assert {(m.topic, m.queue, m.group_queue, m.broker_group) for m in found} == {("ns@t", 7, 2, "g1")}
+    assert {(m.topic, m.queue, m.group_queue, m.broker_group) for m in found} == {
+        ("ns@t", 7, 2, "g1")
+    }
     wanted = data.draw(st.sets(st.sampled_from(["a", "ab", "b", "é", "zz"])))
-    assert batch.with_tags(wanted).bodies() == [body for body, fields in rows if fields.tag in wanted]
+    assert batch.with_tags(wanted).bodies() == [
+        body for body, fields in rows if fields.tag in wanted
+    ]
     table = batch.to_arrow()
     table.validate(full=True)
     assert table.to_pylist() == [
@@ -94,7 +134,8 @@ def test_columns_agree_with_messages(rows: list[tuple[bytes, Fields]], data: st.
 
 
 def test_a_trace_context_comes_from_the_producer_to_the_consumer() -> None:
-    """In the user property in which OpenTelemetry puts it, or in the field of an official client, which comes first."""
+    """In the user property in which OpenTelemetry puts it, or in the field of an official client,
+    which comes first."""
     trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
     sent = NonRecordingSpan(SpanContext(trace_id, span_id, False, TraceFlags(1)))
     injected: dict[str, str] = {}
@@ -104,14 +145,19 @@ def test_a_trace_context_comes_from_the_producer_to_the_consumer() -> None:
     rows = [Fields(user=injected), other, official, Fields(trace_context="00-2")]
     found = batch_of([(b"", fields) for fields in rows]).trace_contexts()
     assert found == [injected["traceparent"], None, "00-1", "00-2"]
-    extracted = get_current_span(propagate.extract({"traceparent": str(found[0])})).get_span_context()
+    extracted = get_current_span(
+        propagate.extract({"traceparent": str(found[0])})
+    ).get_span_context()
     assert (extracted.trace_id, extracted.span_id) == (trace_id, span_id)
 
 
 def test_an_arrow_batch_has_the_columns_that_are_asked_for() -> None:
     """Columns are returned in the requested order; an unknown column is an error of the caller."""
     batch = batch_of([(b"x", Fields(tag="a")), (b"yy", Fields())])
-    assert batch.to_arrow(["body", "tag"]).to_pydict() == {"body": [b"x", b"yy"], "tag": ["a", None]}
+    assert batch.to_arrow(["body", "tag"]).to_pydict() == {
+        "body": [b"x", b"yy"],
+        "tag": ["a", None],
+    }
     assert batch.to_arrow().schema.names == list(arrow.COLUMNS)
     with pytest.raises(BadArgument, match="no column 'bodies'"):
         batch.to_arrow(["bodies"])
@@ -127,18 +173,24 @@ def test_compressed_bodies_come_as_they_were_sent(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
-def test_a_body_that_cannot_be_decompressed_comes_as_it_is_stored_with_a_mark(kind: Compression) -> None:
-    """One that is not what it says, and one that becomes too large: neither keeps its readers from the messages behind it, and each kind of
-    reader sees which it is."""
+def test_a_body_that_cannot_be_decompressed_comes_as_it_is_stored_with_a_mark(
+    kind: Compression,
+) -> None:
+    """One that is not what it says, and one that becomes too large: neither keeps its readers from
+    the messages behind it, and each kind of reader sees which it is."""
     bomb, good = compress(bytes((4 << 20) + 1), kind), compress(b"good", kind)
     fields = Fields(tag="t", user={"k": "v"})
-    batch = batch_of([(b"broken", Fields()), (bomb, fields), (good, fields), (b"plain", Fields())], sysflags=(kind.value,) * 3)
+    batch = batch_of(
+        [(b"broken", Fields()), (bomb, fields), (good, fields), (b"plain", Fields())],
+        sysflags=(kind.value,) * 3,
+    )
     stored = [b"broken", bomb, b"good", b"plain"]
     mark = {"__LMQ.UNDECODED": kind.name.lower()}
     marks = [mark, {"k": "v", **mark}, {"k": "v"}, {}]
     assert batch.bodies() == stored and batch.properties() == marks
     assert [(message.body, message.properties, message.tag) for message in batch] == [
-        (body, user, tag) for body, user, tag in zip(stored, marks, [None, "t", "t", None], strict=True)
+        (body, user, tag)
+        for body, user, tag in zip(stored, marks, [None, "t", "t", None], strict=True)
     ]
     table = batch.to_arrow(["body", "properties"]).to_pydict()
     assert table["body"] == stored and [dict(found) for found in table["properties"]] == marks
@@ -148,7 +200,11 @@ def test_a_body_that_cannot_be_decompressed_comes_as_it_is_stored_with_a_mark(ki
 def test_a_ratio_leaves_what_expands_too_much() -> None:
     """By the stored length of each body."""
     kind = Compression.ZSTD
-    sizes, data = entries_of([(compress(bytes(100_000), kind), Fields()), (compress(b"ab" * 9, kind), Fields())], 5, (kind.value,) * 2)
+    sizes, data = entries_of(
+        [(compress(bytes(100_000), kind), Fields()), (compress(b"ab" * 9, kind), Fields())],
+        5,
+        (kind.value,) * 2,
+    )
     run = Run(Place("g1", 2), 1, 5, 0, 2, 0, memoryview(sizes), memoryview(data))
     found = Batch.read(run, 7, True, expansion=Expansion(ratio=100))
     assert list(found.columns.undecoded) == [0] and found.bodies()[1] == b"ab" * 9
@@ -156,17 +212,26 @@ def test_a_ratio_leaves_what_expands_too_much() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0, 0x101, 0x201]), st.sampled_from([b"", b"x"]), st.integers(1, 400)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 0x101, 0x201]), st.sampled_from([b"", b"x"]), st.integers(1, 400)
+        ),
+        min_size=1,
+        max_size=12,
+    ),
     st.integers(1, 900),
     st.data(),
 )
 def test_a_run_is_cut_into_batches_by_what_its_bodies_become(
     messages: list[tuple[int, bytes, int]], body_bytes: int, data: st.DataObject
 ) -> None:
-    """Each message once and in order, each batch within the limit or of one message, each position that of its last message, and skipped
-    messages told once."""
+    """Each message once and in order, each batch within the limit or of one message, each position
+    that of its last message, and skipped messages told once."""
     bodies = [b"a" * size for _, _, size in messages]
-    rows = [(compress(body, Compression(flag)) + junk, Fields()) for body, (flag, junk, _) in zip(bodies, messages, strict=True)]
+    rows = [
+        (compress(body, Compression(flag)) + junk, Fields())
+        for body, (flag, junk, _) in zip(bodies, messages, strict=True)
+    ]
     sizes, raw = entries_of(rows, first=5, sysflags=[flag for flag, _, _ in messages])
     begin = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(begin + 1, len(rows)))
@@ -177,7 +242,9 @@ def test_a_run_is_cut_into_batches_by_what_its_bodies_become(
         batch = Batch.read(run, 7, True, body_bytes)
         lengths = [len(body) for body in batch.bodies()]
         assert len(batch) == 1 or sum(lengths) <= body_bytes
-        assert batch.skipped == (3 if offset == 5 + begin else 0) and int(batch.offsets[0]) == offset
+        assert (
+            batch.skipped == (3 if offset == 5 + begin else 0) and int(batch.offsets[0]) == offset
+        )
         found += batch.bodies()
         offset += len(batch)
         assert batch.next_offset == offset == int(batch.offsets[-1]) + 1
@@ -189,7 +256,10 @@ def test_a_run_is_cut_into_batches_by_what_its_bodies_become(
 def test_times_are_moments_in_utc() -> None:
     """As administration shows them."""
     (message,) = batch_of([(b"x", Fields(message_group="g", gzip=True))])
-    assert (message.born, message.stored) == (datetime.fromtimestamp(1, UTC), datetime.fromtimestamp(2, UTC))
+    assert (message.born, message.stored) == (
+        datetime.fromtimestamp(1, UTC),
+        datetime.fromtimestamp(2, UTC),
+    )
     assert (message.message_group, message.body_encoding, message.attempt) == ("g", "GZIP", None)
 
 
@@ -229,7 +299,9 @@ def test_everything_else_is_read_by_the_generated_code() -> None:
     """Also entries in a form that nodes never send: in two parts, or before an unknown field."""
     caught_up = pb.FetchResponse(caught_up=pb.CaughtUp(commit_index=3))
     assert fetch_response(caught_up.SerializeToString()) == caught_up
-    first, second = (pb.FetchResponse(entries=pb.Entries(**part)) for part in ({"queue": 3}, {"entries": b"x"}))
+    first, second = (
+        pb.FetchResponse(entries=pb.Entries(**part)) for part in ({"queue": 3}, {"entries": b"x"})
+    )
     both = fetch_response(first.SerializeToString() + second.SerializeToString())
     assert isinstance(both, Entries) and (both.queue, bytes(both.entries)) == (3, b"x")
 
@@ -237,7 +309,9 @@ def test_everything_else_is_read_by_the_generated_code() -> None:
 @given(st.binary(max_size=40), st.integers(0, 200))
 def test_damaged_responses_are_errors_and_nothing_worse(noise: bytes, cut: int) -> None:
     """Cut anywhere, or made of noise."""
-    whole = pb.FetchResponse(entries=pb.Entries(queue=1, first_offset=1 << 40, sizes=b"1234", entries=b"x" * 99)).SerializeToString()
+    whole = pb.FetchResponse(
+        entries=pb.Entries(queue=1, first_offset=1 << 40, sizes=b"1234", entries=b"x" * 99)
+    ).SerializeToString()
     for data in (whole[:cut], b"\x12" + bytes([len(noise)]) + noise, noise):
         with suppress(ValueError):
             fetch_response(data)

@@ -1,4 +1,5 @@
-"""Ranges and numbered writes of tasks against three real nodes: names that are taken over, leaders that die, ranges that are read once."""
+"""Ranges and numbered writes of tasks against three real nodes: names that are taken over, leaders
+that die, ranges that are read once."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def chunks(count: int, size: int = 100) -> Iterator[Chunk]:
     """Messages 0 … count−1, whatever their cutting."""
     for begin in range(0, count, size):
         numbers = range(begin, min(begin + size, count))
-        yield Chunk([b"body %d" % i for i in numbers], [i % QUEUES for i in numbers], [1_700_000_000_000] * len(numbers))
+        yield Chunk(
+            [b"body %d" % i for i in numbers],
+            [i % QUEUES for i in numbers],
+            [1_700_000_000_000] * len(numbers),
+        )
 
 
 def stored(connection: TaskConnection, topic: str) -> list[bytes]:
@@ -56,8 +61,8 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
-    """Another process under the same name continues after the stored messages, with any batch boundaries; the first process is then
-    refused."""
+    """Another process under the same name continues after the stored messages, with any batch
+    boundaries; the first process is then refused."""
     CommandLine(cluster.endpoints).ok("topic", "create", "names", "--queues", str(QUEUES))
     with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("names").broker_groups
@@ -69,13 +74,17 @@ def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
         with pytest.raises(Refused):
             first.write(chunks(1000))
         first.close()
-        with connection.writer(group.name, "names", "", "job 0") as third, pytest.raises(Refused, match="not the same messages"):
+        with (
+            connection.writer(group.name, "names", "", "job 0") as third,
+            pytest.raises(Refused, match="not the same messages"),
+        ):
             third.write(chunks(900))
         assert numbers(stored(connection, "names")) == list(range(1000))
 
 
 def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) -> None:
-    """Whatever differs among the stored ones, and however they are cut. Nothing is stored of a write that is refused."""
+    """Whatever differs among the stored ones, and however they are cut. Nothing is stored of a
+    write that is refused."""
     CommandLine(cluster.endpoints).ok("topic", "create", "others", "--queues", str(QUEUES))
     with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("others").broker_groups
@@ -84,7 +93,9 @@ def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) 
         whole = next(chunks(400, 400))
         others = {
             "a body": replace(whole, bodies=[*whole.bodies[:299], b"other", *whole.bodies[300:]]),
-            "the order": replace(whole, bodies=[whole.bodies[1], whole.bodies[0], *whole.bodies[2:]]),
+            "the order": replace(
+                whole, bodies=[whole.bodies[1], whole.bodies[0], *whole.bodies[2:]]
+            ),
             "a tag": replace(whole, tags=["t", *[None] * 399]),
             "a property": replace(whole, properties=[*[{}] * 200, {"p": "1"}, *[{}] * 199]),
         }
@@ -94,7 +105,11 @@ def test_other_messages_than_the_stored_ones_are_refused(cluster: LocalCluster) 
                 producer.write([chunk.piece(0, 150), chunk.behind(150)])
             assert refused.value.code == Code.PRECONDITION_FAILED, name
         assert numbers(stored(connection, "others")) == list(range(300))
-        behind = replace(whole, bodies=[*whole.bodies[:300], b"body 1000", *whole.bodies[301:]], born_ms=[5] * 400)
+        behind = replace(
+            whole,
+            bodies=[*whole.bodies[:300], b"body 1000", *whole.bodies[301:]],
+            born_ms=[5] * 400,
+        )
         with connection.writer(group.name, "others", "", "others") as producer:
             assert (producer.write([behind]), producer.duplicates) == (400, 300)
         assert numbers(stored(connection, "others")) == [*range(300), *range(301, 400), 1000]
@@ -108,7 +123,9 @@ def test_ranges_are_exact(cluster: LocalCluster) -> None:
         with connection.writer(group.name, "ranges", "", "job") as producer:
             producer.write(chunks(2000))
         parts = list(connection.read_range("ranges", "", Place(group.name, 2), 17, 123))
-        assert [body for part in parts for body in part.columns.bodies()] == [b"body %d" % (4 * i + 2) for i in range(17, 123)]
+        assert [body for part in parts for body in part.columns.bodies()] == [
+            b"body %d" % (4 * i + 2) for i in range(17, 123)
+        ]
         assert not list(connection.read_range("ranges", "", Place(group.name, 2), 5, 5))
 
 
@@ -121,7 +138,11 @@ def test_a_leader_that_dies(tmp_path: Path) -> None:
             (group,) = connection.locate("moved").broker_groups
             now = threading.Event()
             producer = connection.writer(group.name, "moved", "", "job")
-            leader = next(one["leader"] for one in cli.ok("status", "--json").json["groups"] if one["group"] == group.name)
+            leader = next(
+                one["leader"]
+                for one in cli.ok("status", "--json").json["groups"]
+                if one["group"] == group.name
+            )
 
             def signalling() -> Iterator[Chunk]:
                 for number, chunk in enumerate(chunks(20_000, 50)):

@@ -1,4 +1,5 @@
-"""The files of a sink: each message in exactly one, whatever ends the process, and whichever files are moved away."""
+"""The files of a sink: each message in exactly one, whatever ends the process, and whichever files
+are moved away."""
 
 from __future__ import annotations
 
@@ -42,10 +43,25 @@ class Killed(BaseException):
 def batch_of(name: Queue, stored: Stored, begin: int, end: int, missed: int = 0) -> Batch:
     entries = stored.entries[begin:end]
     sizes = np.array([len(entry) for entry in entries], "<u4").tobytes()
-    return Batch.read(Run(Place(*name), 1, begin, 0, len(entries), missed, memoryview(sizes), memoryview(b"".join(entries))), 0, True)
+    return Batch.read(
+        Run(
+            Place(*name),
+            1,
+            begin,
+            0,
+            len(entries),
+            missed,
+            memoryview(sizes),
+            memoryview(b"".join(entries)),
+        ),
+        0,
+        True,
+    )
 
 
-def open_sink(directory: Path, topic: str = "t", cluster: str = "c", partition: str = "hour") -> ParquetSink:
+def open_sink(
+    directory: Path, topic: str = "t", cluster: str = "c", partition: str = "hour"
+) -> ParquetSink:
     return ParquetSink(directory, cluster, topic, partition, 1 << 30, 1e9)
 
 
@@ -62,26 +78,48 @@ def rows_of(*directories: Path) -> dict[str, list[int]]:
     paths = [path for directory in directories for path in directory.rglob("*.parquet")]
     for path in sorted(paths, key=lambda path: path.name):
         table = pq.read_table(path, partitioning=None)
-        about = {key.decode(): value.decode() for key, value in pq.read_metadata(path).metadata.items() if key.startswith(b"ledgermq")}
+        about = {
+            key.decode(): value.decode()
+            for key, value in pq.read_metadata(path).metadata.items()
+            if key.startswith(b"ledgermq")
+        }
         offsets = table["offset"].to_pylist()
-        assert int(about["ledgermq.first_offset"]) == offsets[0] and int(about["ledgermq.next_offset"]) == offsets[-1] + 1
+        assert (
+            int(about["ledgermq.first_offset"]) == offsets[0]
+            and int(about["ledgermq.next_offset"]) == offsets[-1] + 1
+        )
         assert len({store_ms // HOUR_MS for store_ms in table["store_ms"].to_pylist()}) == 1
-        found.setdefault(f"{about['ledgermq.broker_group']}/{about['ledgermq.queue']}", []).extend(offsets)
-        assert [body.decode() for body in table["body"].to_pylist()] == [str(offset) for offset in offsets]
+        found.setdefault(f"{about['ledgermq.broker_group']}/{about['ledgermq.queue']}", []).extend(
+            offsets
+        )
+        assert [body.decode() for body in table["body"].to_pylist()] == [
+            str(offset) for offset in offsets
+        ]
     return found
 
 
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(range(len(QUEUES))), st.integers(1, 5)),
     st.tuples(st.just("later"), st.just(0), st.integers(-1, 2)),
-    st.tuples(st.sampled_from(["roll", "kill", "kill before the positions", "kill before the name", "move away", "end"])),
+    st.tuples(
+        st.sampled_from(
+            [
+                "roll",
+                "kill",
+                "kill before the positions",
+                "kill before the name",
+                "move away",
+                "end",
+            ]
+        )
+    ),
 )
 
 
 @given(st.lists(STEPS, max_size=40))
 def test_each_message_is_in_one_file(steps: list[tuple[Any, ...]]) -> None:
-    """Batches in any sizes, with store times that may go back, among kills at any place; files are moved away. Each process continues where
-    the files end."""
+    """Batches in any sizes, with store times that may go back, among kills at any place; files are
+    moved away. Each process continues where the files end."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         directory, away = Path(place) / "lake", Path(place) / "away"
         away.mkdir()
@@ -90,7 +128,9 @@ def test_each_message_is_in_one_file(steps: list[tuple[Any, ...]]) -> None:
         for step in [*steps, ("end",)]:
             if step[0] == "write":
                 queue = stored[step[1]]
-                queue.append([str(queue.end + k).encode() for k in range(step[2])], store_ms=now * HOUR_MS)
+                queue.append(
+                    [str(queue.end + k).encode() for k in range(step[2])], store_ms=now * HOUR_MS
+                )
                 begin = sink.positions.get(QUEUES[step[1]], 0)
                 assert sink.write(batch_of(QUEUES[step[1]], queue, begin, queue.end))
             elif step[0] == "later":
@@ -107,7 +147,9 @@ def test_each_message_is_in_one_file(steps: list[tuple[Any, ...]]) -> None:
                 sink = ended(sink, step[0], patch)
                 for name, queue in zip(QUEUES, stored, strict=True):
                     begin = sink.positions.get(name, 0)
-                    assert rows_of(directory, away).get(f"{name[0]}/{name[1]}", []) == list(range(begin))
+                    assert rows_of(directory, away).get(f"{name[0]}/{name[1]}", []) == list(
+                        range(begin)
+                    )
                     if step[0] == "end":
                         assert begin == queue.end
                     elif queue.end > begin:
@@ -148,7 +190,9 @@ def test_a_complete_file_is_closed(tmp_path: Path) -> None:
         assert file._aside.file.closed
 
 
-def test_a_part_has_a_durable_name_before_the_positions_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_has_a_durable_name_before_the_positions_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise a power cut could keep the positions and lose the messages."""
     steps: list[str] = []
     sync, rename = parquet_sink.sync_directory, os.rename
@@ -171,12 +215,18 @@ def test_a_part_has_a_durable_name_before_the_positions_name_it(tmp_path: Path, 
         monkeypatch.setattr(os, "rename", renaming)
         sink.roll()
     place, positions = file.path.parent.name, sink._positions_path.name
-    named = [f"name {positions}", f"sync {tmp_path.name}", f"name {file.path.name}", f"sync {place}"]
+    named = [
+        f"name {positions}",
+        f"sync {tmp_path.name}",
+        f"name {file.path.name}",
+        f"sync {place}",
+    ]
     assert steps == [f"sync {place}", *named]
 
 
 def test_only_what_continues_a_queue_is_written(tmp_path: Path) -> None:
-    """A batch that repeats messages, or leaves some out, is refused; not so if retention removed them."""
+    """A batch that repeats messages, or leaves some out, is refused; not so if retention removed
+    them."""
     stored = Stored(0)
     stored.append([str(k).encode() for k in range(20)])
     with open_sink(tmp_path) as sink:
@@ -193,7 +243,9 @@ def rows_of_one(directory: Path) -> list[int]:
     return offsets
 
 
-def test_a_full_disk_leaves_no_file_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next process writes the messages."""
     stored = Stored(0)
     stored.append([b"0", b"1"])
@@ -209,7 +261,8 @@ def test_a_full_disk_leaves_no_file_and_loses_nothing(tmp_path: Path, monkeypatc
 
 
 def test_a_second_ctrl_c_loses_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes before a complete file has its name, while another file is open. `test_client_sink_crashes.py` has every place."""
+    """It comes before a complete file has its name, while another file is open.
+    `test_client_sink_crashes.py` has every place."""
     monkeypatch.setattr(parquet_sink, "name_file", interrupted)
     with suppress(KeyboardInterrupt), open_sink(tmp_path) as sink:
         for queue in QUEUES[:2]:
@@ -253,7 +306,8 @@ def test_no_flipped_bit_moves_the_positions(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    """One that another process writes, one of another cluster, one whose files or positions are not readable, one that is a file."""
+    """One that another process writes, one of another cluster, one whose files or positions are not
+    readable, one that is a file."""
     stored = Stored(0)
     stored.append([b"0"])
     with open_sink(tmp_path) as sink:
@@ -293,7 +347,9 @@ def into(directory: Path) -> Callable[[str, str], ParquetSink]:
     return lambda cluster, topic: open_sink(directory, topic, cluster, "none")
 
 
-async def sunk(log: FakeLog, directory: Path, endpoints: str, until_empty_s: float = 0.1) -> Sinking:
+async def sunk(
+    log: FakeLog, directory: Path, endpoints: str, until_empty_s: float = 0.1
+) -> Sinking:
     with Connection(endpoints) as connection:
         sinking = Sinking(connection, "t", "", lambda rows, lag: None)
         await sinking.run(into(directory), until_empty_s)
@@ -318,8 +374,9 @@ def test_a_topic_is_read_to_its_end_and_continued(tmp_path: Path) -> None:
 
 
 def test_queues_that_are_added_while_it_reads_are_read_from_their_beginning(tmp_path: Path) -> None:
-    """More queues in the first broker group change the numbers of the others: a position belongs to the queue, not to its number. After a
-    recovery, which may have lost messages, it may belong to others."""
+    """More queues in the first broker group change the numbers of the others: a position belongs to
+    the queue, not to its number. After a recovery, which may have lost messages, it may belong to
+    others."""
 
     async def work() -> None:
         log = filled(20, {"g1": 1, "g2": 1})
@@ -353,7 +410,9 @@ def test_a_cancelled_run_completes_its_files(tmp_path: Path) -> None:
         async with served(log) as endpoints:
             with Connection(endpoints, timeout_s=60.0) as connection:
                 complete = asyncio.Event()
-                sinking = Sinking(connection, "t", "", lambda rows, lag: complete.set() if rows == 20 else None)
+                sinking = Sinking(
+                    connection, "t", "", lambda rows, lag: complete.set() if rows == 20 else None
+                )
                 reading = asyncio.create_task(sinking.run(into(tmp_path), None))
                 await complete.wait()
                 reading.cancel()

@@ -1,8 +1,9 @@
-"""A state machine test of the guarantees of `producer_session.py`: streams break, answers are lost, leaders change and timeouts expire in
-any order.
+"""A state machine test of the guarantees of `producer_session.py`: streams break, answers are lost,
+leaders change and timeouts expire in any order.
 
-The machine delays everything: frames wait in streams, answers wait for their commit, and a stream that the client has left may still
-deliver its frames to the node. At the end all frames are delivered, and the log is compared with the outcomes that the client reported.
+The machine delays everything: frames wait in streams, answers wait for their commit, and a stream
+that the client has left may still deliver its frames to the node. At the end all frames are
+delivered, and the log is compared with the outcomes that the client reported.
 """
 
 from __future__ import annotations
@@ -14,14 +15,25 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from ledgermq.client.errors import ProducerFenced
 from ledgermq.client.native.log_connection import Latencies
 from ledgermq.client.native.producers.batches import Batch, Gathering
 from ledgermq.client.native.producers.columns import Columns
 from ledgermq.client.native.producers.outcomes import FrameAcknowledged, Statistics
-from ledgermq.client.native.producers.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER, ProducerSession, ProducerSettings
+from ledgermq.client.native.producers.producer_session import (
+    STALE_EPOCH,
+    UNKNOWN_PRODUCER,
+    ProducerSession,
+    ProducerSettings,
+)
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.types import I32
 from tests.client.fake_log import FakeBrokerGroup
@@ -57,7 +69,8 @@ class Sink:
 
 @dataclass
 class Stream:
-    """Frames on the way to the node, answers on the way back. Each answer waits until the log is committed so far."""
+    """Frames on the way to the node, answers on the way back. Each answer waits until the log is
+    committed so far."""
 
     producer: tuple[int, int]
     inbox: list[pb.Frame] = field(default_factory=list)
@@ -66,7 +79,8 @@ class Stream:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """`memory`: a leader change may lose acknowledged messages. `named`: the producer has a name, and another producer opens that name."""
+    """`memory`: a leader change may lose acknowledged messages. `named`: the producer has a name,
+    and another producer opens that name."""
 
     memory = False
     named = False
@@ -76,7 +90,9 @@ class SessionMachine(RuleBasedStateMachine):
         self.group = FakeBrokerGroup(queues=QUEUES)
         self.statistics = Statistics()
         settings = ProducerSettings("t", name="p" if self.named else "", batch_bytes=1000)
-        self.session = ProducerSession("g1", settings, Gathering(), self.statistics, {}, Latencies(lambda: 0.0))
+        self.session = ProducerSession(
+            "g1", settings, Gathering(), self.statistics, {}, Latencies(lambda: 0.0)
+        )
         self.outcomes = Outcomes()
         self.count = 0
         self.now = 0.0
@@ -102,7 +118,9 @@ class SessionMachine(RuleBasedStateMachine):
         columns = Columns([b"%d" % number for number in numbers], queues, 1)
         self.statistics.accepted += count
         self.statistics.waiting_bytes += 10 * count
-        self.session.add(Batch(columns, Sink(self.outcomes, numbers), 0, 10 * count, self.now + TIMEOUT_S))
+        self.session.add(
+            Batch(columns, Sink(self.outcomes, numbers), 0, 10 * count, self.now + TIMEOUT_S)
+        )
 
     @precondition(lambda self: self.stream is None and self.session.fenced is None)
     @rule()
@@ -133,7 +151,11 @@ class SessionMachine(RuleBasedStateMachine):
         if batch is not None:
             frame = batch.frame
             assert frame is not None
-            self.stream.inbox.append(pb.Frame(first_sequence=frame.first_sequence, sizes=frame.sizes, entries=frame.entries))
+            self.stream.inbox.append(
+                pb.Frame(
+                    first_sequence=frame.first_sequence, sizes=frame.sizes, entries=frame.entries
+                )
+            )
 
     @precondition(lambda self: self.stream is not None and self.stream.outbox)
     @rule(place=st.integers(0, 5))
@@ -181,13 +203,19 @@ class SessionMachine(RuleBasedStateMachine):
             stream.outbox.append(self.group.produce(stream.producer, frame))
         else:
             position = 0 if how == "refuse one" else -1
-            stream.outbox.append(self.group.refuse(stream.producer, frame, retryable=how == "retry", position=position))
+            stream.outbox.append(
+                self.group.refuse(
+                    stream.producer, frame, retryable=how == "retry", position=position
+                )
+            )
         if not stream.outbox[-1][1]:
             # A rejection is sent after the answers before it.
             stream.outbox[-1] = (stream.outbox[-1][0], max(need for _, need in stream.outbox))
 
     @precondition(lambda self: self.stream is not None and self.stream.inbox)
-    @rule(how=st.sampled_from(["store", "store", "store", "store", "retry", "refuse", "refuse one"]))
+    @rule(
+        how=st.sampled_from(["store", "store", "store", "store", "retry", "refuse", "refuse one"])
+    )
     def process(self, how: str) -> None:
         assert self.stream is not None
         self.take(self.stream, how)
@@ -226,14 +254,20 @@ class SessionMachine(RuleBasedStateMachine):
             numbers = [int(body) for body in self.group.bodies(queue)]
             assert len(numbers) == len(set(numbers)), numbers
             # A message that failed as unknown may still arrive, behind later messages.
-            certain = [number for number in numbers if self.outcomes.words.get(number, [("", None)])[0] != ("failed", True)]
+            certain = [
+                number
+                for number in numbers
+                if self.outcomes.words.get(number, [("", None)])[0] != ("failed", True)
+            ]
             assert certain == sorted(certain), numbers
 
     @invariant()
     def each_message_has_one_outcome(self) -> None:
         for number, words in self.outcomes.words.items():
             # "stored" may follow "unknown"; otherwise a message has one outcome.
-            assert len(words) == 1 or (words[0] == ("failed", True) and words[1][0] == "stored" and len(words) == 2), (number, words)
+            assert len(words) == 1 or (
+                words[0] == ("failed", True) and words[1][0] == "stored" and len(words) == 2
+            ), (number, words)
 
     def heal(self) -> None:
         for stream in self.left:
@@ -252,20 +286,26 @@ class SessionMachine(RuleBasedStateMachine):
             self.committed = len(self.group.log)
             if self.stream is not None and self.stream.outbox:
                 self.read(0)
-        assert self.session.fenced is not None or self.session.idle, "the session does not become idle"
+        assert self.session.fenced is not None or self.session.idle, (
+            "the session does not become idle"
+        )
 
     def check(self) -> None:
         stored = {int(message.body): message.offset for message in self.group.log}
         assert set(self.outcomes.words) == set(range(self.count))
         for number, words in self.outcomes.words.items():
             if words[0][0] == "stored":
-                assert self.memory or (number in stored and words[0][1] in (None, stored[number])), (number, words)
+                assert self.memory or (
+                    number in stored and words[0][1] in (None, stored[number])
+                ), (number, words)
             elif words[0] == ("failed", False):
                 assert number not in stored, (number, words)
         statistics = self.statistics
         assert statistics.accepted == self.count == statistics.acknowledged + statistics.failed
         assert statistics.waiting_bytes == 0
-        assert statistics.failed == sum(words[0][0] == "failed" for words in self.outcomes.words.values())
+        assert statistics.failed == sum(
+            words[0][0] == "failed" for words in self.outcomes.words.values()
+        )
 
 
 class MemoryMachine(SessionMachine):
@@ -278,8 +318,11 @@ class NamedMachine(SessionMachine):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("machine", [SessionMachine, MemoryMachine, NamedMachine])
-def test_each_message_is_stored_once_in_order_and_has_one_outcome(machine: type[SessionMachine]) -> None:
-    """The guarantees hold for any order of losses, rejections, commits, leader changes, timeouts and other producers of the name."""
+def test_each_message_is_stored_once_in_order_and_has_one_outcome(
+    machine: type[SessionMachine],
+) -> None:
+    """The guarantees hold for any order of losses, rejections, commits, leader changes, timeouts
+    and other producers of the name."""
     options = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=options)
 
@@ -295,8 +338,8 @@ def driven(*steps: tuple[str, tuple[Any, ...]]) -> SessionMachine:
 
 
 def test_numbers_are_not_reused_while_a_later_frame_is_in_doubt() -> None:
-    """The first frame is refused and the stream breaks before the second is answered. If the second got new numbers, its late copy would be
-    stored too."""
+    """The first frame is refused and the stream breaks before the second is answered. If the second
+    got new numbers, its late copy would be stored too."""
     machine = driven(
         ("send", (2, 0)),
         ("send", (2, 0)),
@@ -318,9 +361,17 @@ def test_numbers_are_not_reused_while_a_later_frame_is_in_doubt() -> None:
 
 
 def test_a_refused_copy_may_be_stored_all_the_same() -> None:
-    """A refused frame that was sent before fails as unknown, because its earlier copy may be stored."""
+    """A refused frame that was sent before fails as unknown, because its earlier copy may be
+    stored."""
     machine = driven(
-        ("send", (1, 0)), ("open", ()), ("write", ()), ("leave", ()), ("open", ()), ("write", ()), ("process", ("refuse",)), ("read", (0,))
+        ("send", (1, 0)),
+        ("open", ()),
+        ("write", ()),
+        ("leave", ()),
+        ("open", ()),
+        ("write", ()),
+        ("process", ("refuse",)),
+        ("read", (0,)),
     )
     assert machine.outcomes.words[0] == [("failed", True)]
     machine.process_late_frame(0)
@@ -329,7 +380,20 @@ def test_a_refused_copy_may_be_stored_all_the_same() -> None:
 
 def test_a_frame_cut_by_a_leader_change_is_sent_as_two() -> None:
     """The stored part keeps its numbers and gets the receipt of the stored entries."""
-    machine = driven(("send", (4, 0)), ("open", ()), ("write", ()), ("process", ("store",)), ("change_leader", (0.5,)))
+    machine = driven(
+        ("send", (4, 0)),
+        ("open", ()),
+        ("write", ()),
+        ("process", ("store",)),
+        ("change_leader", (0.5,)),
+    )
     machine.teardown()
-    assert machine.statistics.frames_cut == 1 and machine.group.bodies(0) == [b"0", b"1", b"2", b"3"]
-    assert [words[0] for _, words in sorted(machine.outcomes.words.items())] == [("stored", offset) for offset in range(4)]
+    assert machine.statistics.frames_cut == 1 and machine.group.bodies(0) == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+    ]
+    assert [words[0] for _, words in sorted(machine.outcomes.words.items())] == [
+        ("stored", offset) for offset in range(4)
+    ]

@@ -1,4 +1,5 @@
-"""Proofs of messages: what is true is proven, everything else is refused, and no alteration of a proof proves something else."""
+"""Proofs of messages: what is true is proven, everything else is refused, and no alteration of a
+proof proves something else."""
 
 from __future__ import annotations
 
@@ -21,18 +22,49 @@ from ledgermq.client.proofs.verifying import check_receipt
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import log_pb2
 from ledgermq.proto.proofs.log_tree import consistency_path
-from ledgermq.proto.proofs.signed_notes import COSIGNATURE, ED25519, Checkpoint, Note, VerifierKey, sign
+from ledgermq.proto.proofs.signed_notes import (
+    COSIGNATURE,
+    ED25519,
+    Checkpoint,
+    Note,
+    VerifierKey,
+    sign,
+)
 from tests.client.fake_cluster import admin_status, fake_nodes
-from tests.client.fake_log_tree import LOG, FakeLog, FakeTreeCluster, cluster_of, key_file, log_of, private_key, proof_fields, signed
+from tests.client.fake_log_tree import (
+    LOG,
+    FakeLog,
+    FakeTreeCluster,
+    cluster_of,
+    key_file,
+    log_of,
+    private_key,
+    proof_fields,
+    signed,
+)
 
 FILES = 7
 HONEST = log_of(FILES)
 KEYS = TrustedKeys.parse(key_file())
 
 
-def proof_of(log: FakeLog, index: int, size: int = FILES, old_size: int | None = None, nodes: tuple[str, ...] = ("n1", "n2")) -> Proof:
-    since = None if old_size is None else Since(old_size, tuple(consistency_path(log.hashes(size), old_size)))
-    return Proof(**proof_fields(log, index, size), checkpoint=signed(log.checkpoint(size), *nodes), since=since)
+def proof_of(
+    log: FakeLog,
+    index: int,
+    size: int = FILES,
+    old_size: int | None = None,
+    nodes: tuple[str, ...] = ("n1", "n2"),
+) -> Proof:
+    since = (
+        None
+        if old_size is None
+        else Since(old_size, tuple(consistency_path(log.hashes(size), old_size)))
+    )
+    return Proof(
+        **proof_fields(log, index, size),
+        checkpoint=signed(log.checkpoint(size), *nodes),
+        since=since,
+    )
 
 
 PROOF = proof_of(HONEST, 13, old_size=5)
@@ -40,25 +72,37 @@ OLD = signed(HONEST.checkpoint(5), "n3")
 
 
 def test_every_message_is_proven() -> None:
-    """Each entry of each file, up to trees of every size, and through the file that is written and read again."""
+    """Each entry of each file, up to trees of every size, and through the file that is written and
+    read again."""
     for size in range(1, FILES + 1):
         for index in range(HONEST.leaves[size - 1].first + HONEST.leaves[size - 1].entries):
             proof = proof_of(HONEST, index, size)
             proven = verify(Proof.parse(proof.to_json()), KEYS)
-            assert (proven.index, proven.message.message_id, proven.checkpoint.size) == (index, f"id-{index}", size)
-            assert (proven.message.topic, proven.message.queue, proven.message.offset) == ("orders", index % 2, index // 2)
+            assert (proven.index, proven.message.message_id, proven.checkpoint.size) == (
+                index,
+                f"id-{index}",
+                size,
+            )
+            assert (proven.message.topic, proven.message.queue, proven.message.offset) == (
+                "orders",
+                index % 2,
+                index // 2,
+            )
     assert proven.message.body == b"body 6.8"
 
 
 def test_the_log_continues_every_older_checkpoint() -> None:
     for old in range(1, FILES + 1):
-        proven = verify(proof_of(HONEST, 13, old_size=old), KEYS, signed(HONEST.checkpoint(old), "n3"))
+        proven = verify(
+            proof_of(HONEST, 13, old_size=old), KEYS, signed(HONEST.checkpoint(old), "n3")
+        )
         assert proven.since == HONEST.checkpoint(old)
 
 
 @pytest.mark.parametrize("changed", range(5))
 def test_a_rewritten_history_does_not_continue_the_old_one(changed: int) -> None:
-    """One message of an old file was rewritten with all CRCs and digests, and a majority signed the new tree: the kept checkpoint tells."""
+    """One message of an old file was rewritten with all CRCs and digests, and a majority signed the
+    new tree: the kept checkpoint tells."""
     forged = log_of(FILES, changed=(changed,))
     proof = proof_of(forged, 13, old_size=5)
     assert verify(proof, KEYS).index == 13
@@ -83,7 +127,10 @@ def test_a_stolen_key_proves_nothing_alone() -> None:
     forged = log_of(FILES, changed=(3,))
     with pytest.raises(Incomplete, match="is signed by n1; 2 known nodes must have signed"):
         verify(proof_of(forged, 13, nodes=("n1",)), KEYS)
-    assert verify(proof_of(forged, 13, nodes=("n1",)), TrustedKeys.parse(key_file(), quorum=1)).index == 13
+    assert (
+        verify(proof_of(forged, 13, nodes=("n1",)), TrustedKeys.parse(key_file(), quorum=1)).index
+        == 13
+    )
 
 
 def test_what_too_few_known_nodes_signed_is_not_proven() -> None:
@@ -96,11 +143,14 @@ def test_what_too_few_known_nodes_signed_is_not_proven() -> None:
 
 
 def test_keys_of_another_cluster_do_not_count() -> None:
-    """A node's key is bound to its cluster by its name, also if the same file trusts both clusters."""
+    """A node's key is bound to its cluster by its name, also if the same file trusts both
+    clusters."""
     text = PROOF.checkpoint.text
     keys, signatures = [], []
     for node in ("n1", "n2", "n3"):
-        foreign = VerifierKey(f"{node}.another", ED25519, private_key(node).public_key().public_bytes_raw())
+        foreign = VerifierKey(
+            f"{node}.another", ED25519, private_key(node).public_key().public_bytes_raw()
+        )
         keys.append(foreign)
         signatures.append(sign(text, foreign, private_key(node).sign))
     with pytest.raises(Incomplete):
@@ -118,9 +168,13 @@ def test_an_older_checkpoint_that_only_another_cluster_signed_is_not_trusted() -
 
 
 def test_a_witness_is_no_replica_whatever_its_name() -> None:
-    """Nor is a key that names a cluster and no node. Neither raises the number that must sign, or counts towards it."""
+    """Nor is a key that names a cluster and no node. Neither raises the number that must sign, or
+    counts towards it."""
     public = private_key("n3").public_key().public_bytes_raw()
-    others = [VerifierKey(f"n3.{LOG.cluster_id}", COSIGNATURE, public), VerifierKey(f".{LOG.cluster_id}", ED25519, public)]
+    others = [
+        VerifierKey(f"n3.{LOG.cluster_id}", COSIGNATURE, public),
+        VerifierKey(f".{LOG.cluster_id}", ED25519, public),
+    ]
     keys = TrustedKeys.of([*TrustedKeys.parse(key_file("n1", "n2")).keys, *others])
     assert keys.needed(LOG) == 2 and TrustedKeys.of([*KEYS.keys, others[1]]).needed(LOG) == 2
     assert [node_of(key, HONEST.checkpoint(5)) for key in others] == [None, None]
@@ -154,7 +208,8 @@ TEXT = PROOF.to_json()
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("part", range(8))
 def test_no_altered_byte_proves_something_else(part: int) -> None:
-    """Every character of the file replaced once by several others, or removed: refused, or without any effect on what is proven."""
+    """Every character of the file replaced once by several others, or removed: refused, or without
+    any effect on what is proven."""
     refused = 0
     for at in range(part, len(TEXT), 8):
         for other in ("", "A", "0", "7", '"', " ", "é"):
@@ -167,7 +222,13 @@ def test_no_altered_byte_proves_something_else(part: int) -> None:
 def leaves_of(value: Any, trail: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Every value in nested JSON, with the way to it."""
     yield trail, value
-    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, below in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from leaves_of(below, (*trail, key))
 
 
@@ -181,8 +242,13 @@ def changed(trail: tuple[Any, ...], put: Any) -> str:
 
 
 def test_no_exchanged_field_proves_something_else() -> None:
-    """Every field replaced by the same field of proofs of other entries, files, sizes and histories, and by every other field."""
-    others = [proof_of(HONEST, 12, old_size=5), proof_of(HONEST, 13, 6, old_size=5), proof_of(log_of(FILES, changed=(3,)), 13, old_size=5)]
+    """Every field replaced by the same field of proofs of other entries, files, sizes and
+    histories, and by every other field."""
+    others = [
+        proof_of(HONEST, 12, old_size=5),
+        proof_of(HONEST, 13, 6, old_size=5),
+        proof_of(log_of(FILES, changed=(3,)), 13, old_size=5),
+    ]
     own = json.loads(TEXT)
     for other in others:
         for trail, value in leaves_of(json.loads(other.to_json())):
@@ -200,10 +266,22 @@ def test_no_exchanged_field_proves_something_else() -> None:
 
 
 def test_no_other_number_proves_something_else() -> None:
-    """Sizes and places one more, one less, negative, huge, of another type; paths longer and shorter."""
+    """Sizes and places one more, one less, negative, huge, of another type; paths longer and
+    shorter."""
     for trail, value in leaves_of(json.loads(TEXT)):
         if isinstance(value, int):
-            for other in (value - 1, value + 1, -value, 1 << 63, 1 << 70, float(value), str(value), True, None, [value]):
+            for other in (
+                value - 1,
+                value + 1,
+                -value,
+                1 << 63,
+                1 << 70,
+                float(value),
+                str(value),
+                True,
+                None,
+                [value],
+            ):
                 assert outcome(changed(trail, other)) is None or other == value, (trail, other)
         if isinstance(value, list):
             for path in (value[1:], value[:-1], [*value, value[0]], value * 30, value[::-1]):
@@ -230,14 +308,18 @@ def test_texts_that_are_no_proofs(text: str) -> None:
         Proof.parse(text)
 
 
-@pytest.mark.parametrize(("change", "why"), [({"base": 1 << 20}, "does not lie in its file"), ({"first": 14}, "is not one of the")])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"base": 1 << 20}, "does not lie in its file"), ({"first": 14}, "is not one of the")],
+)
 def test_an_entry_lies_in_its_file(change: dict[str, int], why: str) -> None:
     with pytest.raises(Refuted, match=why):
         verify(replace(PROOF, leaf=replace(PROOF.leaf, **change)), KEYS)
 
 
 def test_key_files() -> None:
-    """Comments and empty lines do not count; a file without nodes, and a quorum that cannot be, are refused."""
+    """Comments and empty lines do not count; a file without nodes, and a quorum that cannot be, are
+    refused."""
     assert TrustedKeys.parse(key_file("n1", "n2", "n3", "n4") + "\n# more\n").needed(LOG) == 3
     with pytest.raises(ValueError, match="line 2: "):
         TrustedKeys.parse("# keys\nnonsense\n")
@@ -252,25 +334,39 @@ SIX = ("n1", "n2", "n3", "n4", "n5", "n6")
 
 
 def test_a_majority_of_the_replicas_that_can_sign_is_enough() -> None:
-    """A cluster has more keys than a broker group has replicas: six nodes, or three with workers. The others do not count."""
-    keys = TrustedKeys.parse(f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g2 n4 n5 n6\nreplicas other/g1 n4 n5\n")
+    """A cluster has more keys than a broker group has replicas: six nodes, or three with workers.
+    The others do not count."""
+    keys = TrustedKeys.parse(
+        f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g2 n4 n5 n6\nreplicas"
+        " other/g1 n4 n5\n"
+    )
     assert verify(proof_of(HONEST, 13, nodes=("n1", "n3")), keys).index == 13
     for nodes in (("n1",), ("n1", "n4", "n5", "n6")):
         with pytest.raises(Incomplete, match="is signed by n1; 2 known nodes must have signed"):
             verify(proof_of(HONEST, 13, nodes=nodes), keys)
     assert keys.needed(replace(LOG, broker_group="g3")) == 4
     assert TrustedKeys.of(keys.keys, 3, keys.replicas).needed(LOG) == 3
-    twice = TrustedKeys.parse(f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g1 n3 n2 n1\n")
+    twice = TrustedKeys.parse(
+        f"{key_file(*SIX)}replicas 7d444840/g1 n1 n2 n3\nreplicas 7d444840/g1 n3 n2 n1\n"
+    )
     assert twice.needed(LOG) == 2, "the same said twice, as where two files were joined"
 
 
 def test_a_file_without_replicas_says_what_is_missing() -> None:
     """Keys of another cluster in the same file do not raise the number."""
-    foreign = [VerifierKey(f"n{number}.another", ED25519, private_key(f"x{number}").public_key().public_bytes_raw()) for number in range(9)]
+    foreign = [
+        VerifierKey(
+            f"n{number}.another", ED25519, private_key(f"x{number}").public_key().public_bytes_raw()
+        )
+        for number in range(9)
+    ]
     assert TrustedKeys.of([*KEYS.keys, *foreign]).needed(LOG) == 2
     for others in ("", "replicas 7d444840/g2 n4 n5 n6\nreplicas another/g1 n4 n5 n6\n"):
         with pytest.raises(Incomplete, match="4 known nodes must have signed") as caught:
-            verify(proof_of(HONEST, 13, nodes=("n1", "n2", "n3")), TrustedKeys.parse(key_file(*SIX) + others))
+            verify(
+                proof_of(HONEST, 13, nodes=("n1", "n2", "n3")),
+                TrustedKeys.parse(key_file(*SIX) + others),
+            )
         assert "does not name the replicas of the group" in caught.value.remedy
 
 
@@ -299,8 +395,19 @@ def receipt() -> log_pb2.Receipt:
     """The acknowledgement of entries 12 to 14."""
     proven = verify(PROOF, KEYS)
     last = proof_fields(HONEST, 14, FILES)["entry"]
-    found = log_pb2.Receipt(cluster_id=LOG.cluster_id, broker_group=LOG.broker_group, log_id=LOG.log_id, topic="orders", count=3, term=1)
-    found.first_index, found.chain_crc, found.store_ms = 12, int.from_bytes(last[36:40], "big"), proven.message.store_ms
+    found = log_pb2.Receipt(
+        cluster_id=LOG.cluster_id,
+        broker_group=LOG.broker_group,
+        log_id=LOG.log_id,
+        topic="orders",
+        count=3,
+        term=1,
+    )
+    found.first_index, found.chain_crc, found.store_ms = (
+        12,
+        int.from_bytes(last[36:40], "big"),
+        proven.message.store_ms,
+    )
     found.ranges.add(queue=0, first_offset=6, count=2)
     found.ranges.add(queue=1, first_offset=6, count=1)
     return found
@@ -353,7 +460,9 @@ def test_a_fetched_proof_has_the_signatures_of_all_nodes(admin: AdminCalls) -> N
     assert (proven.index, len(proven.signers), proven.checkpoint.size) == (13, 3, FILES)
 
 
-def test_nodes_that_lag_or_do_not_answer_do_not_sign(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
+def test_nodes_that_lag_or_do_not_answer_do_not_sign(
+    cluster: FakeTreeCluster, admin: AdminCalls
+) -> None:
     """The tree is the largest that most nodes show."""
     cluster.replicas["n3"].size = 6
     assert verify(fetch([admin], "g1", 13), KEYS).checkpoint.size == FILES
@@ -365,13 +474,21 @@ def test_nodes_that_lag_or_do_not_answer_do_not_sign(cluster: FakeTreeCluster, a
 
 
 def test_an_endpoint_without_the_group_is_passed_over(cluster: FakeTreeCluster) -> None:
-    """Of the given endpoints one that holds the group is enough; the error is that of the first one."""
+    """Of the given endpoints one that holds the group is enough; the error is that of the first
+    one."""
     with fake_nodes() as (other,):
         elsewhere = cluster_of(other, HONEST)
         for method in ("ProveEntry", "ProveConsistency"):
-            response = getattr(pb, f"{method}Response")(status=admin_status(40000, "no replica here; ask another node"))
+            response = getattr(pb, f"{method}Response")(
+                status=admin_status(40000, "no replica here; ask another node")
+            )
             other.answers(method, response)
-        with Connection(f"{elsewhere.node.endpoint};{cluster.node.endpoint}", timeout_s=5) as connection, each_alone(connection) as admins:
+        with (
+            Connection(
+                f"{elsewhere.node.endpoint};{cluster.node.endpoint}", timeout_s=5
+            ) as connection,
+            each_alone(connection) as admins,
+        ):
             assert verify(fetch(admins, "g1", 13, HONEST.checkpoint(5)), KEYS, OLD).index == 13
             with pytest.raises(Refused, match="no replica here"):
                 fetch(admins[:2], "g1", 13)
@@ -383,19 +500,27 @@ def test_nodes_with_different_trees_are_a_fork(cluster: FakeTreeCluster, admin: 
         fetch([admin], "g1", 13)
 
 
-def test_a_node_that_proves_something_else_is_refuted(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
-    """Another history than the one that all signed, or another entry than the one that was asked for."""
+def test_a_node_that_proves_something_else_is_refuted(
+    cluster: FakeTreeCluster, admin: AdminCalls
+) -> None:
+    """Another history than the one that all signed, or another entry than the one that was asked
+    for."""
     with fake_nodes() as (other,):
         forged = cluster_of(other, log_of(FILES, changed=(6,)))
         cluster.node.answers("ProveEntry", forged.prove_entry)
         with pytest.raises(Refuted, match="the node's proof of entry 13 is false"):
             fetch([admin], "g1", 13)
-    cluster.node.answers("ProveEntry", lambda request: cluster.prove_entry(type(request)(index=12, size=request.size)))
+    cluster.node.answers(
+        "ProveEntry",
+        lambda request: cluster.prove_entry(type(request)(index=12, size=request.size)),
+    )
     with pytest.raises(Refuted, match="proves entry 12 instead of entry 13"):
         fetch([admin], "g1", 13)
 
 
-def test_what_cannot_be_proven_is_refused_with_the_reason(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
+def test_what_cannot_be_proven_is_refused_with_the_reason(
+    cluster: FakeTreeCluster, admin: AdminCalls
+) -> None:
     with pytest.raises(Refused, match="is in no sealed log file yet"):
         fetch([admin], "g1", 10_000)
     with pytest.raises(Refused, match="there is no broker group g9"):
@@ -408,7 +533,11 @@ def test_what_cannot_be_proven_is_refused_with_the_reason(cluster: FakeTreeClust
 
 def test_an_older_checkpoint_of_another_log_or_a_longer_one(admin: AdminCalls) -> None:
     for other in (HONEST.checkpoint(5), log_of(9).checkpoint(9)):
-        old = Checkpoint(replace(LOG, log_id="another"), other.size, other.root) if other.size == 5 else other
+        old = (
+            Checkpoint(replace(LOG, log_id="another"), other.size, other.root)
+            if other.size == 5
+            else other
+        )
         with pytest.raises(Refuted, match="the log of the older checkpoint is"):
             fetch([admin], "g1", 13, old)
 

@@ -1,8 +1,9 @@
-"""Positions outside of the cluster after its log was restored from an older state: every case of a small log, through both sinks.
+"""Positions outside of the cluster after its log was restored from an older state: every case of a
+small log, through both sinks.
 
-Law: a sink either ends with status 64 and changes nothing, or everything that the log has is in it. It ends so exactly if the log has
-another message, or none, in the place of the last one that the sink wrote. What retention removed cannot be compared, and leaves nothing
-out.
+Law: a sink either ends with status 64 and changes nothing, or everything that the log has is in it.
+It ends so exactly if the log has another message, or none, in the place of the last one that the
+sink wrote. What retention removed cannot be compared, and leaves nothing out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ import pytest
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.consumers import consumer
 from ledgermq.client.native.consumers.consumer import AsyncConsumer
-from ledgermq.client.native.consumers.positions import Changed, Entries, EntryName, Gap, Place, Positions, Start
+from ledgermq.client.native.consumers.positions import (
+    Changed,
+    Entries,
+    EntryName,
+    Gap,
+    Place,
+    Positions,
+    Start,
+)
 from ledgermq.client.native.sinks import sinking
 from ledgermq.client.native.sinks.iceberg_sink import IcebergSink, Mark
 from ledgermq.client.native.sinks.parquet_sink import ParquetSink
@@ -42,7 +51,8 @@ Row = tuple[int, bytes]
 
 
 class Target(NamedTuple):
-    """Where the messages of the topic's first queue go: how a sink is opened there, what is in it, and what it knows of its positions."""
+    """Where the messages of the topic's first queue go: how a sink is opened there, what is in it,
+    and what it knows of its positions."""
 
     opened: Callable[[str, str], Sink]
     rows: Callable[[], set[Row]]
@@ -60,8 +70,16 @@ def files(directory: Path) -> Target:
         kept.write_text(json.dumps(tree))
 
     def rows() -> set[Row]:
-        tables = [pq.read_table(path, columns=["queue", "offset", "body"], partitioning=None) for path in directory.rglob("*.parquet")]
-        return {(row["offset"], row["body"]) for table in tables for row in table.to_pylist() if row["queue"] == 0}
+        tables = [
+            pq.read_table(path, columns=["queue", "offset", "body"], partitioning=None)
+            for path in directory.rglob("*.parquet")
+        ]
+        return {
+            (row["offset"], row["body"])
+            for table in tables
+            for row in table.to_pylist()
+            if row["queue"] == 0
+        }
 
     return Target(
         lambda cluster, topic: ParquetSink(directory, cluster, topic, "none", 1 << 30, 1e9),
@@ -80,7 +98,9 @@ class Bodies(FakeTable):
 
     def append(self, rows: Any, mark: Mark) -> None:
         super().append(rows, mark)
-        self.bodies |= {(row["offset"], row["body"]) for row in rows.to_pylist() if row["group_queue"] == 0}
+        self.bodies |= {
+            (row["offset"], row["body"]) for row in rows.to_pylist() if row["group_queue"] == 0
+        }
 
 
 def table(lake: Lake, bodies: set[Row]) -> Target:
@@ -94,10 +114,18 @@ def table(lake: Lake, bodies: set[Row]) -> Target:
         del tree["last"], tree["crc32c"]
         lake.head.mark = Mark.read(json.dumps(tree))
 
-    return Target(lambda cluster, topic: IcebergSink(Bodies(lake, bodies), cluster, topic, 1 << 30, 1e9), lambda: bodies, state, forget)
+    return Target(
+        lambda cluster, topic: IcebergSink(Bodies(lake, bodies), cluster, topic, 1 << 30, 1e9),
+        lambda: bodies,
+        state,
+        forget,
+    )
 
 
-KINDS: dict[str, Callable[[Path], Target]] = {"parquet": files, "iceberg": lambda directory: table(Lake(), set())}
+KINDS: dict[str, Callable[[Path], Target]] = {
+    "parquet": files,
+    "iceberg": lambda directory: table(Lake(), set()),
+}
 
 
 class Wire:
@@ -147,7 +175,8 @@ def body_of(entry: bytes) -> bytes:
 def test_a_sink_ends_or_has_everything_that_the_log_has(
     kind: str, written: int, loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The position before, at and behind the point of the restore; the log behind it, at it and past it; retention anywhere."""
+    """The position before, at and behind the point of the restore; the log behind it, at it and
+    past it; retention anywhere."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     tried = refused = unproven = 0
     for point, new in product(range(5), range(4)):
@@ -164,7 +193,12 @@ def test_a_sink_ends_or_has_everything_that_the_log_has(
             log.trim("g1", 0, begin)
             before, state = set(place.rows()), place.state()
             if point < written and begin < written:
-                with pytest.raises(BadArgument, match=r"has messages that the cluster does not have.*; write the topic to anoth") as told:
+                with pytest.raises(
+                    BadArgument,
+                    match=(
+                        r"has messages that the cluster does not have.*; write the topic to anoth"
+                    ),
+                ) as told:
                     sunk(loop, log, place, monkeypatch)
                 assert told.value.exit_code == ExitCode.USAGE, case
                 assert place.rows() == before and place.state() == state, case
@@ -182,7 +216,8 @@ def test_a_sink_ends_or_has_everything_that_the_log_has(
 def test_positions_of_former_versions_are_accepted_once(
     kind: str, loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They name no message. They get their names with the next messages of their queue, and nothing is written twice."""
+    """They name no message. They get their names with the next messages of their queue, and nothing
+    is written twice."""
     log, place = log_of(3), KINDS[kind](tmp_path)
     sunk(loop, log, place, monkeypatch)
     named = place.state()
@@ -200,7 +235,9 @@ def test_positions_of_former_versions_are_accepted_once(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_former_position_behind_the_end_is_refused(kind: str, loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_position_behind_the_end_is_refused(
+    kind: str, loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, place = log_of(3), KINDS[kind](tmp_path)
     sunk(loop, log, place, monkeypatch)
     place.forget()
@@ -209,8 +246,11 @@ def test_a_former_position_behind_the_end_is_refused(kind: str, loop: VirtualLoo
         sunk(loop, log, place, monkeypatch)
 
 
-def test_a_sink_does_not_end_before_its_positions_are_compared(loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has passed the old position by nothing: there is nothing to read, and only the comparison shows that it is another one."""
+def test_a_sink_does_not_end_before_its_positions_are_compared(
+    loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has passed the old position by nothing: there is nothing to read, and only the
+    comparison shows that it is another one."""
     log, place, held = log_of(3), files(tmp_path), [False]
     sunk(loop, log, place, monkeypatch)
     log.groups["g1"].queues[0].restore(2)
@@ -260,7 +300,14 @@ def entries_of(log: FakeLog, first: int, *, skipped: int = 0, cut: int = 0) -> E
     found = log.groups["g1"].queues[0].entries[first:]
     sizes = np.array([len(entry) for entry in found], "<u4").tobytes()
     data = b"".join(found)
-    return Entries(0, first, memoryview(sizes), memoryview(data[: len(data) - cut]), first + len(found), skipped)
+    return Entries(
+        0,
+        first,
+        memoryview(sizes),
+        memoryview(data[: len(data) - cut]),
+        first + len(found),
+        skipped,
+    )
 
 
 def positioned(log: FakeLog, offset: int) -> tuple[Positions, int]:
@@ -299,7 +346,9 @@ def test_retention_may_take_the_message_while_it_is_awaited() -> None:
     with pytest.raises(Gap):
         positions.accept(PLACE, generation, entries_of(log, 4))
     run = positions.accept(PLACE, generation, entries_of(log, 4, skipped=2))
-    assert run is not None and run.missed == 1 and not positions.awaits() and positions[PLACE].unproven
+    assert (
+        run is not None and run.missed == 1 and not positions.awaits() and positions[PLACE].unproven
+    )
     positions, generation = positioned(log, 3)
     positions.opened(PLACE, generation, 2, 3, leads=True)
     positions.reached(PLACE, 3)
@@ -329,7 +378,9 @@ def test_sizes_that_do_not_belong_to_the_entries_are_no_entry() -> None:
         positions.accept(PLACE, generation, entries_of(log, 2, cut=whole - 40))
 
 
-def test_a_table_that_is_rolled_back_before_the_point_goes_on(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_rolled_back_before_the_point_goes_on(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its positions are those of the snapshot. Nothing is added while they are ahead of the log."""
     lake, bodies = Lake(), set[Row]()
     log, place = log_of(2), table(lake, bodies)

@@ -1,4 +1,5 @@
-"""Rows of data files: what is a message, what is not and in which line, and what becomes of them through a native producer."""
+"""Rows of data files: what is a message, what is not and in which line, and what becomes of them
+through a native producer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from click.testing import CliRunner, Result
 from ledgermq.client.cli.message_commands import send
 from ledgermq.client.errors import SendFailed
 from ledgermq.client.messages.send_files import BadRow, FileSender, Row, kind_of, read_rows
-from ledgermq.client.native.producers.outcomes import BatchAcknowledged, BatchFailed, Failure, Statistics
+from ledgermq.client.native.producers.outcomes import (
+    BatchAcknowledged,
+    BatchFailed,
+    Failure,
+    Statistics,
+)
 from ledgermq.proto.proofs.receipts import receipt_of
 from tests.client.fake_cluster import fake_nodes
 from tests.client.fake_log import FakeBrokerGroup, FakeLogNode, Trouble, endpoints, fake_log
@@ -28,7 +34,11 @@ def rows(kind: str, data: bytes) -> list[Row | BadRow]:
 
 def test_the_kind_of_a_file_is_in_its_name() -> None:
     """Whatever the case; everything else is lines."""
-    assert [kind_of(path) for path in ("a.jsonl", "b/C.CSV", "x.parquet")] == [".jsonl", ".csv", ".parquet"]
+    assert [kind_of(path) for path in ("a.jsonl", "b/C.CSV", "x.parquet")] == [
+        ".jsonl",
+        ".csv",
+        ".parquet",
+    ]
     assert [kind_of(path) for path in ("x.json", "-", "x")] == [None, None, None]
 
 
@@ -53,8 +63,11 @@ def test_json_lines_are_what_consume_prints() -> None:
 
 
 def test_csv_has_a_header_and_other_columns_are_properties() -> None:
-    """Lines are those where a row begins, also behind a value of several lines; an empty cell is nothing."""
-    data = b'body,tag,keys,colour\n"two\nlines",x,k1 k2,red\nplain,,,\nshort,x\n,x,,\nlast,,,"a""b"\n'
+    """Lines are those where a row begins, also behind a value of several lines; an empty cell is
+    nothing."""
+    data = (
+        b'body,tag,keys,colour\n"two\nlines",x,k1 k2,red\nplain,,,\nshort,x\n,x,,\nlast,,,"a""b"\n'
+    )
     assert rows(".csv", data) == [
         Row(2, b"two\nlines", "x", ("k1", "k2"), {"colour": "red"}),
         Row(4, b"plain"),
@@ -121,7 +134,13 @@ def test_a_parquet_file_with_a_damaged_page_or_odd_columns_names_the_row() -> No
     parquet = pytest.importorskip("pyarrow.parquet")
     file = io.BytesIO()
     bodies = [b"%06d" % number for number in range(4000)]
-    parquet.write_table(pa.table({"body": bodies}), file, row_group_size=2000, compression="none", use_dictionary=False)
+    parquet.write_table(
+        pa.table({"body": bodies}),
+        file,
+        row_group_size=2000,
+        compression="none",
+        use_dictionary=False,
+    )
     data = bytearray(file.getvalue())
     at = data.index(b"002000") - 60
     data[at : at + 40] = bytes(range(200, 240))
@@ -143,7 +162,10 @@ def test_large_rows_are_not_kept_in_memory() -> None:
         statistics = Statistics()
 
         def send_batch(self, bodies: list[bytes], **columns: Any) -> Future[BatchAcknowledged]:
-            held.append(sum(len(row.body) for chunk, _, _ in sender._ahead for row in chunk) + sum(map(len, bodies)))
+            held.append(
+                sum(len(row.body) for chunk, _, _ in sender._ahead for row in chunk)
+                + sum(map(len, bodies))
+            )
             future: Future[BatchAcknowledged] = Future()
             future.set_result(BatchAcknowledged(len(bodies), (), ()))
             return future
@@ -156,7 +178,8 @@ def test_large_rows_are_not_kept_in_memory() -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_where_nothing_is_acknowledged_the_rest_of_a_file_is_not_sent(others: int) -> None:
-    """A chunk that was not stored in its time ends the file, unless something else was stored meanwhile: then it was one broker group."""
+    """A chunk that was not stored in its time ends the file, unless something else was stored
+    meanwhile: then it was one broker group."""
 
     class Failing:
         """A producer whose messages all run out of time."""
@@ -165,17 +188,29 @@ def test_where_nothing_is_acknowledged_the_rest_of_a_file_is_not_sent(others: in
 
         def send_batch(self, bodies: list[bytes], **columns: Any) -> Future[BatchAcknowledged]:
             future: Future[BatchAcknowledged] = Future()
-            late = SendFailed("broker group g1: could not be sent in time (it has no leader)", "wait", unknown=False)
-            future.set_exception(BatchFailed((Failure(range(len(bodies)), late),), BatchAcknowledged(0, (), ())))
+            late = SendFailed(
+                "broker group g1: could not be sent in time (it has no leader)",
+                "wait",
+                unknown=False,
+            )
+            future.set_exception(
+                BatchFailed((Failure(range(len(bodies)), late),), BatchAcknowledged(0, (), ()))
+            )
             self.statistics.acknowledged += others
             return future
 
     producer: Any = Failing()
-    summary = FileSender(producer, lambda done: None).send_all(Row(number, b"x") for number in range(5_000))
-    assert (summary.sent, summary.failed, summary.given_up) == ((1_000, 1_000, True) if not others else (5_000, 5_000, False))
+    summary = FileSender(producer, lambda done: None).send_all(
+        Row(number, b"x") for number in range(5_000)
+    )
+    assert (summary.sent, summary.failed, summary.given_up) == (
+        (1_000, 1_000, True) if not others else (5_000, 5_000, False)
+    )
 
 
-def sending(arguments: list[str], before: Callable[[list[FakeLogNode]], None] = lambda nodes: None) -> tuple[Result, FakeBrokerGroup]:
+def sending(
+    arguments: list[str], before: Callable[[list[FakeLogNode]], None] = lambda nodes: None
+) -> tuple[Result, FakeBrokerGroup]:
     """The command against a fake node."""
 
     async def main() -> tuple[Result, FakeBrokerGroup]:
@@ -187,32 +222,54 @@ def sending(arguments: list[str], before: Callable[[list[FakeLogNode]], None] = 
     return asyncio.run(main())
 
 
-def test_a_file_is_sent_once_through_a_lost_stream_and_its_receipts_are_kept(tmp_path: Path) -> None:
+def test_a_file_is_sent_once_through_a_lost_stream_and_its_receipts_are_kept(
+    tmp_path: Path,
+) -> None:
     """The result is the JSON of every send; options are for rows that do not say otherwise."""
     parquet = pytest.importorskip("pyarrow.parquet")
     path, receipts = tmp_path / "data.jsonl", tmp_path / "receipts.parquet"
-    path.write_text("".join(json.dumps({"body": f"{number}", **({"tag": "own"} if number == 7 else {})}) + "\n" for number in range(2500)))
+    path.write_text(
+        "".join(
+            json.dumps({"body": f"{number}", **({"tag": "own"} if number == 7 else {})}) + "\n"
+            for number in range(2500)
+        )
+    )
 
     def trouble(nodes: list[FakeLogNode]) -> None:
         nodes[0].troubles = [Trouble.DROP_AFTER, Trouble.NONE, Trouble.PART]
 
-    result, group = sending(["--file", str(path), "--tag", "t", "--receipts", str(receipts), "--json"], trouble)
+    result, group = sending(
+        ["--file", str(path), "--tag", "t", "--receipts", str(receipts), "--json"], trouble
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert (found["sent"], found["acknowledged"], found["failed"], found["durability"]) == (2500, 2500, 0, "durable")
+    assert (found["sent"], found["acknowledged"], found["failed"], found["durability"]) == (
+        2500,
+        2500,
+        0,
+        "durable",
+    )
     assert sorted(int(message.body) for message in group.log) == list(range(2500))
-    assert {int(m.body): m.properties["TAGS"] for m in group.log}[7] == "own" and group.log[0].properties["TAGS"] == "t"
+    assert {int(m.body): m.properties["TAGS"] for m in group.log}[7] == "own" and group.log[
+        0
+    ].properties["TAGS"] == "t"
     assert sum(receipt_of(row).count for row in parquet.read_table(receipts).to_pylist()) == 2500
 
 
 def test_bad_rows_are_named_by_their_line_and_the_others_are_sent(tmp_path: Path) -> None:
     """Exit status 1; message groups are for fifo topics."""
     path = tmp_path / "data.jsonl"
-    path.write_text('{"body":"a"}\nnonsense\n{"body":"b","message_group":"g"}\n{"body":"c","tag":"a|b"}\n{"body":"d"}\n')
+    path.write_text(
+        '{"body":"a"}\nnonsense\n{"body":"b","message_group":"g"}\n{"body":"c","tag":"a|b"}\n{"body":"d"}\n'
+    )
     result, group = sending(["--file", str(path), "--json"])
     assert result.exit_code == 1
     assert [message.body for message in group.log] == [b"a", b"d"]
-    assert [line.split(":")[0] for line in result.stderr.splitlines()[:3]] == ["line 2", "line 3", "line 4"]
+    assert [line.split(":")[0] for line in result.stderr.splitlines()[:3]] == [
+        "line 2",
+        "line 3",
+        "line 4",
+    ]
     assert result.stderr.splitlines()[-1].startswith("error: 3 of 5 messages were not acknowledged")
 
 
@@ -236,8 +293,13 @@ def test_rows_for_topics_of_other_kinds_take_the_unary_path(tmp_path: Path) -> N
     with fake_nodes() as (node,):
         node.answers("Locate", log_pb2.LocateResponse(cluster_id="c", kind="fifo"))
         node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status()))
-        result = CliRunner().invoke(send, ["--endpoints", node.endpoint, "--topic", "t", "--file", str(path), "--json"])
+        result = CliRunner().invoke(
+            send, ["--endpoints", node.endpoint, "--topic", "t", "--file", str(path), "--json"]
+        )
         sent: list[Any] = node.requests["SendMessage"]
     assert result.exit_code == 1, result.output
-    assert [(r.messages[0].body, r.messages[0].system_properties.message_group) for r in sent] == [(b"a", "g"), (b"b", "g")]
+    assert [(r.messages[0].body, r.messages[0].system_properties.message_group) for r in sent] == [
+        (b"a", "g"),
+        (b"b", "g"),
+    ]
     assert json.loads(result.stdout)["failed"] == 1

@@ -1,7 +1,8 @@
-"""Every place at which the process of a sink may end: before each step that changes files, and before and behind each commit of a table.
+"""Every place at which the process of a sink may end: before each step that changes files, and
+before and behind each commit of a table.
 
-The process is killed there, or interrupted by a second Ctrl-C, and so is the one after it, which may be recovering. Each message is in the
-files and in the table exactly once afterwards.
+The process is killed there, or interrupted by a second Ctrl-C, and so is the one after it, which
+may be recovering. Each message is in the files and in the table exactly once afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ STEPS = ("fsync", "rename", "mkdir", "unlink")
 
 
 class Ending:
-    """Ends the process before its step number `at`, and never if that is more steps than it takes."""
+    """Ends the process before its step number `at`, and never if that is more steps than it
+    takes."""
 
     def __init__(self, at: int, how: type[BaseException]) -> None:
         self.left, self.how = at, how
@@ -68,7 +70,11 @@ def messages() -> list[Stored]:
 
 def write_all(sink: ParquetSink | IcebergSink, stored: list[Stored]) -> None:
     """The first queue in two batches with a commit between, while the other one is still open."""
-    for name, log, ends in ((QUEUES[1], stored[1], (2,)), (QUEUES[0], stored[0], (2, 5)), (QUEUES[1], stored[1], (3,))):
+    for name, log, ends in (
+        (QUEUES[1], stored[1], (2,)),
+        (QUEUES[0], stored[0], (2, 5)),
+        (QUEUES[1], stored[1], (3,)),
+    ):
         for end in ends:
             if (begin := sink.positions.get(name, 0)) < end:
                 assert sink.write(batch_of(name, log, begin, end))
@@ -78,7 +84,9 @@ def write_all(sink: ParquetSink | IcebergSink, stored: list[Stored]) -> None:
                     sink.roll()
 
 
-def to_files(directory: Path, stored: list[Stored], ending: Ending, patch: pytest.MonkeyPatch) -> None:
+def to_files(
+    directory: Path, stored: list[Stored], ending: Ending, patch: pytest.MonkeyPatch
+) -> None:
     """One process."""
     sink = None
     with suppress(Killed, KeyboardInterrupt), ending.during(patch):
@@ -112,7 +120,10 @@ def test_files_have_each_message_once_wherever_two_processes_end(
             to_files(directory, stored, two, monkeypatch)
             to_files(directory, stored, Ending(1 << 30, how), monkeypatch)
             found = rows_of(directory)
-            assert [found[f"{group}/{queue}"] for group, queue in QUEUES[:2]] == ends, (first, second)
+            assert [found[f"{group}/{queue}"] for group, queue in QUEUES[:2]] == ends, (
+                first,
+                second,
+            )
             tried, second = tried + 1, second + 1
             if not two.over:
                 break
@@ -149,10 +160,16 @@ def to_table(lake: Lake, stored: list[Stored], ending: Ending) -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("how", [Killed, KeyboardInterrupt])
-def test_a_table_has_each_message_once_wherever_three_processes_end(how: type[BaseException]) -> None:
+def test_a_table_has_each_message_once_wherever_three_processes_end(
+    how: type[BaseException],
+) -> None:
     """Every three places."""
     stored = messages()
-    every = Counter((*name, offset) for name, log in zip(QUEUES, stored, strict=False) for offset in range(log.end))
+    every = Counter(
+        (*name, offset)
+        for name, log in zip(QUEUES, stored, strict=False)
+        for offset in range(log.end)
+    )
     for first in range(10):
         for second in range(10):
             for third in range(10):

@@ -49,7 +49,10 @@ def http(connection: socket.socket) -> None:
 
 
 def failure(port: int, **options: object) -> Unreachable:
-    with Connection(f"127.0.0.1:{port}", timeout_s=0.5, **options) as connection, pytest.raises(Unreachable) as caught:  # type: ignore[arg-type]
+    with (
+        Connection(f"127.0.0.1:{port}", timeout_s=0.5, **options) as connection,
+        pytest.raises(Unreachable) as caught,
+    ):  # type: ignore[arg-type]
         AdminCalls(connection).cluster_status()
     return caught.value
 
@@ -82,7 +85,8 @@ def native_failure(port: int, **options: object) -> Unreachable:
 @pytest.mark.parametrize("fail", [failure, native_failure])
 @pytest.mark.parametrize("words", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
 def test_tls_against_a_port_without_it(words: bytes, fail: Callable[..., Unreachable]) -> None:
-    """The advice is to omit TLS, not to use it: whether the node answers the first bytes, or closes the connection at them."""
+    """The advice is to omit TLS, not to use it: whether the node answers the first bytes, or closes
+    the connection at them."""
 
     def answer(connection: socket.socket) -> None:
         connection.recv(10)  # what is not read makes the end a reset
@@ -102,7 +106,9 @@ def test_another_protocol(words: bytes) -> None:
 
     with listening(answer) as port:
         found = failure(port)
-    assert ("closes the connection" in found.what or "speaks another protocol" in found.what) and "client_port" in found.remedy
+    assert (
+        "closes the connection" in found.what or "speaks another protocol" in found.what
+    ) and "client_port" in found.remedy
 
 
 def test_tls_against_plaintext() -> None:
@@ -114,7 +120,8 @@ def test_tls_against_plaintext() -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_tls_against_a_port_that_hangs_up(reset: bool) -> None:
-    """A client port without TLS of a node with ledgermq-native: what it was greeted with is not HTTP/2."""
+    """A client port without TLS of a node with ledgermq-native: what it was greeted with is not
+    HTTP/2."""
 
     def answer(connection: socket.socket) -> None:
         if not reset:
@@ -131,7 +138,11 @@ def test_tls_with_a_certificate_that_is_not_accepted(tmp_path: Path) -> None:
     """Of an unknown authority, or for another name; and a caller without TLS is told about TLS."""
     minting.ensure(tmp_path, {"n1": ("127.0.0.1",), "n2": ("elsewhere.example",)})
     ca = (tmp_path / "ca.pem").read_bytes()
-    for node, options, said in (("n1", {"tls": True}, "--ca"), ("n2", {"tls": True, "ca": ca}, "names"), ("n1", {}, "--tls")):
+    for node, options, said in (
+        ("n1", {"tls": True}, "--ca"),
+        ("n2", {"tls": True, "ca": ca}, "names"),
+        ("n1", {}, "--tls"),
+    ):
         server = grpc.server(ThreadPoolExecutor(1))
         pair = ((tmp_path / f"{node}.key").read_bytes(), (tmp_path / f"{node}.pem").read_bytes())
         port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
@@ -144,20 +155,37 @@ def test_tls_with_a_certificate_that_is_not_accepted(tmp_path: Path) -> None:
 
 def test_a_name_that_does_not_exist() -> None:
     """The name is the mistake, not the node."""
-    with Connection("no-such-host.invalid:8081", timeout_s=0.5) as connection, pytest.raises(Unreachable) as caught:
+    with (
+        Connection("no-such-host.invalid:8081", timeout_s=0.5) as connection,
+        pytest.raises(Unreachable) as caught,
+    ):
         AdminCalls(connection).cluster_status()
     assert "no-such-host.invalid" in caught.value.what
 
 
 def test_a_service_that_does_not_know_the_call() -> None:
     """Another gRPC service, or an older node: repeating does not help."""
-    with fake_nodes() as (node,), Connection(node.endpoint, timeout_s=5) as connection, pytest.raises(Refused, match="does not offer"):
+    with (
+        fake_nodes() as (node,),
+        Connection(node.endpoint, timeout_s=5) as connection,
+        pytest.raises(Refused, match="does not offer"),
+    ):
         AdminCalls(connection).cluster_status()
 
 
 def test_the_library_logs_nothing_beside_the_error() -> None:
     """Handshakes that failed wrote twenty lines before the one error line."""
     with fake_nodes() as (node,):
-        arguments = [sys.executable, "-m", "ledgermq", "status", "--tls", "--endpoints", node.endpoint, "--timeout", "1s"]
+        arguments = [
+            sys.executable,
+            "-m",
+            "ledgermq",
+            "status",
+            "--tls",
+            "--endpoints",
+            node.endpoint,
+            "--timeout",
+            "1s",
+        ]
         found = subprocess.run(arguments, capture_output=True, text=True)
     assert found.returncode == 3 and len(found.stderr.splitlines()) == 1, found.stderr

@@ -1,5 +1,5 @@
-"""A witness on virtual time against nodes that lie: what it accepts and reports, with which evidence, and that an interruption loses
-nothing."""
+"""A witness on virtual time against nodes that lie: what it accepts and reports, with which
+evidence, and that an interruption loses nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,44 @@ from ledgermq.client.proofs import ed25519, witness_files
 from ledgermq.client.proofs.keys import TrustedKeys
 from ledgermq.client.proofs.ports import Group
 from ledgermq.client.proofs.proof import Unreadable
-from ledgermq.client.proofs.witness import FORK, REPLACED, ROLLED_BACK, UNPROVEN, WITHHELD, Finding, Limits, Witness
-from ledgermq.client.proofs.witness_files import LastShown, Newest, WitnessFiles, accepted_of, groups_in
+from ledgermq.client.proofs.witness import (
+    FORK,
+    REPLACED,
+    ROLLED_BACK,
+    UNPROVEN,
+    WITHHELD,
+    Finding,
+    Limits,
+    Witness,
+)
+from ledgermq.client.proofs.witness_files import (
+    LastShown,
+    Newest,
+    WitnessFiles,
+    accepted_of,
+    groups_in,
+)
 from ledgermq.proto.proofs.log_tree import consistency_path
-from ledgermq.proto.proofs.signed_notes import Checkpoint, LogName, Note, cosign, format_note, parse_note, verify
-from tests.client.fake_log_tree import LOG, NODES, FakeLog, FakeReplica, key_file, key_of, log_of, private_key, signed
+from ledgermq.proto.proofs.signed_notes import (
+    Checkpoint,
+    LogName,
+    Note,
+    cosign,
+    format_note,
+    parse_note,
+    verify,
+)
+from tests.client.fake_log_tree import (
+    LOG,
+    NODES,
+    FakeLog,
+    FakeReplica,
+    key_file,
+    key_of,
+    log_of,
+    private_key,
+    signed,
+)
 from tests.client.fake_log_tree import sign as sign_note
 
 HONEST = log_of(9)
@@ -47,7 +80,9 @@ class FakeClock:
 class FakeCluster:
     """What each node shows; the paths come from all nodes that have a tree as large."""
 
-    replicas: dict[str, FakeReplica] = field(default_factory=lambda: {name: FakeReplica(HONEST, 3) for name in NODES})
+    replicas: dict[str, FakeReplica] = field(
+        default_factory=lambda: {name: FakeReplica(HONEST, 3) for name in NODES}
+    )
     commit_index: int = 100
     signers: dict[str, str] = field(default_factory=dict)
     log: LogName = LOG
@@ -68,7 +103,9 @@ class FakeCluster:
     def paths(self, broker_group: str, old_size: int, new_size: int) -> list[tuple[bytes, ...]]:
         if not self.paths_given:
             raise Refused(42800, "not now")
-        logs = [replica.log for replica in self.replicas.values() if len(replica.log.leaves) >= new_size]
+        logs = [
+            replica.log for replica in self.replicas.values() if len(replica.log.leaves) >= new_size
+        ]
         return [tuple(consistency_path(log.hashes(new_size), old_size)) for log in logs]
 
 
@@ -106,7 +143,8 @@ def watching(tmp_path: Path) -> Iterator[Watching]:
 
 
 def test_what_grows_is_accepted_and_cosigned(watching: Watching) -> None:
-    """With the signatures of all nodes that showed it, and a cosignature of the time of the round."""
+    """With the signatures of all nodes that showed it, and a cosignature of the time of the
+    round."""
     for size in (3, 4, 7):
         watching.show(size)
         assert watching.kinds() == []
@@ -133,7 +171,8 @@ def test_a_node_that_lags_is_no_finding_until_it_is_stale(watching: Watching) ->
 
 
 def test_a_cosignature_is_made_for_the_largest_tree_only(watching: Watching) -> None:
-    """A smaller tree that is shown later is kept, and the witness does not say that it is the largest."""
+    """A smaller tree that is shown later is kept, and the witness does not say that it is the
+    largest."""
     watching.show(5)
     watching.round()
     watching.show(4, "n3")
@@ -143,7 +182,9 @@ def test_a_cosignature_is_made_for_the_largest_tree_only(watching: Watching) -> 
     assert names == [f"n3.{LOG.cluster_id}"]
 
 
-def test_a_smaller_tree_that_a_quorum_shows_later_is_not_cosigned_either(watching: Watching) -> None:
+def test_a_smaller_tree_that_a_quorum_shows_later_is_not_cosigned_either(
+    watching: Watching,
+) -> None:
     """Two of three nodes roll back, by one file that the witness has not seen as the last one."""
     watching.show(5)
     watching.round()
@@ -154,7 +195,8 @@ def test_a_smaller_tree_that_a_quorum_shows_later_is_not_cosigned_either(watchin
 
 
 def test_each_round_cosigns_the_largest_tree_anew(watching: Watching) -> None:
-    """The time of a cosignature says when nothing larger was known, so it goes on while the log stands still."""
+    """The time of a cosignature says when nothing larger was known, so it goes on while the log
+    stands still."""
     for _ in range(3):
         assert watching.kinds() == []
         found = verify(watching.accepted()[3], [watching.files.key], ed25519.verified)
@@ -163,7 +205,8 @@ def test_each_round_cosigns_the_largest_tree_anew(watching: Watching) -> None:
 
 
 def test_every_tree_that_a_node_shows_within_a_round_is_judged(watching: Watching) -> None:
-    """A thief shows an invented file for a moment, until the others are as far; or lags behind at first, and then shows it."""
+    """A thief shows an invented file for a moment, until the others are as far; or lags behind at
+    first, and then shows it."""
     forged = log_of(9, changed=(3,))
 
     def honest() -> None:
@@ -186,14 +229,16 @@ def test_a_log_without_sealed_files_leaves_nothing_behind(watching: Watching) ->
 @pytest.mark.parametrize("changed", range(5))
 @pytest.mark.parametrize("size", [3, 5, 6, 9])
 def test_a_fork_is_found_at_every_size(watching: Watching, changed: int, size: int) -> None:
-    """A rewritten message in an accepted file: shown with the same number of files, fewer or more."""
+    """A rewritten message in an accepted file: shown with the same number of files, fewer or
+    more."""
     watching.show(6)
     watching.show(5, "n1")
     watching.round()
     watching.lie(log_of(9, changed=(changed,)), size, "n1")
     found = watching.round()
     if size <= changed:
-        assert [(one.kind, one.node) for one in found] == [(ROLLED_BACK, "n1")]  # the same files so far
+        # the same files so far
+        assert [(one.kind, one.node) for one in found] == [(ROLLED_BACK, "n1")]
         return
     assert (found[0].kind, found[0].node) == (FORK, "n1")
     assert len(found) == 1 and {"shown.checkpoint", "accepted.checkpoint"} <= set(found[0].evidence)
@@ -207,8 +252,13 @@ def test_evidence_of_a_fork_is_two_signed_trees_of_one_size(watching: Watching) 
     watching.round()
     watching.lie(log_of(9, changed=(1,)), 5, "n2")
     (finding,) = watching.round()
-    place = watching.files.keep_evidence(finding.kind, finding.broker_group, finding.node, finding.evidence)
-    notes = [parse_note((place / name).read_text()) for name in ("shown.checkpoint", "accepted.checkpoint")]
+    place = watching.files.keep_evidence(
+        finding.kind, finding.broker_group, finding.node, finding.evidence
+    )
+    notes = [
+        parse_note((place / name).read_text())
+        for name in ("shown.checkpoint", "accepted.checkpoint")
+    ]
     sizes = {Checkpoint.parse(note.text).size for note in notes}
     assert sizes == {5} and len({note.text for note in notes}) == 2
     assert all(verify(note, KEYS.keys, ed25519.verified) for note in notes)
@@ -223,11 +273,14 @@ def test_a_fork_of_all_nodes_is_found_against_what_was_kept(watching: Watching) 
 
 
 def test_a_roll_back_is_reported_after_the_patience(watching: Watching) -> None:
-    """A node that restarts shows less for a moment; one that stays there was rolled back, also if it shows nothing any more."""
+    """A node that restarts shows less for a moment; one that stays there was rolled back, also if
+    it shows nothing any more."""
     watching.show(5)
     watching.round()
     watching.show(3, "n2")
-    watching.clock.meanwhile = lambda: watching.show(5, "n2") if watching.clock.seconds % 20 == 0 else None
+    watching.clock.meanwhile = lambda: (
+        watching.show(5, "n2") if watching.clock.seconds % 20 == 0 else None
+    )
     assert watching.kinds() == []
     watching.clock.meanwhile = lambda: None
     for size in (3, 0):
@@ -239,7 +292,8 @@ def test_a_roll_back_is_reported_after_the_patience(watching: Watching) -> None:
 
 
 def test_a_withheld_tail_is_reported(watching: Watching) -> None:
-    """Messages are committed, and the checkpoint stands still; a log without new messages may stand still."""
+    """Messages are committed, and the checkpoint stands still; a log without new messages may stand
+    still."""
     watching.round()
     watching.clock.seconds += 10_000
     assert watching.kinds() == []
@@ -259,7 +313,8 @@ def test_a_log_that_was_replaced_is_reported(watching: Watching) -> None:
 
 
 def test_what_does_not_count_is_not_accepted(watching: Watching) -> None:
-    """A key of another node or of nobody known, a node that does not answer, a path that nobody gives."""
+    """A key of another node or of nobody known, a node that does not answer, a path that nobody
+    gives."""
     watching.cluster.signers = {"n1": "n2", "n2": "n9"}
     del watching.cluster.replicas["n3"]
     assert watching.kinds() == [(UNPROVEN, node) for node in NODES]
@@ -268,7 +323,9 @@ def test_what_does_not_count_is_not_accepted(watching: Watching) -> None:
     assert watching.kinds() == [(UNPROVEN, "n3")]
     watching.cluster.signers = {"n1": "n2"}
     found = {finding.node: finding.text for finding in watching.round()}
-    assert found.keys() == {"n1", "n3"} and found["n1"].endswith("no trusted key of n1 has signed it")
+    assert found.keys() == {"n1", "n3"} and found["n1"].endswith(
+        "no trusted key of n1 has signed it"
+    )
     watching.cluster.signers = {}
     watching.cluster.paths_given = False
     watching.show(4, "n1")
@@ -277,23 +334,32 @@ def test_what_does_not_count_is_not_accepted(watching: Watching) -> None:
 
 
 def test_a_stolen_key_signs_a_fork_of_its_node_only(watching: Watching) -> None:
-    """The thief speaks for one node: the witness holds it against that node, and accepts nothing of it."""
+    """The thief speaks for one node: the witness holds it against that node, and accepts nothing of
+    it."""
     watching.round()
     watching.lie(log_of(9, changed=(1,)), 9, "n2")
     assert watching.kinds() == [(FORK, "n2")]
     assert sorted(watching.accepted()) == [3]
 
 
-def test_a_tree_that_a_minority_signs_is_reported_and_leaves_nothing_behind(watching: Watching) -> None:
-    """A thief has one key and shows a file more, invented. What the honest nodes show later is accepted as if he had shown nothing."""
+def test_a_tree_that_a_minority_signs_is_reported_and_leaves_nothing_behind(
+    watching: Watching,
+) -> None:
+    """A thief has one key and shows a file more, invented. What the honest nodes show later is
+    accepted as if he had shown nothing."""
     watching.show(4)
     watching.round()
     watching.lie(log_of(5, changed=(4,)), 5, "n1")
     (finding,) = watching.round()
-    assert (finding.kind, finding.node) == (UNPROVEN, "n1") and "signed by n1 alone, and 2 replicas must have" in finding.text
+    assert (finding.kind, finding.node) == (
+        UNPROVEN,
+        "n1",
+    ) and "signed by n1 alone, and 2 replicas must have" in finding.text
     assert sorted(watching.accepted()) == [4]
     memory = watching.files.load("g1")
-    assert {Checkpoint.parse(parse_note(last.note).text).size for last in memory.nodes.values()} == {4}
+    assert {
+        Checkpoint.parse(parse_note(last.note).text).size for last in memory.nodes.values()
+    } == {4}
     watching.lie(HONEST, 5, "n1")
     for size in (5, 6):
         watching.show(size)
@@ -309,7 +375,8 @@ def test_the_first_round_wants_a_quorum_too(watching: Watching) -> None:
 
 
 def test_a_node_that_is_ahead_for_a_moment_is_no_finding(watching: Watching) -> None:
-    """The others follow within the patience, and it goes on meanwhile, so that no two nodes ever show the same size at once."""
+    """The others follow within the patience, and it goes on meanwhile, so that no two nodes ever
+    show the same size at once."""
     sizes = {"n1": 5, "n2": 4, "n3": 3}
 
     def further() -> None:
@@ -325,34 +392,46 @@ def test_a_node_that_is_ahead_for_a_moment_is_no_finding(watching: Watching) -> 
 
 
 def accepted_before_quorums(watching: Watching, log: FakeLog, size: int, node: str) -> None:
-    """What an earlier version left: a tree that one node signed, cosigned, and remembered as what this node showed."""
+    """What an earlier version left: a tree that one node signed, cosigned, and remembered as what
+    this node showed."""
     note = signed(log.checkpoint(size), node)
     cosigned = cosign(note.text, watching.files.key, watching.clock.now(), watching.files.sign)
     memory = watching.files.load("g1")
     watching.files.accept(memory, Note(note.text, (*note.signatures, cosigned)))
-    memory.nodes[node], memory.newest = LastShown(format_note(note)), Newest(size, watching.clock.now(), 100)
+    memory.nodes[node], memory.newest = (
+        LastShown(format_note(note)),
+        Newest(size, watching.clock.now(), 100),
+    )
     watching.files.remember(memory)
 
 
 @pytest.mark.parametrize("size", [5, 9])
 def test_a_directory_that_was_poisoned_before_has_a_way_back(watching: Watching, size: int) -> None:
-    """The finding names the file to remove; then the witness goes on from what a quorum has signed."""
+    """The finding names the file to remove; then the witness goes on from what a quorum has
+    signed."""
     watching.show(4)
     watching.round()
     accepted_before_quorums(watching, log_of(9, changed=(4,)), size, "n1")
     watching.show(5)
     findings = watching.round()
-    assert {(each.kind, each.node) for each in findings} >= {(FORK, "n2"), (FORK, "n3"), (UNPROVEN, "all")}
+    assert {(each.kind, each.node) for each in findings} >= {
+        (FORK, "n2"),
+        (FORK, "n3"),
+        (UNPROVEN, "all"),
+    }
     (weak,) = (each for each in findings if each.node == "all")
     path = watching.files.directory / f"groups/g1/{size:020d}.checkpoint"
-    assert weak.text.endswith(f"signed by n1 alone; if it is false (a stolen key), stop the witness and remove {path}")
+    assert weak.text.endswith(
+        f"signed by n1 alone; if it is false (a stolen key), stop the witness and remove {path}"
+    )
     path.unlink()
     assert watching.kinds() == []
     assert sorted(watching.accepted()) == [4, 5]
 
 
 def test_an_accepted_tree_of_one_node_is_confirmed_by_the_others(watching: Watching) -> None:
-    """An honest directory of an earlier version, in which one node was asked before the others were as far."""
+    """An honest directory of an earlier version, in which one node was asked before the others were
+    as far."""
     watching.show(4)
     watching.round()
     accepted_before_quorums(watching, HONEST, 5, "n1")
@@ -365,7 +444,9 @@ def test_an_accepted_tree_of_one_node_is_confirmed_by_the_others(watching: Watch
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 200])
-def test_names_of_the_cluster_are_no_paths(watching: Watching, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_names_of_the_cluster_are_no_paths(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     for group in (Group(name, NODES, 1), Group("g1", (name,), 1)):
         monkeypatch.setattr(watching.cluster, "groups", lambda group=group: [group])
         assert watching.kinds() == [(UNPROVEN, "all")]
@@ -373,7 +454,8 @@ def test_names_of_the_cluster_are_no_paths(watching: Watching, monkeypatch: pyte
 
 @pytest.mark.verify
 def test_interrupted_anywhere_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed before or after every single write, in any of three rounds: the next round ends as an undisturbed witness does."""
+    """Killed before or after every single write, in any of three rounds: the next round ends as an
+    undisturbed witness does."""
 
     def story(directory: Path, cut: int) -> tuple[bool, dict[int, str]]:
         writes = 0
@@ -419,7 +501,10 @@ def test_interrupted_anywhere_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_one_process_uses_a_directory(watching: Watching) -> None:
-    with pytest.raises(BadArgument, match="another process uses"), WitnessFiles.open(watching.files.directory, "w"):
+    with (
+        pytest.raises(BadArgument, match="another process uses"),
+        WitnessFiles.open(watching.files.directory, "w"),
+    ):
         pass
 
 
@@ -431,7 +516,10 @@ def test_the_key_stays_and_is_secret(tmp_path: Path) -> None:
         assert files.key == key and key.name == "first"
     assert (tmp_path / "w/key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "w/key.pub").read_text() == f"{key}\n"
-    with pytest.raises(BadArgument, match="the name of a key"), WitnessFiles.open(tmp_path / "x", "a name"):
+    with (
+        pytest.raises(BadArgument, match="the name of a key"),
+        WitnessFiles.open(tmp_path / "x", "a name"),
+    ):
         pass
 
 
@@ -461,7 +549,9 @@ def test_a_damaged_directory_is_refused(tmp_path: Path, damage: str) -> None:
         Watching(files).round()
 
 
-def test_a_false_signature_does_not_count(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_signature_does_not_count(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def forged(broker_group: str, node: str) -> str:
         text = HONEST.checkpoint(3).text()
         return format_note(Note(text, (sign_note(text, key_of(node), private_key("thief").sign),)))
@@ -476,8 +566,11 @@ def test_what_the_nodes_showed_is_readable(watching: Watching) -> None:
     assert value["newest"] == {"size": 3, "since": 1_800_000_000, "commit_index": 100}
 
 
-def test_a_file_is_durable_before_its_name_and_the_name_before_the_next_step(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync of the content, the name, sync of the directory: for every file of a round, one after the other."""
+def test_a_file_is_durable_before_its_name_and_the_name_before_the_next_step(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sync of the content, the name, sync of the directory: for every file of a round, one after
+    the other."""
     events: list[tuple[str, str]] = []
     sync, rename = os.fsync, os.rename
 
@@ -495,7 +588,11 @@ def test_a_file_is_durable_before_its_name_and_the_name_before_the_next_step(wat
     monkeypatch.setattr(os, "rename", renamed)
     watching.round()
     names = [at for at, (what, _) in enumerate(events) if what == "name"]
-    assert len(names) == 2 and len(events) == 3 * len(names)  # the checkpoint as three nodes show it, and nodes.json
+    # the checkpoint as three nodes show it, and nodes.json
+    assert len(names) == 2 and len(events) == 3 * len(names)
     for at in names:
         path = Path(events[at][1])
-        assert events[at - 1 : at + 2 : 2] == [("sync", str(part_of(path))), ("sync", str(path.parent))]
+        assert events[at - 1 : at + 2 : 2] == [
+            ("sync", str(part_of(path))),
+            ("sync", str(path.parent)),
+        ]

@@ -1,4 +1,5 @@
-"""An event loop on virtual time: when no callback is ready, its clock jumps to the next timer, so waiting is free and runs are repeatable.
+"""An event loop on virtual time: when no callback is ready, its clock jumps to the next timer, so
+waiting is free and runs are repeatable.
 
 Only for code that waits on the loop's clock and never on a file descriptor.
 """
@@ -13,7 +14,8 @@ LIMIT_S = 3600.0
 
 
 class _Selector(selectors.PollSelector):
-    """Uses poll, because `select` does not support descriptors above 1,023, which a long test process may have."""
+    """Uses poll, because `select` does not support descriptors above 1,023, which a long test
+    process may have."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""A broker group written by our store as a node would: control records, client messages with keys and tags, several files, two terms."""
+"""A broker group written by our store as a node would: control records, client messages with keys
+and tags, several files, two terms."""
 
 from __future__ import annotations
 
@@ -58,13 +59,21 @@ class Writer:
             offsets.append(len(queue))
             queue.append(draft.body)
         self.store_ms = store_ms
-        for entries in self.store.log.append_leader(term, encode_entries(drafts), np.array(offsets), store_ms, HOST):
+        for entries in self.store.log.append_leader(
+            term, encode_entries(drafts), np.array(offsets), store_ms, HOST
+        ):
             self.store.queues.append(record_columns(entries))
             self.keys.append(entries)
             columns = record_columns(entries)
             for at, draft in enumerate(drafts[: len(entries)]):
-                names = [value for name, value in parse(draft.properties).items() if name in ("UNIQ_KEY", "KEYS")]
-                self.messages.append((draft.stored_topic, " ".join(names).split(), int(columns.physical_offsets[at])))
+                names = [
+                    value
+                    for name, value in parse(draft.properties).items()
+                    if name in ("UNIQ_KEY", "KEYS")
+                ]
+                self.messages.append(
+                    (draft.stored_topic, " ".join(names).split(), int(columns.physical_offsets[at]))
+                )
             drafts = drafts[len(entries) :]
 
     def fill(self) -> None:
@@ -91,9 +100,12 @@ class Writer:
         self.keys.sync()
 
     def close(self, *, clean: bool) -> None:
-        """Make everything durable and close; without `clean` the abort file stays, as after a kill."""
+        """Make everything durable and close; without `clean` the abort file stays, as after a
+        kill."""
         self.keys.sync()
-        self.store.write_checkpoints(self.store.log.end_index, StoreCheckpoint(self.store_ms, self.store_ms, self.store_ms))
+        self.store.write_checkpoints(
+            self.store.log.end_index, StoreCheckpoint(self.store_ms, self.store_ms, self.store_ms)
+        )
         if clean:
             self.store.close()
         else:
@@ -105,6 +117,9 @@ class Writer:
 def _message(batch: int, number: int) -> Draft:
     body = f"body {batch} {number} ".encode() * (1 + (batch * 37 + number * 11) % 60)
     tag = f"tag{number}"
-    properties = f"UNIQ_KEY\x01U{batch:04d}{number}\x02TAGS\x01{tag}\x02KEYS\x01k{batch} shared\x02colour\x01blue\x02".encode()
+    properties = (
+        f"UNIQ_KEY\x01U{batch:04d}{number}\x02TAGS\x01{tag}\x02KEYS\x01k{batch}"
+        " shared\x02colour\x01blue\x02".encode()
+    )
     topic = TOPICS[(batch + number) % len(TOPICS)]
     return Draft(topic, (batch + number) % QUEUES, body, properties, CREATED_MS, java_hash(tag))

@@ -1,9 +1,10 @@
-"""Checks a broker group's directory against the formats of RocketMQ 5 and DLedger 0.3.1.2, written from their layouts with the standard
-library.
+"""Checks a broker group's directory against the formats of RocketMQ 5 and DLedger 0.3.1.2, written
+from their layouts with the standard library.
 
-It reads entry files, index files, message records, consume queues, key index files and both checkpoint files, and describes each error. It
-imports nothing from LedgerMQ, because a checker that shares code with the writer shares its mistakes. LedgerMQ's additions within the
-layout (checksums in words that DLedger leaves zero) and its other files are ignored.
+It reads entry files, index files, message records, consume queues, key index files and both
+checkpoint files, and describes each error. It imports nothing from LedgerMQ, because a checker that
+shares code with the writer shares its mistakes. LedgerMQ's additions within the layout (checksums
+in words that DLedger leaves zero) and its other files are ignored.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def key_hash(key: str) -> int:
     return value if value < 1 << 31 else 0
 
 
-def check_group(root: Path, self_id: str, data_bytes: int, index_bytes: int, queue_bytes: int) -> Group:
+def check_group(
+    root: Path, self_id: str, data_bytes: int, index_bytes: int, queue_bytes: int
+) -> Group:
     """Check a whole store root."""
     group = Group()
     log = root / f"dledger-{self_id}"
@@ -81,7 +84,8 @@ def check_group(root: Path, self_id: str, data_bytes: int, index_bytes: int, que
 
 
 def files_of(group: Group, directory: Path, size: int) -> list[tuple[int, Path]]:
-    """(first offset, file) of a directory with files of equal length, named by their first offset, without gaps."""
+    """(first offset, file) of a directory with files of equal length, named by their first offset,
+    without gaps."""
     found = []
     for path in sorted(directory.iterdir()):
         if len(path.name) != 20 or not path.name.isdigit() or int(path.name) % size:
@@ -106,7 +110,10 @@ def _entries(group: Group, directory: Path, size: int) -> Iterator[tuple[int, in
             magic, length = struct.unpack_from(">ii", raw, at) if size - at >= 8 else (0, 0)
             if magic == BLANK and not ended:
                 if length != size - at or any(raw[at + 8 :]):
-                    group.wrong(f"{path}+{at}: a blank of {length} bytes where {size - at} are left, or with content")
+                    group.wrong(
+                        f"{path}+{at}: a blank of {length} bytes where {size - at} are left, or"
+                        " with content"
+                    )
                 at = size
                 continue
             if magic == 0 or ended:
@@ -116,13 +123,24 @@ def _entries(group: Group, directory: Path, size: int) -> Iterator[tuple[int, in
                 break
             magic, length, index, term, pos, channel, _, _, body = ENTRY.unpack_from(raw, at)
             first = last_index < 0
-            if magic != MAGIC or length != body + 48 or body <= 0 or pos != base + at or channel not in (0, 1):
-                group.wrong(f"{path}+{at}: header {magic} {length} {index} {term} {pos} {channel} {body}")
+            if (
+                magic != MAGIC
+                or length != body + 48
+                or body <= 0
+                or pos != base + at
+                or channel not in (0, 1)
+            ):
+                group.wrong(
+                    f"{path}+{at}: header {magic} {length} {index} {term} {pos} {channel} {body}"
+                )
                 return
             if at + length + MIN_BLANK > size:
                 group.wrong(f"{path}+{at}: an entry of {length} bytes leaves no room for a blank")
             if (not first and index != last_index + 1) or term < last_term:
-                group.wrong(f"{path}+{at}: entry {index} of term {term} after {last_index} of term {last_term}")
+                group.wrong(
+                    f"{path}+{at}: entry {index} of term {term} after {last_index} of term"
+                    f" {last_term}"
+                )
             last_index, last_term = index, term
             yield base + at, index, raw[at : at + length]
             at += length
@@ -138,7 +156,13 @@ def _record(group: Group, index: int, physical_offset: int, raw: bytes) -> Recor
     if total != len(raw) or magic not in RECORD_MAGICS:
         group.wrong(f"{where}: size {total} of {len(raw)}, magic {magic:08x}")
         return None
-    if its_offset != physical_offset or flags & 0x30 or queue < 0 or queue_offset < 0 or store_ms <= 0:
+    if (
+        its_offset != physical_offset
+        or flags & 0x30
+        or queue < 0
+        or queue_offset < 0
+        or store_ms <= 0
+    ):
         places = f"{its_offset} at {physical_offset}, queue {queue}/{queue_offset}"
         group.wrong(f"{where}: physical offset {places}, flags {flags}, time {store_ms}")
     body_length = struct.unpack_from(">i", raw, 84)[0]
@@ -154,7 +178,10 @@ def _record(group: Group, index: int, physical_offset: int, raw: bytes) -> Recor
     properties_length = struct.unpack_from(">h", raw, at)[0]
     properties = raw[at + 2 : at + 2 + properties_length].decode()
     if at + 2 + properties_length != total or (len(topic) > 127) != (form == ">h"):
-        group.wrong(f"{where}: the parts do not add up to {total} bytes, or the topic of {len(topic)} has the wrong magic")
+        group.wrong(
+            f"{where}: the parts do not add up to {total} bytes, or the topic of {len(topic)} has"
+            " the wrong magic"
+        )
     if properties and not properties.endswith("\x02"):
         group.wrong(f"{where}: the last property is not closed")
     pairs = dict(pair.split("\x01", 1) for pair in properties.split("\x02") if pair)
@@ -191,10 +218,11 @@ def _check_index(group: Group, directory: Path, size: int, data_bytes: int, data
 
 
 def _check_queues(group: Group, directory: Path, size: int, committed: int) -> None:
-    """Every record has a unit at its queue offset; before the first kept one there are only pre-blanks, after the last one nothing.
+    """Every record has a unit at its queue offset; before the first kept one there are only
+    pre-blanks, after the last one nothing.
 
-    Units are written only for committed records, so the end of a log may lack them, such as the first record of a leader without followers.
-    A queue without committed records need not exist.
+    Units are written only for committed records, so the end of a log may lack them, such as the
+    first record of a leader without followers. A queue without committed records need not exist.
     """
     expected: dict[tuple[str, int], dict[int, Record]] = {}
     for record in group.records:
@@ -210,7 +238,10 @@ def _check_queues(group: Group, directory: Path, size: int, committed: int) -> N
                 group.wrong(f"{topic}/{queue}: no consume queue")
             continue
         files = files_of(group, where, size)
-        begin, units = (files[0][0] if files else 0), b"".join(path.read_bytes() for _, path in files)
+        begin, units = (
+            (files[0][0] if files else 0),
+            b"".join(path.read_bytes() for _, path in files),
+        )
         last = offsets[-1]
         for number in range(len(units) // 20):
             unit = QUEUE_UNIT.unpack_from(units, number * 20)
@@ -239,13 +270,19 @@ def _check_checkpoints(group: Group, root: Path, log: Path) -> int:
         group.wrong(f"checkpoint: {len(raw)} bytes, times {times}, newest message {newest}")
     pairs = dict(line.split("=", 1) for line in (log / "checkpoint").read_text().splitlines())
     last = max((record.index for record in group.records), default=-1)
-    if set(pairs) != {"endIndex", "committedIndex"} or not int(pairs["committedIndex"]) <= int(pairs["endIndex"]) <= last:
+    if (
+        set(pairs) != {"endIndex", "committedIndex"}
+        or not int(pairs["committedIndex"]) <= int(pairs["endIndex"]) <= last
+    ):
         group.wrong(f"dledger checkpoint: {pairs}, last entry {last}")
     return int(pairs.get("committedIndex", -1))
 
 
-def check_key_index(group: Group, directory: Path, slots: int, units: int) -> list[tuple[str, Record]]:
-    """Check headers, slots and chains of the key index files: the official lookup must find every key of every record, and nothing else.
+def check_key_index(
+    group: Group, directory: Path, slots: int, units: int
+) -> list[tuple[str, Record]]:
+    """Check headers, slots and chains of the key index files: the official lookup must find every
+    key of every record, and nothing else.
 
     Returns the (key, record) pairs in the files.
     """
@@ -256,7 +293,9 @@ def check_key_index(group: Group, directory: Path, slots: int, units: int) -> li
         names = [record.properties["UNIQ_KEY"]] if "UNIQ_KEY" in record.properties else []
         names += [name for name in record.properties.get("KEYS", "").split(" ") if name]
         for name in names:
-            wanted.setdefault((record.physical_offset, key_hash(f"{record.topic}#{name}")), []).append(name)
+            wanted.setdefault(
+                (record.physical_offset, key_hash(f"{record.topic}#{name}")), []
+            ).append(name)
     found: list[tuple[str, Record]] = []
     seen: set[tuple[int, int]] = set()
     for path in sorted(directory.iterdir()):
@@ -273,7 +312,9 @@ def check_key_index(group: Group, directory: Path, slots: int, units: int) -> li
         for slot, head in enumerate(heads):
             number = head
             while 0 < number < count:
-                hashed, offset, seconds, before = KEY_UNIT.unpack_from(raw, 40 + 4 * slots + 20 * number)
+                hashed, offset, seconds, before = KEY_UNIT.unpack_from(
+                    raw, 40 + 4 * slots + 20 * number
+                )
                 reached += 1
                 hit = by_offset.get(offset)
                 names = wanted.get((offset, hashed), [])
@@ -282,10 +323,16 @@ def check_key_index(group: Group, directory: Path, slots: int, units: int) -> li
                     number = before
                     continue
                 if hashed % slots != slot or hit is None or not names:
-                    group.wrong(f"{path}: unit {number} in slot {slot} names {offset} with hash {hashed}")
-                elif seconds != max(0, (hit.store_ms - begin_ms) // 1000) or not begin_offset <= offset <= end_offset:
                     group.wrong(
-                        f"{path}: unit {number} at {offset} has {seconds} s of {hit.store_ms - begin_ms} ms, or is outside the header"
+                        f"{path}: unit {number} in slot {slot} names {offset} with hash {hashed}"
+                    )
+                elif (
+                    seconds != max(0, (hit.store_ms - begin_ms) // 1000)
+                    or not begin_offset <= offset <= end_offset
+                ):
+                    group.wrong(
+                        f"{path}: unit {number} at {offset} has {seconds} s of"
+                        f" {hit.store_ms - begin_ms} ms, or is outside the header"
                     )
                 else:
                     seen.add((offset, hashed))
@@ -296,7 +343,10 @@ def check_key_index(group: Group, directory: Path, slots: int, units: int) -> li
                 number = before
         if reached != count - 1 or used != sum(1 for head in heads if head):
             group.wrong(f"{path}: {reached} units in chains of {count - 1}, {used} slots counted")
-        last = max((record.store_ms for record in group.records if record.physical_offset <= end_offset), default=0)
+        last = max(
+            (record.store_ms for record in group.records if record.physical_offset <= end_offset),
+            default=0,
+        )
         if count > 1 and not begin_ms <= end_ms <= last:
             group.wrong(f"{path}: times {begin_ms} to {end_ms}")
     for key in wanted.keys() - seen:

@@ -1,4 +1,5 @@
-"""A checker that knows only the layouts of RocketMQ and DLedger finds nothing wrong with what we write, and finds what is broken."""
+"""A checker that knows only the layouts of RocketMQ and DLedger finds nothing wrong with what we
+write, and finds what is broken."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def check(root: Path) -> Group:
 
 
 def test_what_we_write_has_the_official_structure(root: Path) -> None:
-    """Entries, blanks, records, index units, consume queues, key index and checkpoints, over several files of each kind."""
+    """Entries, blanks, records, index units, consume queues, key index and checkpoints, over
+    several files of each kind."""
     group = check(root)
     assert group.problems == []
     assert len(group.records) == 479
@@ -48,7 +50,8 @@ def test_what_we_write_has_the_official_structure(root: Path) -> None:
 
 
 def test_a_trimmed_group_has_the_official_structure(tmp_path: Path) -> None:
-    """Files before the begin are gone, consume queues begin with the first kept message, the rest is as it was."""
+    """Files before the begin are gone, consume queues begin with the first kept message, the rest
+    is as it was."""
     writer = Writer(tmp_path / "g1", index_bytes=INDEX_BYTES)
     writer.fill()
     writer.trim()
@@ -75,7 +78,9 @@ BREAKS: dict[str, Callable[[Path], None]] = {
     "body": lambda root: _flip(_first(root, "dledger-n1/data/*"), 136),
     "physical offset": lambda root: _flip(_first(root, "dledger-n1/data/*"), 83),
     "size of the blank": lambda root: _flip(_first(root, "dledger-n1/data/*"), DATA_BYTES - 1),
-    "length of a log file": lambda root: _first(root, "dledger-n1/data/*").open("ab").write(b"x") and None,
+    "length of a log file": lambda root: (
+        _first(root, "dledger-n1/data/*").open("ab").write(b"x") and None
+    ),
     "a missing log file": lambda root: sorted(root.glob("dledger-n1/data/*"))[1].unlink(),
     "index unit": lambda root: _flip(_first(root, "dledger-n1/index/*"), 40),
     "consume queue unit": lambda root: _flip(_first(root, "consumequeue/orders/0/*"), 27),
@@ -96,8 +101,11 @@ def test_a_broken_structure_is_found(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(root: Path, committed: bool) -> None:
-    """As a leader's directory is after it wrote an entry that its peers, already stopping, never took."""
+def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(
+    root: Path, committed: bool
+) -> None:
+    """As a leader's directory is after it wrote an entry that its peers, already stopping, never
+    took."""
     records = check(root).records
     last = max(records, key=lambda record: record.index)
     queue = _first(root, f"consumequeue/{last.topic}/{last.queue}/*")
@@ -113,7 +121,8 @@ def test_only_what_is_not_committed_may_lack_its_consume_queue_unit(root: Path, 
 @pytest.mark.verify
 @pytest.mark.slow
 def test_the_directories_of_a_real_cluster_have_the_official_structure(tmp_path: Path) -> None:
-    """Three nodes, messages sent and consumed, a clean stop: every node's group is a RocketMQ store."""
+    """Three nodes, messages sent and consumed, a clean stop: every node's group is a RocketMQ
+    store."""
     with running(tmp_path, log_file_bytes=256 << 10) as cluster:
         create_topic(cluster, "orders")
         cli = CommandLine.of(cluster)
@@ -122,6 +131,8 @@ def test_the_directories_of_a_real_cluster_have_the_official_structure(tmp_path:
         assert len(cli.consume_all("orders", "g")) >= len(bodies)
         assert cli.ok("status", "--wait", "20s", "--strict")
     for node in cluster.nodes:
-        group = check_group(cluster.data(node) / "g1", node, 256 << 10, 5 * 1024 * 1024 * 32, 6_000_000)
+        group = check_group(
+            cluster.data(node) / "g1", node, 256 << 10, 5 * 1024 * 1024 * 32, 6_000_000
+        )
         assert group.problems == []
         assert sum(record.topic == "orders" for record in group.records) >= len(bodies)

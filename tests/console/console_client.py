@@ -1,4 +1,5 @@
-"""The console against a node with scripted answers, in one event loop, and a browser's part of HTTP."""
+"""The console against a node with scripted answers, in one event loop, and a browser's part of
+HTTP."""
 
 from __future__ import annotations
 
@@ -43,8 +44,12 @@ class Browser:
             assert answer.status == status, (answer.status, text)
             return text
 
-    async def post(self, path: str, status: int = 303, *, headers: dict[str, str] | None = None, **fields: str) -> str:
-        async with self.client.post(path, data=fields, headers=headers, allow_redirects=False) as answer:
+    async def post(
+        self, path: str, status: int = 303, *, headers: dict[str, str] | None = None, **fields: str
+    ) -> str:
+        async with self.client.post(
+            path, data=fields, headers=headers, allow_redirects=False
+        ) as answer:
             text = await answer.text()
             assert answer.status == status, (answer.status, text)
             return text
@@ -56,7 +61,9 @@ class Browser:
 
     async def token(self) -> str:
         """The token in the forms of this session."""
-        match = re.search(r'name="csrf" value="([^"]+)"', await self.get("/confirm/delete-topic?topic=t"))
+        match = re.search(
+            r'name="csrf" value="([^"]+)"', await self.get("/confirm/delete-topic?topic=t")
+        )
         assert match is not None
         return match[1]
 
@@ -97,31 +104,64 @@ def cluster_status(topics: int = 2, **more: Any) -> pb.ClusterStatusResponse:
     """Three nodes and one broker group."""
     answer = pb.ClusterStatusResponse(status=admin_status(), cluster_id="c1", health="ok", **more)
     for name in ("n1", "n2", "n3"):
-        answer.nodes.add(node=name, endpoint="127.0.0.1:1", up=True, version="0.2.0", disk_free_bytes=1 << 40)
-    group = answer.groups.add(group="g1", leader="n1", term=3, commit_index=99, voters=["n1", "n2", "n3"])
+        answer.nodes.add(
+            node=name, endpoint="127.0.0.1:1", up=True, version="0.2.0", disk_free_bytes=1 << 40
+        )
+    group = answer.groups.add(
+        group="g1", leader="n1", term=3, commit_index=99, voters=["n1", "n2", "n3"]
+    )
     for name in ("n1", "n2", "n3"):
-        group.replicas.add(node=name, role="leader" if name == "n1" else "follower", state="running", end_index=100, commit_index=99)
+        group.replicas.add(
+            node=name,
+            role="leader" if name == "n1" else "follower",
+            state="running",
+            end_index=100,
+            commit_index=99,
+        )
     for number in range(topics):
-        answer.topics.add(topic=pb.Name(name=f"t{number:04}"), kind="normal", queues=8, permission="rw", messages=number)
+        answer.topics.add(
+            topic=pb.Name(name=f"t{number:04}"),
+            kind="normal",
+            queues=8,
+            permission="rw",
+            messages=number,
+        )
     return answer
 
 
 def script_cluster(node: FakeNode, topics: int = 2, groups: int = 2) -> None:
     """Answers for the pages of a healthy cluster."""
     node.answers("ClusterStatus", cluster_status(topics))
-    found = [pb.ConsumerGroupInfo(group=pb.Name(name=f"c{number:03}"), max_attempts=17) for number in range(groups)]
+    found = [
+        pb.ConsumerGroupInfo(group=pb.Name(name=f"c{number:03}"), max_attempts=17)
+        for number in range(groups)
+    ]
     node.answers("ListGroups", pb.ListGroupsResponse(status=admin_status(), groups=found))
     lag = pb.TopicLag(topic=pb.Name(name="t0000"), lag=5)
     node.answers("GroupLag", pb.GroupLagResponse(status=admin_status(), topics=[lag]))
     node.answers("ListMembers", pb.ListMembersResponse(status=admin_status()))
-    detail = {"version": "0.2.0", "pid": 7, "resident_bytes": 1 << 26, "client_connections": 5, "configuration": "{}"}
-    node.answers("DescribeNode", lambda asked: pb.DescribeNodeResponse(status=admin_status(), node=asked.node, **detail))
+    detail = {
+        "version": "0.2.0",
+        "pid": 7,
+        "resident_bytes": 1 << 26,
+        "client_connections": 5,
+        "configuration": "{}",
+    }
+    node.answers(
+        "DescribeNode",
+        lambda asked: pb.DescribeNodeResponse(status=admin_status(), node=asked.node, **detail),
+    )
     node.answers("ListClients", pb.ListClientsResponse(status=admin_status()))
     node.answers("ListBrokerGroups", pb.ListBrokerGroupsResponse(status=admin_status()))
     node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status()))
     node.answers("ListUsers", pb.ListUsersResponse(status=admin_status()))
     node.answers("CountDeadLetters", pb.CountDeadLettersResponse(status=admin_status()))
-    node.answers("LeadershipHistory", pb.LeadershipHistoryResponse(status=admin_status(), answer="It never moved.", reason="first"))
+    node.answers(
+        "LeadershipHistory",
+        pb.LeadershipHistoryResponse(
+            status=admin_status(), answer="It never moved.", reason="first"
+        ),
+    )
 
 
 @asynccontextmanager
@@ -139,15 +179,23 @@ async def console(
     def connect(credentials: Any) -> AsyncConnection:
         return AsyncConnection(node.endpoint, credentials=credentials, timeout_s=timeout_s)
 
-    application = make_application(Cluster(connect, records.append, audits), limits or Limits(), (), secure=False)
+    application = make_application(
+        Cluster(connect, records.append, audits), limits or Limits(), (), secure=False
+    )
     async with TestClient(Server(application)) as client:
         yield Browser(client, node, records)
 
 
 def browse(
-    use: Callable[[Browser], Awaitable[None]], *, limits: Limits | None = None, topics: int = 2, groups: int = 2, **more: Any
+    use: Callable[[Browser], Awaitable[None]],
+    *,
+    limits: Limits | None = None,
+    topics: int = 2,
+    groups: int = 2,
+    **more: Any,
 ) -> None:
-    """Run `use` with a browser of a console of a healthy cluster. `more`: further arguments of the console."""
+    """Run `use` with a browser of a console of a healthy cluster. `more`: further arguments of the
+    console."""
 
     async def run(node: FakeNode) -> None:
         async with console(node, limits, **more) as browser:

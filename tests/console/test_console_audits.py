@@ -1,4 +1,5 @@
-"""Audits that are started from a page: as whom they run, one at a time, what is left of them, and what the pages show of their verdicts.
+"""Audits that are started from a page: as whom they run, one at a time, what is left of them, and
+what the pages show of their verdicts.
 
 The program that is run as an audit is a script; tests/e2e/test_e2e_console.py runs the real one.
 """
@@ -34,7 +35,16 @@ print("audit:  45% of 8.0 MiB", file=sys.stderr, flush=True)
 """
 WAITS = ABOUT + "open(PIPE, 'w').write(json.dumps(about))\nsignal.pause()\n"
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAITS
-FINDING = {"class": SCRIPT, "replica": SCRIPT, "group": SCRIPT, "file": SCRIPT, "index": 7, "byte_from": 1, "byte_to": 9, "rule": SCRIPT}
+FINDING = {
+    "class": SCRIPT,
+    "replica": SCRIPT,
+    "group": SCRIPT,
+    "file": SCRIPT,
+    "index": 7,
+    "byte_from": 1,
+    "byte_to": 9,
+    "rule": SCRIPT,
+}
 JUDGES = """
 print(SCRIPT)
 sys.stdout.flush()
@@ -60,11 +70,22 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def script(text: str, **names: Any) -> tuple[str, ...]:
     """A program with these names in it."""
-    return (sys.executable, "-c", "".join(f"{name} = {value!r}\n" for name, value in names.items()) + text)
+    return (
+        sys.executable,
+        "-c",
+        "".join(f"{name} = {value!r}\n" for name, value in names.items()) + text,
+    )
 
 
 def judging(place: Path, verdict: str = "FAIL", count: int = 1) -> tuple[str, ...]:
-    return script(ABOUT + JUDGES, ABOUT_FILE=str(place / "about"), VERDICT=verdict, COUNT=count, SCRIPT=SCRIPT, FINDING=FINDING)
+    return script(
+        ABOUT + JUDGES,
+        ABOUT_FILE=str(place / "about"),
+        VERDICT=verdict,
+        COUNT=count,
+        SCRIPT=SCRIPT,
+        FINDING=FINDING,
+    )
 
 
 async def run_one(browser: Browser) -> None:
@@ -94,7 +115,8 @@ def gone(pid: int) -> bool:
 def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The user's keys are in its environment, and no other keys; the secret is nowhere else. What it wrote is text on the pages."""
+    """The user's keys are in its environment, and no other keys; the secret is nowhere else. What
+    it wrote is text on the pages."""
     for name in ("SECRET_KEY", "ACCESS_KEY", "TLS_CA", "CONTEXT"):
         monkeypatch.setenv(f"LEDGERMQ_{name}", "of the console")
 
@@ -105,8 +127,14 @@ def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
         await run_one(browser)
         about = json.loads((tmp_path / "about").read_text())
         arguments = about["arguments"]
-        assert arguments[1:3] == ["--endpoints", browser.node.endpoint] and SECRET not in str(arguments)
-        own = {name: value for name, value in about["environment"].items() if name.startswith("LEDGERMQ_") and name != "LEDGERMQ_PURE"}
+        assert arguments[1:3] == ["--endpoints", browser.node.endpoint] and SECRET not in str(
+            arguments
+        )
+        own = {
+            name: value
+            for name, value in about["environment"].items()
+            if name.startswith("LEDGERMQ_") and name != "LEDGERMQ_PURE"
+        }
         assert own == {"LEDGERMQ_ACCESS_KEY": "root", "LEDGERMQ_SECRET_KEY": SECRET}
         assert not list(temporary.iterdir()) and gone(about["pid"])
         page = await browser.get("/audit")
@@ -117,25 +145,45 @@ def test_an_audit_runs_as_its_user_and_leaves_nothing_but_its_verdict(
         assert report.count(text) == 11 and SCRIPT not in report and "1 finding." in report
         assert not re.search(r"<style|\sstyle=|\son[a-z]+=", report)
         change, ended = browser.records[-2:]
-        assert (change["event"], change["change"], change["user"], change["outcome"]) == ("change", "run-audit", "root", "done")
-        assert (ended["event"], ended["user"], ended["verdict"], ended["findings"]) == ("audit", "root", "FAIL", 1)
+        assert (change["event"], change["change"], change["user"], change["outcome"]) == (
+            "change",
+            "run-audit",
+            "root",
+            "done",
+        )
+        assert (ended["event"], ended["user"], ended["verdict"], ended["findings"]) == (
+            "audit",
+            "root",
+            "FAIL",
+            1,
+        )
         assert SECRET not in str(browser.records) + page + report
 
     signed_in(use, audit=judging(tmp_path))
 
 
 def test_one_audit_runs_at_a_time(pipe: Path) -> None:
-    """A second request says who runs one, and since when. The process has a low priority, and its progress is shown."""
+    """A second request says who runs one, and since when. The process has a low priority, and its
+    progress is shown."""
 
     async def use(browser: Browser) -> None:
         await browser.post("/do/run-audit", csrf=await browser.token())
         about = await its_word(pipe)
         page = await browser.get("/audit")
-        assert "An audit of root has been running since 20" in page and "audit:  45% of 8.0 MiB" in page and "Run an audit" not in page
+        assert (
+            "An audit of root has been running since 20" in page
+            and "audit:  45% of 8.0 MiB" in page
+            and "Run an audit" not in page
+        )
         refused = await browser.post("/do/run-audit", 409, csrf=await browser.token())
-        assert re.search(r"an audit of root has been running since 20[-0-9]+ [:0-9]+ UTC; wait for its verdict", refused)
+        assert re.search(
+            r"an audit of root has been running since 20[-0-9]+ [:0-9]+ UTC; wait for its verdict",
+            refused,
+        )
         assert browser.records[-1]["outcome"] == "refused"
-        assert os.getpriority(os.PRIO_PROCESS, about["pid"]) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + auditing.NICENESS)
+        assert os.getpriority(os.PRIO_PROCESS, about["pid"]) == min(
+            19, os.getpriority(os.PRIO_PROCESS, 0) + auditing.NICENESS
+        )
         os.kill(about["pid"], 9)
         await browser.audit_ended()
         page = await browser.get("/audit")
@@ -146,7 +194,8 @@ def test_one_audit_runs_at_a_time(pipe: Path) -> None:
 
 
 def test_who_may_not_audit_starts_none_and_sees_no_verdict(tmp_path: Path) -> None:
-    """The cluster decides; its refusal is shown and recorded. Verdicts of others are for those who could run an audit."""
+    """The cluster decides; its refusal is shown and recorded. Verdicts of others are for those who
+    could run an audit."""
 
     async def use(browser: Browser) -> None:
         await run_one(browser)
@@ -169,9 +218,14 @@ def test_a_right_that_is_taken_away_hides_the_verdicts(tmp_path: Path) -> None:
     async def use(browser: Browser) -> None:
         await run_one(browser)
         assert "4711" in await browser.get("/audit")
-        browser.node.answers("ClusterStatus", pb.ClusterStatusResponse(status=admin_status(int(Code.FORBIDDEN), "no longer")))
+        browser.node.answers(
+            "ClusterStatus",
+            pb.ClusterStatusResponse(status=admin_status(int(Code.FORBIDDEN), "no longer")),
+        )
         browser.session.watch.forget()
-        assert "4711" not in await browser.get("/audit") and "4711" not in await browser.get("/verdict?number=1")
+        assert "4711" not in await browser.get("/audit") and "4711" not in await browser.get(
+            "/verdict?number=1"
+        )
         browser.node.answers("ClusterStatus", cluster_status())
         browser.session.watch.forget()
         assert "4711" in await browser.get("/verdict?number=1")
@@ -192,7 +246,9 @@ def test_a_console_that_ends_leaves_no_process_and_no_directory(
         assert list(temporary.iterdir())
         await browser.client.close()
         assert gone(pid) and not list(temporary.iterdir())
-        assert [record["error"] for record in browser.records if record["event"] == "audit"] == ["ended with the console"]
+        assert [record["error"] for record in browser.records if record["event"] == "audit"] == [
+            "ended with the console"
+        ]
 
     browse(use, audit=script(text, PIPE=str(pipe)))
 
@@ -213,7 +269,10 @@ def test_an_audit_that_takes_too_long_is_ended(temporary: Path) -> None:
     ("program", "shown"),
     [
         (
-            script("import sys\nsys.exit('a line\\nerror: this command needs pyarrow; pip install ledgermq[audit]')"),
+            script(
+                "import sys\nsys.exit('a line\\nerror: this command needs pyarrow; pip install"
+                " ledgermq[audit]')"
+            ),
             '<td colspan="3">this command needs pyarrow; pip install ledgermq[audit]</td>',
         ),
         (("false",), "its process ended with status 1"),
@@ -228,7 +287,9 @@ def test_an_audit_without_a_verdict_says_why(program: tuple[str, ...], shown: st
         await run_one(browser)
         page = await browser.get("/audit")
         assert '<strong class="verdict UNKNOWN">NO VERDICT</strong>' in page and shown in page
-        assert browser.records[-1]["error"] in shown or browser.records[-1]["error"].startswith(shown)
+        assert browser.records[-1]["error"] in shown or browser.records[-1]["error"].startswith(
+            shown
+        )
 
     browse(use, audit=program)
 
@@ -256,6 +317,9 @@ def test_the_last_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             await run_one(browser)
         assert [run.number for run in browser.audits.ended] == list(range(auditing.KEPT + 1, 1, -1))
         page = await browser.get("/audit")
-        assert page.count("NO VERDICT") == auditing.KEPT and f"the last {auditing.KEPT} verdicts in memory" in page
+        assert (
+            page.count("NO VERDICT") == auditing.KEPT
+            and f"the last {auditing.KEPT} verdicts in memory" in page
+        )
 
     browse(use, audit=("false",))

@@ -1,4 +1,5 @@
-"""The guards of the console: sessions, sign-in, CSRF, host names, headers, and the record of changes."""
+"""The guards of the console: sessions, sign-in, CSRF, host names, headers, and the record of
+changes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ pytest.importorskip("jinja2")
 from ledgermq.client.console import application, rendering
 from ledgermq.client.console.actions import ACTIONS
 from ledgermq.client.console.application import COOKIE, PAGES
-from ledgermq.client.console.sessions import GUESSERS_MAX, TRIES, TRIES_S, Guesses, Limits, TooMany, _place
+from ledgermq.client.console.sessions import (
+    GUESSERS_MAX,
+    TRIES,
+    TRIES_S,
+    Guesses,
+    Limits,
+    TooMany,
+    _place,
+)
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.client.fake_cluster import admin_status
@@ -40,10 +49,14 @@ def require_keys(browser: Browser) -> None:
     def answer(_: Any) -> pb.ClusterStatusResponse:
         keys = dict(browser.node.metadata)
         if "authorization" not in keys:
-            return pb.ClusterStatusResponse(status=admin_status(int(Code.UNAUTHORIZED), "the call has no credentials"))
+            return pb.ClusterStatusResponse(
+                status=admin_status(int(Code.UNAUTHORIZED), "the call has no credentials")
+            )
         if "root" not in keys["authorization"]:
             return pb.ClusterStatusResponse(
-                status=admin_status(int(Code.UNAUTHORIZED), "the access key is unknown or the signature is wrong")
+                status=admin_status(
+                    int(Code.UNAUTHORIZED), "the access key is unknown or the signature is wrong"
+                )
             )
         return cluster_status()
 
@@ -51,19 +64,27 @@ def require_keys(browser: Browser) -> None:
 
 
 def test_every_page_has_the_headers_and_nothing_inline() -> None:
-    """No page has a script, a style or a handler of its own, and the policy forbids them and every other address."""
+    """No page has a script, a style or a handler of its own, and the policy forbids them and every
+    other address."""
 
     async def use(browser: Browser) -> None:
         for path in (*PAGES, *(f"/form/{name}" for name in ACTIONS), "/sign-in"):
             answer = await browser.answer(path)
             policy = answer.headers["Content-Security-Policy"]
-            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'") and "unsafe" not in policy
-            assert answer.headers["Cache-Control"] == "no-store" and answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert (
+                policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+                and "unsafe" not in policy
+            )
+            assert (
+                answer.headers["Cache-Control"] == "no-store"
+                and answer.headers["X-Content-Type-Options"] == "nosniff"
+            )
             text = await answer.text()
             assert answer.status == 200, (path, text)
             assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", text), path
             assert re.findall(r"<script([^>]*)>(.*?)</script>", text) == [
-                (f' src="/assets/{name}" defer', "") for name in ("htmx.min.js", "uPlot.iife.min.js", "console.js")
+                (f' src="/assets/{name}" defer', "")
+                for name in ("htmx.min.js", "uPlot.iife.min.js", "console.js")
             ]
             assert not re.findall(r'(?:href|src|action)="(?!/|\?|#)', text), path
 
@@ -78,7 +99,8 @@ def test_templates_escape_and_mark_nothing_as_safe() -> None:
 
 
 def test_another_host_name_gets_nothing() -> None:
-    """A name of another site that resolves to this address is refused, before any session is made."""
+    """A name of another site that resolves to this address is refused, before any session is
+    made."""
 
     async def use(browser: Browser) -> None:
         assert "no name 'evil.example'" in await browser.get("/", 421, Host="evil.example")
@@ -88,16 +110,20 @@ def test_another_host_name_gets_nothing() -> None:
 
 
 def test_sign_in_and_out() -> None:
-    """Without keys every page leads to the sign-in; wrong keys are refused; the cookie is closed to scripts and other sites; after signing
-    out nothing is left."""
+    """Without keys every page leads to the sign-in; wrong keys are refused; the cookie is closed to
+    scripts and other sites; after signing out nothing is left."""
 
     async def use(browser: Browser) -> None:
         require_keys(browser)
         for _ in range(5):
             await browser.get("/topics", 303)
         assert browser.calls() == 1
-        assert "unknown" in await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
-        assert "signature" in await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
+        assert "unknown" in await browser.post(
+            "/sign-in", 401, access_key="mallory", secret_key="a guess"
+        )
+        assert "signature" in await browser.post(
+            "/sign-in", 401, access_key="mallory", secret_key="a guess"
+        )
         await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
         assert browser.cookie["httponly"] and browser.cookie["samesite"] == "Strict"
         page = await browser.get("/")
@@ -106,7 +132,10 @@ def test_sign_in_and_out() -> None:
         await browser.get("/", 303)
         assert not browser.sessions._known
         assert "the secret of root" not in str(browser.records)
-        assert [record["event"] for record in browser.records] == ["sign-in refused"] * 2 + ["sign-in", "sign-out"]
+        assert [record["event"] for record in browser.records] == ["sign-in refused"] * 2 + [
+            "sign-in",
+            "sign-out",
+        ]
 
     browse(use)
 
@@ -115,7 +144,9 @@ def test_a_user_without_permissions_may_sign_in() -> None:
     """The cluster knows the user; what it refuses is shown on the pages."""
 
     async def use(browser: Browser) -> None:
-        refused = pb.ClusterStatusResponse(status=admin_status(int(Code.FORBIDDEN), "user alice has no admin permission"))
+        refused = pb.ClusterStatusResponse(
+            status=admin_status(int(Code.FORBIDDEN), "user alice has no admin permission")
+        )
         browser.node.answers("ClusterStatus", refused)
         await browser.post("/sign-in", access_key="alice", secret_key="the secret of alice")
         assert "not loaded. user alice has no admin permission" in await browser.get("/")
@@ -124,8 +155,9 @@ def test_a_user_without_permissions_may_sign_in() -> None:
 
 
 def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After several failures within a minute no further keys of that user are tried for that address, and then one in six seconds; the
-    user gets in from elsewhere, and another one from there."""
+    """After several failures within a minute no further keys of that user are tried for that
+    address, and then one in six seconds; the user gets in from elsewhere, and another one from
+    there."""
     where = ["192.0.2.1"]
     monkeypatch.setattr(web.Request, "remote", property(lambda _: where[0]))
 
@@ -135,7 +167,9 @@ def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPa
         for _ in range(TRIES):
             await browser.post("/sign-in", 401, access_key="admin", secret_key="a guess")
         before = browser.calls()
-        assert "wait" in await browser.post("/sign-in", 429, access_key="admin", secret_key="the secret of admin")
+        assert "wait" in await browser.post(
+            "/sign-in", 429, access_key="admin", secret_key="the secret of admin"
+        )
         assert browser.calls() == before
         await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
         where[0] = "192.0.2.2"
@@ -149,7 +183,8 @@ def test_guessing_is_slow_and_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPa
 
 
 def test_guesses_at_once_are_no_way_around_the_limit() -> None:
-    """A sign-in counts from its start; one that succeeds, or that nobody answers, is taken back with those before it."""
+    """A sign-in counts from its start; one that succeeds, or that nobody answers, is taken back
+    with those before it."""
     guesses = Guesses()
     for _ in range(TRIES):
         guesses.begin("root", "192.0.2.1", 5.0)
@@ -179,7 +214,10 @@ def test_guessers_are_counted_by_network_and_in_bounded_memory() -> None:
 
 FORM = "application/x-www-form-urlencoded"
 HOSTILE = [
-    *((f"GET / HTTP/1.1\r\nHost: {host}\r\n", b"") for host in ("[", "[::1", "::1", "a b", "", "h:x", "h:99999", "[n1]", "user@127.0.0.1")),
+    *(
+        (f"GET / HTTP/1.1\r\nHost: {host}\r\n", b"")
+        for host in ("[", "[::1", "::1", "a b", "", "h:x", "h:99999", "[n1]", "user@127.0.0.1")
+    ),
     *(
         (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n", body)
         for path in ("/sign-in", "/do/create-topic", "/sign-out")
@@ -190,7 +228,10 @@ HOSTILE = [
             (f"{FORM}; charset=", b"a=\xff"),
             (FORM, b"a=\xff\xfe"),
             ("multipart/form-data", b"x"),
-            ("multipart/form-data; boundary=b", b"--b\r\nContent-Transfer-Encoding: x\r\n\r\nx\r\n--b--"),
+            (
+                "multipart/form-data; boundary=b",
+                b"--b\r\nContent-Transfer-Encoding: x\r\n\r\nx\r\n--b--",
+            ),
             (f"{FORM}\r\nContent-Encoding: gzip", b"no gzip"),
             (f"{FORM}\r\nContent-Encoding: deflate", b"\x00"),
             (f"{FORM}\r\nTransfer-Encoding: chunked", b"zz\r\n"),
@@ -199,13 +240,19 @@ HOSTILE = [
             ("", b"a=b"),
         )
     ),
-    ("POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: " + FORM + "\r\n", b"secret_key=s&access_key=" + b"k" * 300),
+    (
+        "POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: " + FORM + "\r\n",
+        b"secret_key=s&access_key=" + b"k" * 300,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("head", "body"), HOSTILE)
-def test_what_no_browser_sends_is_refused_without_a_traceback(head: str, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Before and after a sign-in: the log holds the record of changes, which nobody else may fill."""
+def test_what_no_browser_sends_is_refused_without_a_traceback(
+    head: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before and after a sign-in: the log holds the record of changes, which nobody else may
+    fill."""
 
     async def use(browser: Browser) -> None:
         for cookie in ("", f"Cookie: {COOKIE}={browser.session.id}\r\n"):
@@ -226,7 +273,10 @@ def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
     async def use(browser: Browser) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", browser.client.port)
-        writer.write(f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\na".encode())
+        writer.write(
+            f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\nContent-Length:"
+            " 9\r\n\r\na".encode()
+        )
         async with asyncio.timeout(20):
             assert (await reader.readline()).split()[1] == b"408"
         writer.close()
@@ -234,9 +284,14 @@ def test_a_form_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     signed_in(use)
 
 
-@pytest.mark.parametrize(("limits", "passed"), [(Limits(10, 1000), 11.0), (Limits(1000, 10), 11.0)], ids=["idle", "absolute"])
+@pytest.mark.parametrize(
+    ("limits", "passed"),
+    [(Limits(10, 1000), 11.0), (Limits(1000, 10), 11.0)],
+    ids=["idle", "absolute"],
+)
 def test_sessions_end(limits: Limits, passed: float) -> None:
-    """After either limit the session is gone, with its connection; what an open page asks for by itself does not keep it alive."""
+    """After either limit the session is gone, with its connection; what an open page asks for by
+    itself does not keep it alive."""
 
     async def use(browser: Browser) -> None:
         now = browser.session.used
@@ -264,18 +319,27 @@ def test_use_keeps_a_session_alive() -> None:
 
 
 def test_csrf_is_refused() -> None:
-    """A form without the token, with that of another session, or from another site changes nothing."""
+    """A form without the token, with that of another session, or from another site changes
+    nothing."""
 
     async def use(browser: Browser) -> None:
         browser.node.answers("DeleteTopic", pb.DeleteTopicResponse(status=admin_status()))
         token = await browser.token()
         await browser.post("/do/delete-topic", 403, topic="orders")
         await browser.post("/do/delete-topic", 403, topic="orders", csrf="x" * len(token))
-        await browser.post("/do/delete-topic", 403, topic="orders", csrf=token, headers={"Origin": "http://evil.example"})
+        await browser.post(
+            "/do/delete-topic",
+            403,
+            topic="orders",
+            csrf=token,
+            headers={"Origin": "http://evil.example"},
+        )
         await browser.get("/do/delete-topic?topic=orders", 405)
         assert "DeleteTopic" not in browser.node.requests
         await browser.post("/do/delete-topic", 303, topic="orders", csrf=token)
-        assert [request.topic.name for request in browser.node.requests["DeleteTopic"]] == ["orders"]
+        assert [request.topic.name for request in browser.node.requests["DeleteTopic"]] == [
+            "orders"
+        ]
         assert "topic orders was deleted" in await browser.get("/topics")
         assert "topic orders was deleted" not in await browser.get("/topics")
 
@@ -286,12 +350,21 @@ def test_a_forbidden_change_shows_the_refusal_and_is_recorded() -> None:
     """The cluster's own words reach the user, and the record says who tried what."""
 
     async def use(browser: Browser) -> None:
-        refused = admin_status(int(Code.FORBIDDEN), "user root has no permission admin:topic:orders")
+        refused = admin_status(
+            int(Code.FORBIDDEN), "user root has no permission admin:topic:orders"
+        )
         browser.node.answers("DeleteTopic", pb.DeleteTopicResponse(status=refused))
-        page = await browser.post("/do/delete-topic", 403, topic="orders", csrf=await browser.token())
+        page = await browser.post(
+            "/do/delete-topic", 403, topic="orders", csrf=await browser.token()
+        )
         assert "user root has no permission admin:topic:orders" in page
         last = browser.records[-1]
-        assert (last["user"], last["change"], last["values"], last["outcome"]) == ("root", "delete-topic", {"topic": "orders"}, "refused")
+        assert (last["user"], last["change"], last["values"], last["outcome"]) == (
+            "root",
+            "delete-topic",
+            {"topic": "orders"},
+            "refused",
+        )
 
     signed_in(use)
 
@@ -300,31 +373,46 @@ def test_no_secret_is_in_an_address_or_a_record() -> None:
     """The secret of a new user is asked for only where it is confirmed."""
 
     async def use(browser: Browser) -> None:
-        browser.node.answers("CreateUser", pb.CreateUserResponse(status=admin_status(), user=pb.UserInfo(name="bob")))
+        browser.node.answers(
+            "CreateUser", pb.CreateUserResponse(status=admin_status(), user=pb.UserInfo(name="bob"))
+        )
         assert 'type="password"' not in await browser.get("/form/create-user")
         assert 'type="password"' in await browser.get("/confirm/create-user?user=bob")
-        await browser.post("/do/create-user", user="bob", secret="the secret of bob", csrf=await browser.token())
+        await browser.post(
+            "/do/create-user", user="bob", secret="the secret of bob", csrf=await browser.token()
+        )
         (request,) = browser.node.requests["CreateUser"]
-        assert request.secret_key == "the secret of bob" and "the secret of bob" not in str(browser.records)
+        assert request.secret_key == "the secret of bob" and "the secret of bob" not in str(
+            browser.records
+        )
 
     browse(use)
 
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_new_secret_is_shown_once_and_never_recorded(answered: bool) -> None:
-    """Made by the console and shown by the next page alone; also if the outcome is unknown, because it may be in force."""
+    """Made by the console and shown by the next page alone; also if the outcome is unknown, because
+    it may be in force."""
 
     async def use(browser: Browser) -> None:
-        changed = pb.ChangeUserResponse(status=admin_status(), user=pb.UserInfo(name="bob", secrets=2))
+        changed = pb.ChangeUserResponse(
+            status=admin_status(), user=pb.UserInfo(name="bob", secrets=2)
+        )
         browser.node.answers("ChangeUser", changed if answered else grpc.StatusCode.UNAVAILABLE)
-        assert "The former one stays valid until it is ended." in await browser.get("/confirm/rotate-user?user=bob")
+        assert "The former one stays valid until it is ended." in await browser.get(
+            "/confirm/rotate-user?user=bob"
+        )
         await browser.post("/do/rotate-user", user="bob", csrf=await browser.token())
         secret = browser.node.requests["ChangeUser"][0].secret_key
         assert len(secret) >= 32 and not browser.node.requests["ChangeUser"][0].end_former_secret
         assert {request.secret_key for request in browser.node.requests["ChangeUser"]} == {secret}
         page = await browser.get("/users")
         assert f"Secret key, shown only now: {secret}" in page
-        assert ("2 are valid until the former one is ended" if answered else "it is not known whether bob has the new secret") in page
+        assert (
+            "2 are valid until the former one is ended"
+            if answered
+            else "it is not known whether bob has the new secret"
+        ) in page
         assert secret not in await browser.get("/users") and secret not in str(browser.records)
         assert browser.records[-1]["outcome"] == ("done" if answered else "unknown")
 
@@ -335,13 +423,21 @@ def test_the_former_secret_ends_when_it_is_confirmed() -> None:
     """Only where there is one."""
 
     async def use(browser: Browser) -> None:
-        users = [pb.UserInfo(name="bob", secrets=2), pb.UserInfo(name="eve", secrets=1), pb.UserInfo(name="ops", role=True)]
+        users = [
+            pb.UserInfo(name="bob", secrets=2),
+            pb.UserInfo(name="eve", secrets=1),
+            pb.UserInfo(name="ops", role=True),
+        ]
         browser.node.answers("ListUsers", pb.ListUsersResponse(status=admin_status(), users=users))
-        browser.node.answers("ChangeUser", pb.ChangeUserResponse(status=admin_status(), user=users[1]))
+        browser.node.answers(
+            "ChangeUser", pb.ChangeUserResponse(status=admin_status(), user=users[1])
+        )
         page = await browser.get("/users")
         assert page.count("End former secret of") == 1 and page.count("New secret of") == 2
         await browser.post("/do/end-former-secret", user="bob", csrf=await browser.token())
-        assert browser.node.requests["ChangeUser"] == [pb.ChangeUserRequest(name="bob", end_former_secret=True)]
+        assert browser.node.requests["ChangeUser"] == [
+            pb.ChangeUserRequest(name="bob", end_former_secret=True)
+        ]
 
     browse(use)
 
@@ -351,8 +447,18 @@ def test_values_are_checked_before_they_are_sent() -> None:
 
     async def use(browser: Browser) -> None:
         assert "a value is needed" in await browser.get("/confirm/delete-topic?topic=", 400)
-        assert "not a choice" in await browser.get("/confirm/create-topic?topic=t&kind=wrong&permission=rw", 400)
-        page = await browser.post("/do/skip", 400, group="g", topic="t", queue="one", count="0", csrf=await browser.token())
+        assert "not a choice" in await browser.get(
+            "/confirm/create-topic?topic=t&kind=wrong&permission=rw", 400
+        )
+        page = await browser.post(
+            "/do/skip",
+            400,
+            group="g",
+            topic="t",
+            queue="one",
+            count="0",
+            csrf=await browser.token(),
+        )
         assert "is not a number" in page
 
     browse(use)

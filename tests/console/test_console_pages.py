@@ -1,4 +1,5 @@
-"""The pages of the console: what they show, that nothing in them is markup, what they cost, and what they show while nobody answers."""
+"""The pages of the console: what they show, that nothing in them is markup, what they cost, and
+what they show while nobody answers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ ASSETS_MAX_BYTES = 250_000
 
 
 def test_assets_are_the_ones_that_were_chosen() -> None:
-    """Copies of other projects match their hashes, have their licences beside them, and all of them together are small."""
+    """Copies of other projects match their hashes, have their licences beside them, and all of them
+    together are small."""
     known = json.loads((FOLDER / "assets.json").read_text())
     own = {"console.js", "console.css", "icon.svg"}
     served = {path.name for path in FOLDER.iterdir() if path.suffix in TYPES}
@@ -51,21 +53,32 @@ def test_assets_are_served_with_their_types_and_kept() -> None:
         for name in ("htmx.min.js", "console.css", "icon.svg"):
             answer = await browser.answer(f"/assets/{name}")
             assert answer.status == 200 and answer.content_type == TYPES[name[name.rindex(".") :]]
-            assert await browser.get(f"/assets/{name}", 304, **{"If-None-Match": answer.headers["ETag"]}) == ""
+            assert (
+                await browser.get(
+                    f"/assets/{name}", 304, **{"If-None-Match": answer.headers["ETag"]}
+                )
+                == ""
+            )
 
     browse(use)
 
 
 def peeked() -> pb.PeekedMessage:
     found = pb.PeekedMessage(
-        message_id="id-1", topic=pb.Name(name=SCRIPT), body=SCRIPT.encode(), tag=SCRIPT, keys=[SCRIPT], broker_group="g1"
+        message_id="id-1",
+        topic=pb.Name(name=SCRIPT),
+        body=SCRIPT.encode(),
+        tag=SCRIPT,
+        keys=[SCRIPT],
+        broker_group="g1",
     )
     found.properties[SCRIPT] = SCRIPT
     return found
 
 
 def test_what_is_a_script_stays_text() -> None:
-    """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages, forms and notices."""
+    """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages,
+    forms and notices."""
     answer = cluster_status()
     answer.topics.add(topic=pb.Name(name=SCRIPT), kind="normal")
     answer.nodes.add(node=SCRIPT, up=False)
@@ -79,18 +92,36 @@ def test_what_is_a_script_stays_text() -> None:
         event = pb.TraceEvent(kind=SCRIPT, detail=SCRIPT)
         node.answers("TraceMessage", pb.TraceMessageResponse(status=admin_status(), events=[event]))
         copy = pb.ReplicaCopy(node=SCRIPT, reason=SCRIPT)
-        node.answers("MessageDetail", pb.MessageDetailResponse(status=admin_status(), copies=[copy]))
+        node.answers(
+            "MessageDetail", pb.MessageDetailResponse(status=admin_status(), copies=[copy])
+        )
         client = pb.ClientInfo(client_id=SCRIPT, hostname=SCRIPT, topics=[SCRIPT])
         node.answers("ListClients", pb.ListClientsResponse(status=admin_status(), clients=[client]))
         refused = admin_status(int(Code.TOPIC_NOT_FOUND), SCRIPT)
         node.answers("DescribeTopic", pb.DescribeTopicResponse(status=refused))
         letter = pb.DeadLetter(message=peeked(), state="waiting")
-        node.answers("ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter]))
+        node.answers(
+            "ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter])
+        )
         text = html.escape(SCRIPT).replace("&quot;", "&#34;")
-        for path in ("/", "/nodes", "/topics", "/broker-groups", "/clients", "/messages?topic=t", "/message?topic=t&id=id-1"):
+        for path in (
+            "/",
+            "/nodes",
+            "/topics",
+            "/broker-groups",
+            "/clients",
+            "/messages?topic=t",
+            "/message?topic=t&id=id-1",
+        ):
             page = await browser.get(path)
             assert text in page and SCRIPT not in page and "not loaded" not in page, path
-        for path in ("/topic?name=", "/dead-letters?group=", "/form/send?topic=", "/confirm/delete-topic?topic=", "/topics?search="):
+        for path in (
+            "/topic?name=",
+            "/dead-letters?group=",
+            "/form/send?topic=",
+            "/confirm/delete-topic?topic=",
+            "/topics?search=",
+        ):
             page = await browser.get(path + SCRIPT)
             assert text in page and SCRIPT not in page, path
 
@@ -98,7 +129,8 @@ def test_what_is_a_script_stays_text() -> None:
 
 
 def test_a_big_cluster_costs_few_calls_and_rows() -> None:
-    """1,000 topics and 300 consumer groups: a page asks for the state, the groups and the lag of a few, and shows a bounded part."""
+    """1,000 topics and 300 consumer groups: a page asks for the state, the groups and the lag of a
+    few, and shows a bounded part."""
 
     async def use(browser: Browser) -> None:
         page = await browser.get("/")
@@ -114,14 +146,22 @@ def test_a_big_cluster_costs_few_calls_and_rows() -> None:
 
 
 def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
-    """Memory and connections of each node, unknown where a node does not answer; of one node also its log and configuration."""
+    """Memory and connections of each node, unknown where a node does not answer; of one node also
+    its log and configuration."""
 
     def described(request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
         if request.node == "n2":
-            return pb.DescribeNodeResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no answer"))
+            return pb.DescribeNodeResponse(
+                status=admin_status(int(Code.PRECONDITION_FAILED), "no answer")
+            )
         line = f'{{"event": "{SCRIPT}"}}'
         configuration = '{"cluster": {"secret": "********"}}' if request.configuration else None
-        found = pb.DescribeNodeResponse(status=admin_status(), node=request.node, resident_bytes=64 << 20, configuration=configuration)
+        found = pb.DescribeNodeResponse(
+            status=admin_status(),
+            node=request.node,
+            resident_bytes=64 << 20,
+            configuration=configuration,
+        )
         found.log.extend([line] if request.log_lines else [])
         return found
 
@@ -138,7 +178,8 @@ def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
 
 
 def test_open_pages_share_the_calls() -> None:
-    """However many pages are open, a round asks for each answer once; lags go around; without a page nothing is asked."""
+    """However many pages are open, a round asks for each answer once; lags go around; without a
+    page nothing is asked."""
 
     async def use(browser: Browser) -> None:
         await asyncio.gather(*(browser.get("/") for _ in range(10)))
@@ -156,7 +197,8 @@ def test_open_pages_share_the_calls() -> None:
 
 
 def test_a_page_opened_again_is_new_although_others_are_open() -> None:
-    """What no page used for a while is asked for at once; what failed while it is asked for again is not waited for."""
+    """What no page used for a while is asked for at once; what failed while it is asked for again
+    is not waited for."""
 
     async def use(browser: Browser) -> None:
         await browser.get("/users")
@@ -177,8 +219,11 @@ def test_a_page_opened_again_is_new_although_others_are_open() -> None:
     browse(use)
 
 
-def test_a_page_shows_the_last_answers_and_asks_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that are not too old are shown with their age while the cluster is asked again; the open page learns of the newer ones."""
+def test_a_page_shows_the_last_answers_and_asks_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers that are not too old are shown with their age while the cluster is asked again; the
+    open page learns of the newer ones."""
     monkeypatch.setattr(watching, "WAIT_S", 60.0)
     held = threading.Event()
 
@@ -206,7 +251,8 @@ def test_a_page_shows_the_last_answers_and_asks_behind_them(monkeypatch: pytest.
 
 
 def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
-    """An answer older than the bound is not shown while the cluster answers; a page that stays as it is shows only what is new."""
+    """An answer older than the bound is not shown while the cluster answers; a page that stays as
+    it is shows only what is new."""
 
     async def use(browser: Browser) -> None:
         await browser.get("/")
@@ -225,7 +271,8 @@ def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None
 
 
 def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
-    """No lag waits for another one of its round; after a change the lag of its consumer group is asked for in the next round."""
+    """No lag waits for another one of its round; after a change the lag of its consumer group is
+    asked for in the next round."""
 
     async def use(browser: Browser) -> None:
         await browser.get("/")
@@ -243,13 +290,17 @@ def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
         asked.clear()
         watch.forget("c009")
         await watch.refresh()
-        assert asked == ["c009", *(f"c{number:03}" for number in range(2 * LAGS_AT_ONCE, 3 * LAGS_AT_ONCE - 1))]
+        assert asked == [
+            "c009",
+            *(f"c{number:03}" for number in range(2 * LAGS_AT_ONCE, 3 * LAGS_AT_ONCE - 1)),
+        ]
 
     browse(use, groups=3 * LAGS_AT_ONCE)
 
 
 def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
-    """Neither one that is kept nor one that was under way, whether the change was confirmed or its outcome is unknown."""
+    """Neither one that is kept nor one that was under way, whether the change was confirmed or its
+    outcome is unknown."""
 
     async def use(browser: Browser) -> None:
         node = browser.node
@@ -258,11 +309,29 @@ def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
         watch: Watch = browser.session_watch
         node.answers("CreateTopic", pb.CreateTopicResponse(status=admin_status(), created=True))
         node.answers("ClusterStatus", cluster_status(topics=3))
-        await browser.post("/do/create-topic", topic="t0002", kind="normal", queues="8", permission="rw", csrf=token)
+        await browser.post(
+            "/do/create-topic",
+            topic="t0002",
+            kind="normal",
+            queues="8",
+            permission="rw",
+            csrf=token,
+        )
         assert "t0002" in await browser.get("/topics")
-        node.answers("CreateTopic", pb.CreateTopicResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no")))
+        node.answers(
+            "CreateTopic",
+            pb.CreateTopicResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no")),
+        )
         node.answers("ClusterStatus", cluster_status(topics=4))
-        await browser.post("/do/create-topic", 409, topic="t0003", kind="normal", queues="8", permission="rw", csrf=token)
+        await browser.post(
+            "/do/create-topic",
+            409,
+            topic="t0003",
+            kind="normal",
+            queues="8",
+            permission="rw",
+            csrf=token,
+        )
         assert "t0003" in await browser.get("/topics")
 
         answers = ["before the change", "after the change"]
@@ -331,7 +400,8 @@ def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_last_data_stays_while_nobody_answers() -> None:
-    """A page keeps what it had, says how old it is and why; without data it says what is missing. Other parts are not affected."""
+    """A page keeps what it had, says how old it is and why; without data it says what is missing.
+    Other parts are not affected."""
 
     async def use(browser: Browser) -> None:
         await browser.get("/")
@@ -340,9 +410,16 @@ def test_the_last_data_stays_while_nobody_answers() -> None:
         cell = watch._cells["status"]
         await watch._ask(cell)
         page = await browser.get("/")
-        assert "the state of the cluster: shown as it was" in page and "no usable answer" in page and "Nothing." in page
+        assert (
+            "the state of the cluster: shown as it was" in page
+            and "no usable answer" in page
+            and "Nothing." in page
+        )
         assert "t0001" in await browser.get("/topics")
-        browser.node.answers("ListUsers", pb.ListUsersResponse(status=admin_status(int(Code.FORBIDDEN), "you may not")))
+        browser.node.answers(
+            "ListUsers",
+            pb.ListUsersResponse(status=admin_status(int(Code.FORBIDDEN), "you may not")),
+        )
         page = await browser.get("/users")
         assert "the users: not loaded." in page and "you may not" in page
         browser.node.answers("ClusterStatus", cluster_status())
@@ -369,11 +446,22 @@ def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
 
     async def use(browser: Browser) -> None:
         letter = pb.DeadLetter(message=peeked(), state="waiting")
-        browser.node.answers("ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter]))
-        browser.node.answers("SettleDeadLetters", pb.SettleDeadLettersResponse(status=admin_status(), states=["resent"]))
-        await browser.post("/do/resend-letters", group="billing", id="id-1", csrf=await browser.token())
+        browser.node.answers(
+            "ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter])
+        )
+        browser.node.answers(
+            "SettleDeadLetters",
+            pb.SettleDeadLettersResponse(status=admin_status(), states=["resent"]),
+        )
+        await browser.post(
+            "/do/resend-letters", group="billing", id="id-1", csrf=await browser.token()
+        )
         (request,) = browser.node.requests["SettleDeadLetters"]
-        assert request.how == "resent" and request.group.name == "billing" and len(request.letters) == 1
+        assert (
+            request.how == "resent"
+            and request.group.name == "billing"
+            and len(request.letters) == 1
+        )
         assert list(browser.node.requests["ListDeadLetters"][0].message_ids) == ["id-1"]
         assert "billing: 1 resent" in await browser.get("/dead-letters?group=billing")
         lines = (await browser.get("/dead-letters/export?group=billing")).splitlines()
@@ -383,7 +471,8 @@ def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
 
 
 def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer than a browser waits stays under way; the page of the broker group continues or aborts it; the record has it."""
+    """What takes longer than a browser waits stays under way; the page of the broker group
+    continues or aborts it; the record has it."""
     monkeypatch.setattr(actions, "MOVE_WAIT_S", 0.0)
     entry = pb.BrokerGroupEntry(broker_group="g1", replicas=["n1", "n2", "n3"], preferred="n2")
 
@@ -392,42 +481,86 @@ def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.Monke
         listed = pb.ListBrokerGroupsResponse(status=admin_status(), groups=[entry])
         node.answers("ListBrokerGroups", listed)
         page = await browser.get("/broker-group?name=g1")
-        assert page.count("Move from") == 3 and "Meant to lead: n2." in page and "Continue the move" not in page
-        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), step="catch-up", waits_for="n4 lacks 5"))
+        assert (
+            page.count("Move from") == 3
+            and "Meant to lead: n2." in page
+            and "Continue the move" not in page
+        )
+        node.answers(
+            "MoveReplica",
+            pb.MoveReplicaResponse(status=admin_status(), step="catch-up", waits_for="n4 lacks 5"),
+        )
         values = {"broker_group": "g1", "from": "n1", "to": "n4", "csrf": await browser.token()}
         await browser.post("/do/move-replica", **values)
-        assert "g1: under way (catch-up), waits for: n4 lacks 5." in await browser.get("/broker-groups")
+        assert "g1: under way (catch-up), waits for: n4 lacks 5." in await browser.get(
+            "/broker-groups"
+        )
         listed.groups[0].move.from_node, listed.groups[0].move.to_node = "n1", "n4"
         page = await browser.get("/broker-group?name=g1")
         assert "Continue the move" in page and "Abort the move" in page and "Move from" not in page
-        assert "(abort)" in await browser.get("/confirm/move-replica?broker_group=g1&from=n1&to=n4&what=abort")
-        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), done=True, step="done", left_directory="/data/n4/g1"))
+        assert "(abort)" in await browser.get(
+            "/confirm/move-replica?broker_group=g1&from=n1&to=n4&what=abort"
+        )
+        node.answers(
+            "MoveReplica",
+            pb.MoveReplicaResponse(
+                status=admin_status(), done=True, step="done", left_directory="/data/n4/g1"
+            ),
+        )
         await browser.post("/do/move-replica", what="abort", **values)
-        assert "the replica stays on n1; what is left stays in /data/n4/g1" in await browser.get("/broker-groups")
+        assert "the replica stays on n1; what is left stays in /data/n4/g1" in await browser.get(
+            "/broker-groups"
+        )
         assert [request.abort for request in node.requests["MoveReplica"]] == [False, True]
-        assert browser.records[-1]["values"] == {"broker_group": "g1", "from": "n1", "to": "n4", "what": "abort"}
+        assert browser.records[-1]["values"] == {
+            "broker_group": "g1",
+            "from": "n1",
+            "to": "n4",
+            "what": "abort",
+        }
 
     browse(use)
 
 
 def test_the_plan_is_taken_step_by_step() -> None:
-    """The first step of what the cluster plans now; a step of an older plan is refused, and nothing is changed."""
-    leader = pb.RebalanceStep(kind="move-leader", broker_group="g1", from_node="n1", to_node="n2", reason=SCRIPT)
-    queues = pb.RebalanceStep(kind="add-queues", broker_group="g2", topic=pb.Name(name="orders"), queues=8, reason="few")
+    """The first step of what the cluster plans now; a step of an older plan is refused, and nothing
+    is changed."""
+    leader = pb.RebalanceStep(
+        kind="move-leader", broker_group="g1", from_node="n1", to_node="n2", reason=SCRIPT
+    )
+    queues = pb.RebalanceStep(
+        kind="add-queues", broker_group="g2", topic=pb.Name(name="orders"), queues=8, reason="few"
+    )
 
     async def use(browser: Browser) -> None:
         node = browser.node
-        node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=[leader, queues], notes=["kept"]))
+        node.answers(
+            "PlanRebalance",
+            pb.PlanRebalanceResponse(status=admin_status(), steps=[leader, queues], notes=["kept"]),
+        )
         page = await browser.get("/rebalance")
-        assert page.count("Take step") == 1 and "8 queues of topic orders in g2" in page and "kept" in page and SCRIPT not in page
+        assert (
+            page.count("Take step") == 1
+            and "8 queues of topic orders in g2" in page
+            and "kept" in page
+            and SCRIPT not in page
+        )
         node.answers("PreferLeader", pb.PreferLeaderResponse(status=admin_status()))
-        node.answers("TransferLeadership", pb.TransferLeadershipResponse(status=admin_status(), done=True))
+        node.answers(
+            "TransferLeadership", pb.TransferLeadershipResponse(status=admin_status(), done=True)
+        )
         token, step = await browser.token(), "let n2 lead g1 instead of n1"
         await browser.post("/do/rebalance", step=step, csrf=token)
-        assert node.requests["PreferLeader"] == [pb.PreferLeaderRequest(broker_group="g1", node="n2")]
-        assert node.requests["TransferLeadership"] == [pb.TransferLeadershipRequest(broker_group="g1", to="n2")]
+        assert node.requests["PreferLeader"] == [
+            pb.PreferLeaderRequest(broker_group="g1", node="n2")
+        ]
+        assert node.requests["TransferLeadership"] == [
+            pb.TransferLeadershipRequest(broker_group="g1", to="n2")
+        ]
         assert f"done: {step}" in await browser.get("/rebalance")
-        page = await browser.post("/do/rebalance", 409, step="let n3 lead g1 instead of n1", csrf=token)
+        page = await browser.post(
+            "/do/rebalance", 409, step="let n3 lead g1 instead of n1", csrf=token
+        )
         assert "not a step of the plan any more" in page and len(node.requests["PreferLeader"]) == 1
 
     browse(use)
@@ -437,12 +570,15 @@ def described(node: str, end: int, *files: tuple[int, str, str], begin: int = 0)
     answer = audit_pb2.DescribeReplicaResponse(node=node, state="running")
     answer.begin.end_pos, answer.end.end_pos = begin, end
     for base, own, agreed in files:
-        answer.sealed.add(base=base, end_pos=base + 100, sha256=own or None, sealed_sha256=agreed or None)
+        answer.sealed.add(
+            base=base, end_pos=base + 100, sha256=own or None, sealed_sha256=agreed or None
+        )
     return Described(node, answer)
 
 
 def test_the_map_shows_damage_where_it_is() -> None:
-    """A differing file and a missing one are named; everything before them is equal; the open file was never compared."""
+    """A differing file and a missing one are named; everything before them is equal; the open file
+    was never compared."""
     found = Map(
         "g1",
         [
@@ -453,15 +589,24 @@ def test_the_map_shows_damage_where_it_is() -> None:
         ],
     )
     states = {node: [block.state for block in blocks] for node, blocks in found.rows}
-    assert states == {"n1": [EQUAL] * 3 + [NEVER], "n2": [EQUAL, DIFFERS, EQUAL, NEVER], "n3": [EQUAL, MISSING, EQUAL, NEVER]}
+    assert states == {
+        "n1": [EQUAL] * 3 + [NEVER],
+        "n2": [EQUAL, DIFFERS, EQUAL, NEVER],
+        "n3": [EQUAL, MISSING, EQUAL, NEVER],
+    }
     assert [(node, block.base) for node, block in found.bad] == [("n2", 100), ("n3", 100)]
     assert found.equal_to == 100 and found.never_bytes == 50
-    assert [(node, [(block.base, block.end) for block in blocks]) for node, blocks in found.never] == [
-        (node, [(300, 350)]) for node in ("n1", "n2", "n3")
-    ]
+    assert [
+        (node, [(block.base, block.end) for block in blocks]) for node, blocks in found.never
+    ] == [(node, [(300, 350)]) for node in ("n1", "n2", "n3")]
     assert [one.node for one in found.silent] == ["n4"]
     places = found.shown(found.rows[0][1])
-    assert [(left, width) for left, width, _ in places] == [(0.0, 284.7), (285.7, 284.7), (571.4, 284.7), (857.1, 141.9)]
+    assert [(left, width) for left, width, _ in places] == [
+        (0.0, 284.7),
+        (285.7, 284.7),
+        (571.4, 284.7),
+        (857.1, 141.9),
+    ]
 
 
 def test_rates_come_from_counters_that_grow() -> None:
@@ -473,7 +618,9 @@ def test_rates_come_from_counters_that_grow() -> None:
     assert [values[0] for _, values in history.rates("x")] == [20.0, None, None, None]
 
 
-@pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:8090"], ["--serve-key", "x"], ["--listen", "nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--listen", "0.0.0.0:8090"], ["--serve-key", "x"], ["--listen", "nonsense"]]
+)
 def test_unsafe_and_wrong_options_are_refused(arguments: list[str], capsys: Any) -> None:
     """Secrets never travel in plain text over a network without being asked to."""
     from ledgermq.cli import run

@@ -1,9 +1,10 @@
-"""The chart's pods as containers: names, addresses, users, secrets, probes and limits are those that the chart renders, and nothing of its
-texts is replaced.
+"""The chart's pods as containers: names, addresses, users, secrets, probes and limits are those
+that the chart renders, and nothing of its texts is replaced.
 
-The network stands for that of the cluster: a container has the name of its pod, and another address after every start; the Service has one
-address, at which each connection leads to one of the pods that are ready.
-Clients outside use the addresses that the chart's value `external` advertises, which are ports of this machine.
+The network stands for that of the cluster: a container has the name of its pod, and another address
+after every start; the Service has one address, at which each connection leads to one of the pods
+that are ready. Clients outside use the addresses that the chart's value `external` advertises,
+which are ports of this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ INJECTED = {
     "LEDGERMQ_PORT": "tcp://10.96.0.17:8081",
     "LEDGERMQ_PORT_8081_TCP_ADDR": "10.96.0.17",
 }
-"""What Kubernetes puts into pods beside a Service named `ledgermq`, if the links to Services are on."""
+"""What Kubernetes puts into pods beside a Service named `ledgermq`, if the links to Services are
+on."""
 LEVELS = "import ledgermq.proto.levels as levels; print(levels.__file__)"
 
 
@@ -50,7 +52,9 @@ class ContainerPods(Pods):
 
     ready_s = 180
 
-    def __init__(self, found: Rendered, directory: Path, tls: MountedSecret | None, image: str, port: int) -> None:
+    def __init__(
+        self, found: Rendered, directory: Path, tls: MountedSecret | None, image: str, port: int
+    ) -> None:
         """`port`: the port at 127.0.0.10 and so on that the chart advertises."""
         super().__init__(found, directory, tls)
         self.ports = {8081: port}
@@ -89,13 +93,27 @@ class ContainerPods(Pods):
         number = next(self._starts)
         pod, spec = f"{NAME}-{ordinal}", self.rendered.container
         self.addresses[ordinal] = f"{self._prefix}.{number + 9}"
-        options = ["--ip", self.addresses[ordinal], "--hostname", pod, "--memory", spec["resources"]["limits"]["memory"].removesuffix("i")]
-        options += ["--network-alias", f"{pod}.{DOMAIN}", "--publish", f"{self.endpoint(ordinal)}:8081"]
+        options = [
+            "--ip",
+            self.addresses[ordinal],
+            "--hostname",
+            pod,
+            "--memory",
+            spec["resources"]["limits"]["memory"].removesuffix("i"),
+        ]
+        options += [
+            "--network-alias",
+            f"{pod}.{DOMAIN}",
+            "--publish",
+            f"{self.endpoint(ordinal)}:8081",
+        ]
         options += ["--volume", f"{self._volume(ordinal)}:/data"]
         (command,) = spec["command"]
         with self._log(ordinal).open("ab") as log:
             arguments = [self.here(argument, ordinal) for argument in spec["args"]]
-            self.running[ordinal] = self._run(f"pod-{number}", ordinal, spec, options, command, arguments, stderr=log)
+            self.running[ordinal] = self._run(
+                f"pod-{number}", ordinal, spec, options, command, arguments, stderr=log
+            )
 
     def ready(self, ordinal: int) -> bool:
         """Ask as the readiness probe does, at the address of the pod."""
@@ -103,7 +121,10 @@ class ContainerPods(Pods):
         if process is None or process.poll() is not None:
             return False
         with suppress(OSError):
-            return self.asked(ordinal, self.rendered.container["readinessProbe"]["httpGet"]["path"]) == 200
+            return (
+                self.asked(ordinal, self.rendered.container["readinessProbe"]["httpGet"]["path"])
+                == 200
+            )
         return False
 
     def asked(self, ordinal: int, path: str) -> int:
@@ -117,7 +138,13 @@ class ContainerPods(Pods):
     def inside(self, ordinal: int, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the container of a pod."""
         name = cast(Container, self.running[ordinal]).name
-        return subprocess.run(["docker", "exec", name, *command], capture_output=True, text=True, check=False, timeout=DOCKER_S * 2)
+        return subprocess.run(
+            ["docker", "exec", name, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DOCKER_S * 2,
+        )
 
     def hook(self, ordinal: int, command: list[str]) -> subprocess.CompletedProcess[str]:
         return self.inside(ordinal, *command)
@@ -133,17 +160,59 @@ class ContainerPods(Pods):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return self._run(f"job-{next(self._starts)}", 0, spec, [], command[0], command[1:], **pipes)
 
-    def _run(self, name: str, ordinal: int, spec: Any, options: list[str], command: str, arguments: list[str], **streams: Any) -> Container:
+    def _run(
+        self,
+        name: str,
+        ordinal: int,
+        spec: Any,
+        options: list[str],
+        command: str,
+        arguments: list[str],
+        **streams: Any,
+    ) -> Container:
         """A container with the user, the rights, the variables and the secrets of a pod."""
         user, rights = self.rendered.pod["securityContext"], spec["securityContext"]
-        assert rights["readOnlyRootFilesystem"] and not rights["allowPrivilegeEscalation"] and rights["capabilities"]["drop"] == ["ALL"]
+        assert (
+            rights["readOnlyRootFilesystem"]
+            and not rights["allowPrivilegeEscalation"]
+            and rights["capabilities"]["drop"] == ["ALL"]
+        )
         name = f"{self._name}-{name}"
-        words = ["docker", "run", "--rm", "--name", name, "--label", self._name, "--network", self._name, *options]
-        words += ["--user", f"{user['runAsUser']}:{user['runAsGroup']}", "--group-add", str(user["fsGroup"])]
+        words = [
+            "docker",
+            "run",
+            "--rm",
+            "--name",
+            name,
+            "--label",
+            self._name,
+            "--network",
+            self._name,
+            *options,
+        ]
+        words += [
+            "--user",
+            f"{user['runAsUser']}:{user['runAsGroup']}",
+            "--group-add",
+            str(user["fsGroup"]),
+        ]
         words += ["--add-host", f"{NAME}:{self._prefix}.1", "--tmpfs", "/tmp"]
-        words += ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--no-healthcheck"]
-        variables = INJECTED | {found["name"]: self.environment(ordinal)[found["name"]] for found in spec.get("env", ())}
-        words += [part for variable, value in variables.items() for part in ("--env", f"{variable}={value}")]
+        words += [
+            "--read-only",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--no-healthcheck",
+        ]
+        variables = INJECTED | {
+            found["name"]: self.environment(ordinal)[found["name"]] for found in spec.get("env", ())
+        }
+        words += [
+            part
+            for variable, value in variables.items()
+            for part in ("--env", f"{variable}={value}")
+        ]
         for inside, outside in {**self._mounted, "/etc/ledgermq/config": str(self._config)}.items():
             words += ["--volume", f"{outside}:{inside}:ro"]
         image = self._image if self.build is None else self._image_of(self.build)
@@ -153,12 +222,28 @@ class ContainerPods(Pods):
         return f"{self._name}-data-{ordinal}"
 
     def _volume(self, ordinal: int) -> str:
-        """A volume as Kubernetes hands it over: of root, writable for the group of the pod, and with what a file system has at its root."""
+        """A volume as Kubernetes hands it over: of root, writable for the group of the pod, and
+        with what a file system has at its root."""
         name, group = self._volume_name(ordinal), self.rendered.pod["securityContext"]["fsGroup"]
         if name not in docker("volume", "ls", "-q", "--filter", f"label={self._name}").split():
             docker("volume", "create", "--label", self._name, name)
-            prepare = f"mkdir /data/lost+found && chown root:{group} /data && chmod 2770 /data && chmod 700 /data/lost+found"
-            docker("run", "--rm", "--user", "0", "--volume", f"{name}:/data", "--entrypoint", "sh", self._image, "-c", prepare)
+            prepare = (
+                f"mkdir /data/lost+found && chown root:{group} /data && chmod 2770 /data && chmod"
+                " 700 /data/lost+found"
+            )
+            docker(
+                "run",
+                "--rm",
+                "--user",
+                "0",
+                "--volume",
+                f"{name}:/data",
+                "--entrypoint",
+                "sh",
+                self._image,
+                "-c",
+                prepare,
+            )
         return name
 
     def _image_of(self, build: Build) -> str:
@@ -169,7 +254,9 @@ class ContainerPods(Pods):
             table = docker("run", "--rm", "--entrypoint", "python3", self._image, "-c", LEVELS)
             context = self.directory / "next-image"
             context.mkdir()
-            (context / "levels.py").write_bytes((build.source / "ledgermq/proto/levels.py").read_bytes())
+            (context / "levels.py").write_bytes(
+                (build.source / "ledgermq/proto/levels.py").read_bytes()
+            )
             (context / "Dockerfile").write_text(f"FROM {self._image}\nCOPY levels.py {table}\n")
             docker("build", "--tag", tag, str(context))
         return self._images[build]

@@ -1,4 +1,5 @@
-"""Builds, starts, queries and removes compose projects of `compose.yaml`, with any container engine.
+"""Builds, starts, queries and removes compose projects of `compose.yaml`, with any container
+engine.
 
 All container tests use this module. The faults are in `faults.py`, the clients in `traffic.py`.
 """
@@ -50,7 +51,8 @@ def compose_command() -> list[str] | None:
 
 
 def docker(*arguments: str, check: bool = True, merged: bool = False) -> str:
-    """The output of an engine command; `merged`: with its stderr, on which container logs are printed."""
+    """The output of an engine command; `merged`: with its stderr, on which container logs are
+    printed."""
     done = subprocess.run(
         ["docker", *arguments],
         stdout=subprocess.PIPE,
@@ -58,7 +60,9 @@ def docker(*arguments: str, check: bool = True, merged: bool = False) -> str:
         text=True,
         timeout=DOCKER_S,
     )
-    assert not check or done.returncode == 0, f"docker {' '.join(arguments)}: {done.stdout[-2000:]}{(done.stderr or '')[-2000:]}"
+    assert not check or done.returncode == 0, (
+        f"docker {' '.join(arguments)}: {done.stdout[-2000:]}{(done.stderr or '')[-2000:]}"
+    )
     return done.stdout.strip()
 
 
@@ -74,17 +78,35 @@ class Project:
         self._command = [*command, "-p", self.name]
         self._environment = {**os.environ, **(variables or {})}
 
-    def run(self, *arguments: str, check: bool = True, timeout: int = 400, files: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, check: bool = True, timeout: int = 400, files: Sequence[Path] = ()
+    ) -> subprocess.CompletedProcess[str]:
         """Run a compose command; `files` override compose.yaml."""
-        over = [part for file in ([ROOT / "compose.yaml", *files] if files else ()) for part in ("-f", str(file))]
+        over = [
+            part
+            for file in ([ROOT / "compose.yaml", *files] if files else ())
+            for part in ("-f", str(file))
+        ]
         command = [*self._command, *over, *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, env=self._environment)
-        assert not check or done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self._environment,
+        )
+        assert not check or done.returncode == 0, (
+            f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
         return done
 
     def container(self, service: str) -> str:
         """The id of a service's container, running or not."""
-        labels = [f"label=com.docker.compose.{name}={value}" for name, value in (("project", self.name), ("service", service))]
+        labels = [
+            f"label=com.docker.compose.{name}={value}"
+            for name, value in (("project", self.name), ("service", service))
+        ]
         found = docker("ps", "-aq", "-f", labels[0], "-f", labels[1])
         assert found and "\n" not in found, f"containers of {service}: {found!r}"
         return found
@@ -97,7 +119,16 @@ class Project:
     def ledgermq(self, *arguments: str) -> str:
         """Run a command against all nodes from outside the containers. Returns its output."""
         done = subprocess.run(
-            [sys.executable, "-m", "ledgermq", *arguments, "--endpoints", ENDPOINTS, "--timeout", "30s"],
+            [
+                sys.executable,
+                "-m",
+                "ledgermq",
+                *arguments,
+                "--endpoints",
+                ENDPOINTS,
+                "--timeout",
+                "30s",
+            ],
             capture_output=True,
             text=True,
             timeout=120,
@@ -108,7 +139,8 @@ class Project:
 
 @contextmanager
 def default_ports() -> Iterator[None]:
-    """Keeps every other test away from the default ports of this machine, which clusters in containers publish or use directly."""
+    """Keeps every other test away from the default ports of this machine, which clusters in
+    containers publish or use directly."""
     with (Path(tempfile.gettempdir()) / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -116,7 +148,8 @@ def default_ports() -> Iterator[None]:
 
 @contextmanager
 def built(project: Project) -> Iterator[Project]:
-    """A project with its image built, which has the default ports; afterwards containers and volumes are removed."""
+    """A project with its image built, which has the default ports; afterwards containers and
+    volumes are removed."""
     with default_ports():
         try:
             project.run("build")

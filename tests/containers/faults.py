@@ -1,8 +1,10 @@
-"""Faults for running containers: signals, the freezer, the network from outside and inside, a slow disk, too little memory.
+"""Faults for running containers: signals, the freezer, the network from outside and inside, a slow
+disk, too little memory.
 
-Each function causes one fault, and each context manager undoes its fault. Kernel rules (iptables, tc) are set in the network namespace of a
-container and disk limits in its control group, both from the host: this needs root on the host and nothing in the image. `missing` lists
-the faults that the host does not support. The tests decide on the schedule and the assertions.
+Each function causes one fault, and each context manager undoes its fault. Kernel rules (iptables,
+tc) are set in the network namespace of a container and disk limits in its control group, both from
+the host: this needs root on the host and nothing in the image. `missing` lists the faults that the
+host does not support. The tests decide on the schedule and the assertions.
 """
 
 from __future__ import annotations
@@ -29,20 +31,57 @@ def missing() -> dict[str, str]:
     found: dict[str, str] = {}
     tools = {"iptables": ("cannot hear", "cannot speak", "loss"), "tc": ("rate",)}
     for tool, needing in tools.items():
-        why = "changing a container's network takes root" if os.geteuid() else _lacks(tool) or _lacks("nsenter")
+        why = (
+            "changing a container's network takes root"
+            if os.geteuid()
+            else _lacks(tool) or _lacks("nsenter")
+        )
         if why is None and subprocess.run(_TRIALS[tool], capture_output=True).returncode != 0:
             why = f"this kernel does not do what is asked of {tool}"
         found.update(dict.fromkeys(needing, why) if why else {})
     if os.geteuid():
         found["slow disk"] = "limiting a container's disk takes root"
-    elif not (CGROUPS / "blkio/blkio.throttle.write_iops_device").exists() and "io" not in _controllers():
+    elif (
+        not (CGROUPS / "blkio/blkio.throttle.write_iops_device").exists()
+        and "io" not in _controllers()
+    ):
         found["slow disk"] = "the kernel does not limit disks by control group"
     return found
 
 
 _TRIALS = {
-    "iptables": ["unshare", "-n", "iptables", "-A", "INPUT", "-m", "statistic", "--mode", "random", "--probability", "0.1", "-j", "DROP"],
-    "tc": ["unshare", "-n", "tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1mbit", "burst", "32kb", "latency", "400ms"],
+    "iptables": [
+        "unshare",
+        "-n",
+        "iptables",
+        "-A",
+        "INPUT",
+        "-m",
+        "statistic",
+        "--mode",
+        "random",
+        "--probability",
+        "0.1",
+        "-j",
+        "DROP",
+    ],
+    "tc": [
+        "unshare",
+        "-n",
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        "lo",
+        "root",
+        "tbf",
+        "rate",
+        "1mbit",
+        "burst",
+        "32kb",
+        "latency",
+        "400ms",
+    ],
 }
 
 
@@ -90,13 +129,18 @@ def paused(project: Project, *nodes: str) -> Iterator[None]:
 
 @contextmanager
 def too_little_memory(project: Project, node: str) -> Iterator[None]:
-    """Start the node with less memory than it needs, until the kernel has killed it more than once."""
+    """Start the node with less memory than it needs, until the kernel has killed it more than
+    once."""
     container = project.container(node)
     kill(project, node)
     docker("update", "--memory", TOO_LITTLE, "--memory-swap", TOO_LITTLE, container)
     try:
         docker("start", container)
-        wait_for(lambda: project.inspect(node)["RestartCount"] >= 2, 60, f"{node} to be killed for want of memory")
+        wait_for(
+            lambda: project.inspect(node)["RestartCount"] >= 2,
+            60,
+            f"{node} to be killed for want of memory",
+        )
         state = project.inspect(node)["State"]
         assert state["OOMKilled"] or state["ExitCode"] == 137, state
         yield
@@ -117,13 +161,25 @@ def address(project: Project, node: str) -> str:
 
 @contextmanager
 def disconnected(project: Project, node: str, elsewhere: bool = False) -> Iterator[None]:
-    """Disconnect a node from its network, then reconnect it under its name. `elsewhere`: another container takes its address in the
-    meantime."""
+    """Disconnect a node from its network, then reconnect it under its name. `elsewhere`: another
+    container takes its address in the meantime."""
     container, squatter = project.container(node), f"{project.name}_{SQUATTERS}"
     docker("network", "disconnect", project.network, container)
     try:
         if elsewhere:
-            docker("run", "-d", "--rm", "--name", squatter, "--network", project.network, "--entrypoint", "sleep", IMAGE, "600")
+            docker(
+                "run",
+                "-d",
+                "--rm",
+                "--name",
+                squatter,
+                "--network",
+                project.network,
+                "--entrypoint",
+                "sleep",
+                IMAGE,
+                "600",
+            )
         yield
     finally:
         docker("network", "connect", "--alias", node, project.network, container)
@@ -131,10 +187,17 @@ def disconnected(project: Project, node: str, elsewhere: bool = False) -> Iterat
 
 
 @contextmanager
-def dropping(project: Project, node: str, chain: str, peers: Sequence[str], probability: float = 1.0) -> Iterator[None]:
-    """Drop packets from other nodes (`INPUT`) or to them (`OUTPUT`) inside the node's network; its clients are not affected."""
+def dropping(
+    project: Project, node: str, chain: str, peers: Sequence[str], probability: float = 1.0
+) -> Iterator[None]:
+    """Drop packets from other nodes (`INPUT`) or to them (`OUTPUT`) inside the node's network; its
+    clients are not affected."""
     side = "-s" if chain == "INPUT" else "-d"
-    chance = [] if probability >= 1 else ["-m", "statistic", "--mode", "random", "--probability", str(probability)]
+    chance = (
+        []
+        if probability >= 1
+        else ["-m", "statistic", "--mode", "random", "--probability", str(probability)]
+    )
     rules = [[chain, side, address(project, peer), *chance, "-j", "DROP"] for peer in peers]
     pid = process_of(project, node)
     for rule in rules:
@@ -150,8 +213,27 @@ def dropping(project: Project, node: str, chain: str, peers: Sequence[str], prob
 def limited_rate(project: Project, node: str, bits_per_s: int) -> Iterator[None]:
     """Limit the rate at which the node sends, to peers and clients."""
     pid = process_of(project, node)
-    device = next(line.split()[0] for line in Path(f"/proc/{pid}/net/route").read_text().splitlines() if line.split()[1] == "00000000")
-    inside(pid, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{bits_per_s}bit", "burst", "16kb", "latency", "400ms")
+    device = next(
+        line.split()[0]
+        for line in Path(f"/proc/{pid}/net/route").read_text().splitlines()
+        if line.split()[1] == "00000000"
+    )
+    inside(
+        pid,
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        device,
+        "root",
+        "tbf",
+        "rate",
+        f"{bits_per_s}bit",
+        "burst",
+        "16kb",
+        "latency",
+        "400ms",
+    )
     try:
         yield
     finally:
@@ -164,7 +246,12 @@ def process_of(project: Project, node: str) -> int:
 
 def inside(pid: int, *command: str) -> None:
     """Run a command of the host in the network namespace of a container."""
-    done = subprocess.run(["nsenter", "-t", str(pid), "-n", *command], capture_output=True, text=True, timeout=DOCKER_S)
+    done = subprocess.run(
+        ["nsenter", "-t", str(pid), "-n", *command],
+        capture_output=True,
+        text=True,
+        timeout=DOCKER_S,
+    )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
@@ -191,7 +278,9 @@ def _limits_of(pid: int, device: str) -> tuple[Path, str]:
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "blkio" in controllers.split(","):
-            return CGROUPS / "blkio" / path.lstrip("/") / "blkio.throttle.write_iops_device", f"{device} {{}}"
+            return CGROUPS / "blkio" / path.lstrip(
+                "/"
+            ) / "blkio.throttle.write_iops_device", f"{device} {{}}"
         if not controllers and "io" in _controllers():
             return CGROUPS / path.lstrip("/") / "io.max", f"{device} wiops={{}}"
     raise AssertionError(f"process {pid} is in no control group that limits disks")

@@ -1,13 +1,15 @@
-"""Faults on real containers, one after the other under load: official clients from outside, native clients from inside; three Raft groups,
-one HA group.
+"""Faults on real containers, one after the other under load: official clients from outside, native
+clients from inside; three Raft groups, one HA group.
 
-One cluster, one history. A seed determines the order of the faults and their targets (`CONTAINER_FAULTS_SEED`, printed first; the default
-is constant); each fault ends with a healthy cluster. Afterwards the checkers judge the history of all clients, every node must stop
-cleanly, and the audit of compose.yaml judges the volumes. The test never waits for a time, only for acknowledgements and for nodes to
-recover. It prints the seed, the schedule so far, and the place of the history, so a failure shows them.
+One cluster, one history. A seed determines the order of the faults and their targets
+(`CONTAINER_FAULTS_SEED`, printed first; the default is constant); each fault ends with a healthy
+cluster. Afterwards the checkers judge the history of all clients, every node must stop cleanly, and
+the audit of compose.yaml judges the volumes. The test never waits for a time, only for
+acknowledgements and for nodes to recover. It prints the seed, the schedule so far, and the place of
+the history, so a failure shows them.
 
-Needs a container engine; `.ci/with-engine` provides one. Faults with further requirements (root, tc) are skipped with a reason if these are
-missing.
+Needs a container engine; `.ci/with-engine` provides one. Faults with further requirements (root,
+tc) are skipped with a reason if these are missing.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Trial:
         self.say(node)
         return node
 
-    def progress(self, topics: Sequence[str] = (OFFICIAL, NATIVE), groups: Sequence[str] | None = None) -> None:
+    def progress(
+        self, topics: Sequence[str] = (OFFICIAL, NATIVE), groups: Sequence[str] | None = None
+    ) -> None:
         self.traffic.progress(topics, groups)
 
     def say(self, text: str) -> None:
@@ -116,7 +120,8 @@ def stop_a_leader(t: Trial) -> None:
 
 
 def pause_a_leader(t: Trial) -> None:
-    """Its answers after the pause are consistent with those of its successor. An official client whose node is silent waits for it."""
+    """Its answers after the pause are consistent with those of its successor. An official client
+    whose node is silent waits for it."""
     with faults.paused(t.project, t.leader()):
         t.progress([NATIVE])
 
@@ -145,8 +150,9 @@ def reconnect_elsewhere(t: Trial) -> None:
 
 
 def leader_cannot_hear(t: Trial) -> None:
-    """The official client may be connected to this node. It stays with a node that answers, even if the answer is that there is no leader.
-    A master of an HA group that can still send keeps its group waiting (docs/known-weaknesses.md)."""
+    """The official client may be connected to this node. It stays with a node that answers, even if
+    the answer is that there is no leader. A master of an HA group that can still send keeps its
+    group waiting (docs/known-weaknesses.md)."""
     node = t.leader()
     with faults.dropping(t.project, node, "INPUT", faults.others(node)):
         t.progress([NATIVE], RAFT_GROUPS)
@@ -211,18 +217,23 @@ def project() -> Iterator[Project]:
     reason = engine_missing()
     if reason is not None:
         pytest.skip(reason)
-    with built(Project({f"LEDGERMQ_ADVERTISED_{node.upper()}": node for node in NODES})) as project:  # native clients run inside
+    # native clients run inside
+    with built(Project({f"LEDGERMQ_ADVERTISED_{node.upper()}": node for node in NODES})) as project:
         yield project
 
 
 def test_containers_under_every_fault(project: Project, tmp_path: Path) -> None:
-    """Nothing acknowledged is lost, nothing is stored twice, every queue is one linearizable log in the order of its producers, no term has
-    two leaders, and the volumes pass the audit."""
+    """Nothing acknowledged is lost, nothing is stored twice, every queue is one linearizable log in
+    the order of its producers, no term has two leaders, and the volumes pass the audit."""
     seed = int(os.environ.get(SEED, "1"))
     chance = random.Random(seed)
     names = [name for name in FAULTS if name not in faults.missing()]
     chance.shuffle(names)
-    print(f"{SEED}={seed}; schedule: {', '.join(names)}; the history will be in {tmp_path}/history.jsonl", flush=True)
+    print(
+        f"{SEED}={seed}; schedule: {', '.join(names)}; the history will be in"
+        f" {tmp_path}/history.jsonl",
+        flush=True,
+    )
     project.run("up", "-d", files=[HA_GROUP])
     wait_for(is_whole, WHOLE_S, "the cluster to start")
     with traffic(project, tmp_path, sorted(leaders())) as clients:
@@ -237,7 +248,9 @@ def test_containers_under_every_fault(project: Project, tmp_path: Path) -> None:
         clients.settle()
         print(f"acknowledged: {clients.acknowledged()}", flush=True)
         violations = clients.check()
-        assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:10])
+        assert not violations, "\n".join(
+            f"{violation.rule}: {violation.text}" for violation in violations[:10]
+        )
     doubled = {term: nodes for term, nodes in leaders_of_terms(project).items() if len(nodes) > 1}
     assert not doubled, f"terms with two leaders: {doubled}"
     project.run("stop", "--timeout", "30")
@@ -248,7 +261,9 @@ def test_containers_under_every_fault(project: Project, tmp_path: Path) -> None:
 
 def test_every_fault_can_be_made_here() -> None:
     """The skip reason is what the test above left out."""
-    reason = engine_missing() or "; ".join(f"{name}: {why}" for name, why in faults.missing().items())
+    reason = engine_missing() or "; ".join(
+        f"{name}: {why}" for name, why in faults.missing().items()
+    )
     if reason:
         pytest.skip(f"not tried here: {reason}")
 
@@ -270,9 +285,9 @@ def status() -> admin_pb2.ClusterStatusResponse | None:
     for port, _ in NODES.values():
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
             try:
-                found: admin_pb2.ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
-                    admin_pb2.ClusterStatusRequest(), timeout=ANSWER_S
-                )
+                found: admin_pb2.ClusterStatusResponse = admin_pb2_grpc.AdminStub(
+                    channel
+                ).ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ANSWER_S)
                 return found
             except grpc.RpcError:
                 continue
@@ -282,7 +297,11 @@ def status() -> admin_pb2.ClusterStatusResponse | None:
 def leaders() -> dict[str, str]:
     """Broker group → node, of the groups that have one."""
     found = status()
-    return {} if found is None else {group.group: group.leader for group in found.groups if group.HasField("leader")}
+    return (
+        {}
+        if found is None
+        else {group.group: group.leader for group in found.groups if group.HasField("leader")}
+    )
 
 
 def is_whole() -> bool:
@@ -299,7 +318,11 @@ def is_whole() -> bool:
 def slow_syncs(node: str) -> float:
     with OPENER.open(f"http://127.0.0.1:{NODES[node][1]}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ledgermq_slow_syncs_total"))
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("ledgermq_slow_syncs_total")
+    )
 
 
 def leaders_of_terms(project: Project) -> dict[tuple[str, int], set[str]]:

@@ -1,7 +1,9 @@
-"""The first steps in a container that has Python and pip and nothing else: every block of the README, from `pip install` of a clone to
-the audit; and the two commands of a clone, once git and make are there.
+"""The first steps in a container that has Python and pip and nothing else: every block of the
+README, from `pip install` of a clone to the audit; and the two commands of a clone, once git and
+make are there.
 
-Needs a container engine and a package index; `.ci/with-engine` provides the engine and a base image (BASE_IMAGE).
+Needs a container engine and a package index; `.ci/with-engine` provides the engine and a base image
+(BASE_IMAGE).
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ make demo && make test
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """What a container gets: the directory `/given`, with the certificates of authorities that a private index may need."""
+    """What a container gets: the directory `/given`, with the certificates of authorities that a
+    private index may need."""
     if (reason := engine_missing()) is not None:
         pytest.skip(reason)
     directory = tmp_path / "given"
@@ -57,13 +60,24 @@ def given(tmp_path: Path) -> Path:
 
 
 def in_fresh_container(given: Path, *command: str, timeout: int) -> str:
-    """The output of a command in a container that has this machine's network. Fails with its end if the command fails."""
+    """The output of a command in a container that has this machine's network. Fails with its end if
+    the command fails."""
     variables = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if authorities := sorted(given.glob("*.crt")):
         (given / "authorities.pem").write_text("".join(path.read_text() for path in authorities))
         variables["PIP_CERT"] = "/given/authorities.pem"
     options = [part for item in variables.items() for part in ("--env", "=".join(item))]
-    fresh = ["docker", "run", "--rm", "--network", "host", "--volume", f"{given}:/given:ro", *options, BASE]
+    fresh = [
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "host",
+        "--volume",
+        f"{given}:/given:ro",
+        *options,
+        BASE,
+    ]
     done = subprocess.run([*fresh, *command], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
@@ -88,7 +102,11 @@ def test_the_readme_runs_in_a_fresh_container_within_five_minutes(given: Path) -
 @pytest.mark.timeout(3600)
 def test_demo_and_tests_of_a_clone_run_in_a_fresh_container(given: Path) -> None:
     """`make demo` and `make test` set up what they need. The clone is of the last commit."""
-    subprocess.run(["git", "bundle", "create", "--quiet", str(given / "source.bundle"), "HEAD"], cwd=ROOT, check=True)
+    subprocess.run(
+        ["git", "bundle", "create", "--quiet", str(given / "source.bundle"), "HEAD"],
+        cwd=ROOT,
+        check=True,
+    )
     said = in_fresh_container(given, "sh", "-e", "-c", CLONE, timeout=3500)
     assert "demo: PASS" in said and " passed" in said
     print("\n".join(said.splitlines()[-5:]))

@@ -1,9 +1,12 @@
-"""Clients of a containerized cluster during faults, their recorded history, and the check that each queue behaved as one log.
+"""Clients of a containerized cluster during faults, their recorded history, and the check that each
+queue behaved as one log.
 
-Two topics have one queue in every broker group. *official*: unmodified official clients send in message groups and consume from outside,
-through the ports that compose.yaml publishes. *native*: a producer and a consumer use native streams in a container of the nodes' network.
-In addition, both topics are read repeatedly through every node. No send is repeated here, because that could hide errors: the outcome of a
-failed send is unknown. The official client repeats sends by itself, so its topic deduplicates ids.
+Two topics have one queue in every broker group. *official*: unmodified official clients send in
+message groups and consume from outside, through the ports that compose.yaml publishes. *native*: a
+producer and a consumer use native streams in a container of the nodes' network. In addition, both
+topics are read repeatedly through every node. No send is repeated here, because that could hide
+errors: the outcome of a failed send is unknown. The official client repeats sends by itself, so its
+topic deduplicates ids.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ Fact = dict[str, Any]
 
 
 class Program:
-    """A process that prints facts as JSON lines, which are kept. If it ends without being asked, the test fails."""
+    """A process that prints facts as JSON lines, which are kept. If it ends without being asked,
+    the test fails."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -46,7 +50,12 @@ class Program:
         self.log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
             )
         self._reading = threading.Thread(target=self._read, daemon=True, name=name)
         self._reading.start()
@@ -62,7 +71,9 @@ class Program:
 
     def lives(self) -> None:
         code = self._process.poll()
-        assert not code, f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-2000:]}"
+        assert not code, (
+            f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-2000:]}"
+        )
 
     def say_end(self) -> None:
         """Ask the program to end its work."""
@@ -97,7 +108,9 @@ class Readers(threading.Thread):
         ports = [port for port, _ in NODES.values()]
         turn = self._number
         while not self.ended.is_set():
-            with grpc.insecure_channel(f"127.0.0.1:{ports[turn % len(ports)]}", options=OPTIONS) as channel:
+            with grpc.insecure_channel(
+                f"127.0.0.1:{ports[turn % len(ports)]}", options=OPTIONS
+            ) as channel:
                 for queue in range(self._queues):
                     try:
                         read = read_queue(channel, self._topic, first[queue], queue)
@@ -110,7 +123,8 @@ class Readers(threading.Thread):
 
 
 class Traffic:
-    """All clients of a run. `groups`: the broker groups, in the order of their names: queue *k* of both topics is in the *k*-th."""
+    """All clients of a run. `groups`: the broker groups, in the order of their names: queue *k* of
+    both topics is in the *k*-th."""
 
     def __init__(self, project: Project, directory: Path, groups: Sequence[str]) -> None:
         self.groups = list(groups)
@@ -136,20 +150,48 @@ class Traffic:
             described = json.loads(cli("topic", "describe", topic, "--json"))["queue_list"]
             assert [queue["broker_group"] for queue in described] == self.groups, described
         official = [sys.executable, "-W", "ignore", str(PROGRAMS / "official.py")]
-        native = ["docker", "run", "--rm", "-i", "--name", self._native_container, "--network", self._project.network]
-        native += ["-v", f"{PROGRAMS}:/programs:ro", "--entrypoint", "python3", IMAGE, "/programs/native.py"]
+        native = [
+            "docker",
+            "run",
+            "--rm",
+            "-i",
+            "--name",
+            self._native_container,
+            "--network",
+            self._project.network,
+        ]
+        native += [
+            "-v",
+            f"{PROGRAMS}:/programs:ro",
+            "--entrypoint",
+            "python3",
+            IMAGE,
+            "/programs/native.py",
+        ]
         inside = ";".join(f"{node}:{port}" for node, (port, _) in NODES.items())
-        self.official = self._run("official-senders", [*official, "send", ENDPOINTS, OFFICIAL, str(SENDERS)])
-        self.consumer = self._run("official-consumer", [*official, "consume", ENDPOINTS, OFFICIAL, CONSUMERS])
+        self.official = self._run(
+            "official-senders", [*official, "send", ENDPOINTS, OFFICIAL, str(SENDERS)]
+        )
+        self.consumer = self._run(
+            "official-consumer", [*official, "consume", ENDPOINTS, OFFICIAL, CONSUMERS]
+        )
         self.native = self._run("native", [*native, inside, NATIVE, queues])
         for number, topic in enumerate((OFFICIAL, NATIVE)):
             self._readers.append(Readers(topic, len(self.groups), number))
             self._readers[-1].start()
         wait_for(
-            lambda: len({sender_of(value) for value in acknowledged_by(self.official)}) == SENDERS, WAIT_S, "a message from each sender"
+            lambda: len({sender_of(value) for value in acknowledged_by(self.official)}) == SENDERS,
+            WAIT_S,
+            "a message from each sender",
         )
-        self._queue_of = {sender_of(value): queue for queue in range(len(self.groups)) for value in self._whole(OFFICIAL, queue).values}
-        assert set(self._queue_of.values()) == set(range(len(self.groups))), f"message groups miss a queue: {self._queue_of}"
+        self._queue_of = {
+            sender_of(value): queue
+            for queue in range(len(self.groups))
+            for value in self._whole(OFFICIAL, queue).values
+        }
+        assert set(self._queue_of.values()) == set(range(len(self.groups))), (
+            f"message groups miss a queue: {self._queue_of}"
+        )
         self.progress()
 
     def _run(self, name: str, command: Sequence[str]) -> Program:
@@ -166,38 +208,67 @@ class Traffic:
             for fact in program.facts[self._looked_at[program.name] :]:
                 self._looked_at[program.name] += 1
                 if fact["fact"] == "send" and "returned" in fact:
-                    queue = fact["queue"] if program is self.native else self._queue_of[sender_of(fact["value"])]
-                    self._counted[f"{NATIVE if program is self.native else OFFICIAL} {self.groups[queue]}"] += 1
+                    queue = (
+                        fact["queue"]
+                        if program is self.native
+                        else self._queue_of[sender_of(fact["value"])]
+                    )
+                    self._counted[
+                        f"{NATIVE if program is self.native else OFFICIAL} {self.groups[queue]}"
+                    ] += 1
         return dict(self._counted)
 
-    def progress(self, topics: Sequence[str] = (OFFICIAL, NATIVE), groups: Sequence[str] | None = None, messages: int = 5) -> None:
-        """Wait until each kind of client got `messages` more acknowledgements in each broker group."""
+    def progress(
+        self,
+        topics: Sequence[str] = (OFFICIAL, NATIVE),
+        groups: Sequence[str] | None = None,
+        messages: int = 5,
+    ) -> None:
+        """Wait until each kind of client got `messages` more acknowledgements in each broker
+        group."""
         before = self.acknowledged()
         missing: list[str] = []
 
         def enough() -> bool:
             now = self.acknowledged()
             names = (f"{topic} {group}" for topic in topics for group in groups or self.groups)
-            missing[:] = [name for name in names if now.get(name, 0) < before.get(name, 0) + messages]
+            missing[:] = [
+                name for name in names if now.get(name, 0) < before.get(name, 0) + messages
+            ]
             return not missing
 
         try:
             wait_for(enough, WAIT_S, "")
         except AssertionError:
-            raise AssertionError(f"waited {WAIT_S:g} s for {messages} more acknowledgements of: {', '.join(missing)}") from None
+            raise AssertionError(
+                f"waited {WAIT_S:g} s for {messages} more acknowledgements of: {', '.join(missing)}"
+            ) from None
 
     # -- afterwards
 
     def settle(self) -> None:
-        """End the senders, wait until the consumers received all acknowledged messages, and read the whole queues."""
+        """End the senders, wait until the consumers received all acknowledged messages, and read
+        the whole queues."""
         for program in (self.official, self.native):
             program.say_end()
-        wait_for(lambda: self.official.told("send ended") and self.native.told("senders ended"), WAIT_S, "the end of the senders")
+        wait_for(
+            lambda: self.official.told("send ended") and self.native.told("senders ended"),
+            WAIT_S,
+            "the end of the senders",
+        )
         for readers in self._readers:
             readers.ended.set()
         official, native = acknowledged_by(self.official), acknowledged_by(self.native)
-        got_all(lambda: official - {fact["value"] for fact in self.consumer.told("delivery")}, "the official consumer")
-        got_all(lambda: native - {value for fact in self.native.told("read") for value in fact["values"]}, "the native reader")
+        got_all(
+            lambda: official - {fact["value"] for fact in self.consumer.told("delivery")},
+            "the official consumer",
+        )
+        got_all(
+            lambda: (
+                native - {value for fact in self.native.told("read") for value in fact["values"]}
+            ),
+            "the native reader",
+        )
         for topic in (OFFICIAL, NATIVE):
             for queue in range(len(self.groups)):
                 self._final[topic, queue] = self._whole(topic, queue)
@@ -215,17 +286,33 @@ class Traffic:
             if len(queues) > 1
         ]
         for queue in range(len(self.groups)):
-            own = [fact for fact in self.official.facts if fact["fact"] == "send" and self._queue_of[sender_of(fact["value"])] == queue]
+            own = [
+                fact
+                for fact in self.official.facts
+                if fact["fact"] == "send" and self._queue_of[sender_of(fact["value"])] == queue
+            ]
             found += check_queue([sent(fact) for fact in own], self._reads(OFFICIAL, queue))
-            own = [fact for fact in self.native.facts if fact["fact"] == "send" and fact["queue"] == queue]
+            own = [
+                fact
+                for fact in self.native.facts
+                if fact["fact"] == "send" and fact["queue"] == queue
+            ]
             found += check_queue([sent(fact) for fact in own], self._reads(NATIVE, queue))
         found += self._deliveries()
         stored = {value for read in self._final.values() for value in read.values}
         for fact in (*self.official.facts, *self.native.facts):
             if fact["fact"] == "send" and "returned" in fact and fact["value"] not in stored:
-                found.append(Violation("lost", f"{fact['value']} was acknowledged and is in no queue"))
+                found.append(
+                    Violation("lost", f"{fact['value']} was acknowledged and is in no queue")
+                )
             if fact["fact"] == "send" and fact.get("unknown") is False and fact["value"] in stored:
-                found.append(Violation("phantom", f"{fact['value']} is stored although the send failed definitely ({fact['error']})"))
+                found.append(
+                    Violation(
+                        "phantom",
+                        f"{fact['value']} is stored although the send failed definitely"
+                        f" ({fact['error']})",
+                    )
+                )
         return found
 
     def _deliveries(self) -> list[Violation]:
@@ -237,16 +324,23 @@ class Traffic:
             if fact["fact"] == "read":
                 for value in fact["values"]:
                     given.setdefault(key_of(value), []).append(value)
-        sends = [fact for fact in (*self.official.facts, *self.native.facts) if fact["fact"] == "send"]
+        sends = [
+            fact for fact in (*self.official.facts, *self.native.facts) if fact["fact"] == "send"
+        ]
         acknowledged: dict[str, list[str]] = {}
         for fact in sends:
             if "returned" in fact:
                 acknowledged.setdefault(key_of(fact["value"]), []).append(fact["value"])
-        return check_deliveries(acknowledged, [fact["value"] for fact in sends], given, complete=True)
+        return check_deliveries(
+            acknowledged, [fact["value"] for fact in sends], given, complete=True
+        )
 
     def _reads(self, topic: str, queue: int) -> list[Read]:
         number = (OFFICIAL, NATIVE).index(topic)
-        return [*(read for at, read in self._readers[number].reads if at == queue), self._final[topic, queue]]
+        return [
+            *(read for at, read in self._readers[number].reads if at == queue),
+            self._final[topic, queue],
+        ]
 
     def _whole(self, topic: str, queue: int) -> Read:
         def read() -> Read | None:
@@ -268,8 +362,24 @@ class Traffic:
                     print(json.dumps({"client": program.name, **fact}), file=file)
             for topic, readers in zip((OFFICIAL, NATIVE), self._readers, strict=False):
                 for queue, read in readers.reads:
-                    seen = {"invoked": read.invoked, "returned": read.returned, "first": read.first, "values": read.values, "end": read.end}
-                    print(json.dumps({"client": f"readers of {topic}", "fact": "peek", "queue": queue, **seen}), file=file)
+                    seen = {
+                        "invoked": read.invoked,
+                        "returned": read.returned,
+                        "first": read.first,
+                        "values": read.values,
+                        "end": read.end,
+                    }
+                    print(
+                        json.dumps(
+                            {
+                                "client": f"readers of {topic}",
+                                "fact": "peek",
+                                "queue": queue,
+                                **seen,
+                            }
+                        ),
+                        file=file,
+                    )
 
     def close(self) -> None:
         for readers in self._readers:
@@ -283,15 +393,17 @@ class Traffic:
 
 @contextmanager
 def traffic(project: Project, directory: Path, groups: Sequence[str]) -> Iterator[Traffic]:
-    """Started clients that make progress. Afterwards they are ended, and `directory` has their history; after a failure also the nodes'
-    logs."""
+    """Started clients that make progress. Afterwards they are ended, and `directory` has their
+    history; after a failure also the nodes' logs."""
     found = Traffic(project, directory, groups)
     try:
         found.start()
         yield found
     except BaseException:
         for node in NODES:
-            (directory / f"{node}.log").write_text(docker("logs", project.container(node), merged=True))
+            (directory / f"{node}.log").write_text(
+                docker("logs", project.container(node), merged=True)
+            )
         raise
     finally:
         found.close()
@@ -299,14 +411,17 @@ def traffic(project: Project, directory: Path, groups: Sequence[str]) -> Iterato
 
 
 def got_all(missing: Callable[[], Collection[str]], who: str) -> None:
-    """Wait until nothing is missing. Fails only if the number of missing messages stops falling, so a busy machine may take long."""
+    """Wait until nothing is missing. Fails only if the number of missing messages stops falling, so
+    a busy machine may take long."""
     fewest, since = len(missing()), time.monotonic()
     while fewest:
         time.sleep(0.2)
         left = len(missing())
         if left < fewest:
             fewest, since = left, time.monotonic()
-        assert time.monotonic() - since < WAIT_S, f"{who} does not receive the last {fewest} messages"
+        assert time.monotonic() - since < WAIT_S, (
+            f"{who} does not receive the last {fewest} messages"
+        )
 
 
 def acknowledged_by(program: Program) -> set[str]:
@@ -315,7 +430,8 @@ def acknowledged_by(program: Program) -> set[str]:
 
 
 def key_of(value: str) -> str:
-    """The unit of ordering: a message group of the official clients, a queue of the native client."""
+    """The unit of ordering: a message group of the official clients, a queue of the native
+    client."""
     return value.rpartition("-")[0]
 
 
@@ -324,8 +440,8 @@ def sender_of(value: str) -> int:
 
 
 def sent(fact: Fact) -> Send:
-    """The record of a send. An acknowledgement without an offset counts as an unknown outcome; whether the value is stored is checked
-    separately."""
+    """The record of a send. An acknowledgement without an offset counts as an unknown outcome;
+    whether the value is stored is checked separately."""
     if fact.get("offset") is None:
         return Send(fact["value"], fact["invoked"])
     return Send(fact["value"], fact["invoked"], fact["returned"], fact["offset"])

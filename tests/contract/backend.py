@@ -1,7 +1,9 @@
-"""A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs for calls to it.
+"""A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs
+for calls to it.
 
-The groups are real (`node/broker`); their replicator commits at once. Time passes only in `pass_time`, which advances the virtual clock, so
-tests can check exact times without waiting. Only gRPC deadlines use real time.
+The groups are real (`node/broker`); their replicator commits at once. Time passes only in
+`pass_time`, which advances the virtual clock, so tests can check exact times without waiting. Only
+gRPC deadlines use real time.
 """
 
 from __future__ import annotations
@@ -51,9 +53,17 @@ Metadata = Sequence[tuple[str, str]]
 SECRET = b"0123456789abcdef0123456789abcdef"
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENT_ID = (("x-mq-client-id", "t1"),)
-NODE_JS = (("grpc.primary_user_agent", "grpc-node-js/1.12.2"), ("grpc.max_receive_message_length", WIRE_MAX), ("grpc.enable_http_proxy", 0))
+NODE_JS = (
+    ("grpc.primary_user_agent", "grpc-node-js/1.12.2"),
+    ("grpc.max_receive_message_length", WIRE_MAX),
+    ("grpc.enable_http_proxy", 0),
+)
 """A client that accepts 4 MiB on the wire, as the official clients for Node, Rust and C# do."""
-UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0))
+UNLIMITED = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+)
 
 
 class Clock:
@@ -146,7 +156,13 @@ class AgreedState:
         self.behind = False
         self.barriers = 0
         nodes = {"n1": {"client": "127.0.0.1:1", "peer": "127.0.0.1:2"}}
-        self.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {name: ["n1"] for name in groups}})
+        self.command(
+            {
+                "op": "set-cluster",
+                "nodes": nodes,
+                "broker_groups": {name: ["n1"] for name in groups},
+            }
+        )
 
     def command(self, command: dict[str, Any]) -> None:
         self._agreed, outcome = apply(self._agreed, command)
@@ -186,11 +202,14 @@ class MemoryLink:
         if not self.up:
             raise NotSent("down")
         self.calls += 1
-        return await self._target.execute_for_peer("n2", peer_pb2.ForwardCall.FromString(call.SerializeToString()))
+        return await self._target.execute_for_peer(
+            "n2", peer_pb2.ForwardCall.FromString(call.SerializeToString())
+        )
 
 
 def begin_forwarding(forwarder: Forwarder, executor: Executor) -> None:
-    """Let a forwarder execute calls. The tests flush signs of life, because they control the time."""
+    """Let a forwarder execute calls. The tests flush signs of life, because they control the
+    time."""
     forwarder.start(executor)
     assert forwarder._task is not None
     forwarder._task.cancel()
@@ -219,26 +238,58 @@ class Backend:
             gone_ns=delivery.gone_grace_ms * MS,
             handover_ns=0,
         )
-        rules = TransactionRules(delivery.transaction_check_ms * MS, delivery.transaction_interval_ms * MS, delivery.transaction_checks)
+        rules = TransactionRules(
+            delivery.transaction_check_ms * MS,
+            delivery.transaction_interval_ms * MS,
+            delivery.transaction_checks,
+        )
         settings = LeaderSettings(times=times, transactions=rules, budget=budget or Unlimited())
         self.engine = LoopEngine(self.clock, groups, settings)
         self.controller = AgreedState(groups)
         self.sealer = Sealer((SECRET,), "cluster")
-        config = ServiceConfig("n1", "127.0.0.1", 8081, SECRET, delivery, limits or Limits(), namespaces, self.clock.now_ms)
-        authority = Authority(
-            lambda: self.controller.state.users, self.controller.barrier, self.sealer, operator_of(SECRET), required=authentication
+        config = ServiceConfig(
+            "n1",
+            "127.0.0.1",
+            8081,
+            SECRET,
+            delivery,
+            limits or Limits(),
+            namespaces,
+            self.clock.now_ms,
         )
-        access = AccessControl(authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND))
+        authority = Authority(
+            lambda: self.controller.state.users,
+            self.controller.barrier,
+            self.sealer,
+            operator_of(SECRET),
+            required=authentication,
+        )
+        access = AccessControl(
+            authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND)
+        )
         replicas = {name: ("n1",) for name in groups}
         self.links: dict[str, MemoryLink] = {}
         self.forwarder = Forwarder("n1", replicas, self.engine, self.links, self.clock)
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, access)
+        self.service = MessagingService(
+            self.engine, self.forwarder, self.controller, config, self.clock, access
+        )
         self.link = MemoryLink(self.forwarder)
         self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
-        config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces, self.clock.now_ms)
+        config2 = ServiceConfig(
+            "n2",
+            "127.0.0.1",
+            8082,
+            SECRET,
+            delivery,
+            limits or Limits(),
+            namespaces,
+            self.clock.now_ms,
+        )
         self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
         self.links["n2"] = MemoryLink(self.forwarder2)
-        self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)
+        self.service2 = MessagingService(
+            self.elsewhere, self.forwarder2, self.controller, config2, self.clock
+        )
         self._servers: list[CallServer] = []
         self.raw: Raw
         self.raw2: Raw
@@ -265,30 +316,61 @@ class Backend:
         for server in self._servers:
             await server.stop(0)
 
-    async def topic(self, name: str, kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+    async def topic(
+        self,
+        name: str,
+        kind: str = "normal",
+        queues: int = 4,
+        permission: str = "rw",
+        namespace: str = "",
+    ) -> None:
         """Create a topic and wait until it takes effect."""
-        command = {"op": "create-topic", "ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        command = {
+            "op": "create-topic",
+            "ns": namespace,
+            "name": name,
+            "kind": kind,
+            "queues": queues,
+            "permission": permission,
+        }
         self.controller.command(command)
         await self.reconcile()
 
     def user(self, name: str, secret: str, *grants: str, roles: Sequence[str] = ()) -> None:
         """Create a user, or with an empty secret a role."""
         sealed = self.sealer.seal(name, secret) if secret else ""
-        self.controller.command({"op": "create-user", "name": name, "secret": sealed, "grants": list(grants), "roles": list(roles)})
+        self.controller.command(
+            {
+                "op": "create-user",
+                "name": name,
+                "secret": sealed,
+                "grants": list(grants),
+                "roles": list(roles),
+            }
+        )
 
     async def reconcile(self) -> None:
         for group in self.engine.groups:
             topics = self.controller._agreed.topics_of(group)
-            await self.engine.call(group, Configure(self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())))
+            await self.engine.call(
+                group,
+                Configure(
+                    self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())
+                ),
+            )
 
     async def adopt(self) -> None:
         """Report the existing dead-letter topics to the controller."""
         for group, view in self.engine.views.items():
             for namespace, name in unknown_letters(view, group, self.controller.state):
-                self.controller.command({"op": "adopt-topic", "ns": namespace, "name": name, "broker_group": group})
+                self.controller.command(
+                    {"op": "adopt-topic", "ns": namespace, "name": name, "broker_group": group}
+                )
 
     async def group(self, name: str, max_attempts: int = 17, **settings: Any) -> None:
-        self.controller.command({"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, **settings})
+        self.controller.command(
+            {"op": "create-group", "ns": "", "name": name, "max_attempts": max_attempts, **settings}
+        )
         await self.reconcile()
 
     def pass_time(self, seconds: float) -> None:
@@ -321,52 +403,91 @@ class Raw:
     async def close(self) -> None:
         await self.channel.close()
 
-    def unary(self, method: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
+    def unary(
+        self,
+        method: str,
+        request: Any,
+        metadata: Sequence[tuple[str, str]] = CLIENT_ID,
+        timeout: float | None = 10,
+    ) -> Any:
         """An awaitable call. The method name determines the response class."""
         response = getattr(pb, f"{method}Response")
         stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         data = request if isinstance(request, bytes) else request.SerializeToString()
         return stub(data, metadata=metadata, timeout=timeout)
 
-    def stream(self, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
+    def stream(
+        self,
+        request: Any,
+        metadata: Sequence[tuple[str, str]] = CLIENT_ID,
+        timeout: float | None = 10,
+    ) -> Any:
         """A ReceiveMessage call."""
-        stub = self.channel.unary_stream(SERVICE + "ReceiveMessage", response_deserializer=pb.ReceiveMessageResponse.FromString)
+        stub = self.channel.unary_stream(
+            SERVICE + "ReceiveMessage", response_deserializer=pb.ReceiveMessageResponse.FromString
+        )
         data = request if isinstance(request, bytes) else request.SerializeToString()
         return stub(data, metadata=metadata, timeout=timeout)
 
-    def telemetry(self, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
-        serializer, deserializer = pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString
-        stub = self.channel.stream_stream(SERVICE + "Telemetry", request_serializer=serializer, response_deserializer=deserializer)
+    def telemetry(
+        self, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10
+    ) -> Any:
+        serializer, deserializer = (
+            pb.TelemetryCommand.SerializeToString,
+            pb.TelemetryCommand.FromString,
+        )
+        stub = self.channel.stream_stream(
+            SERVICE + "Telemetry", request_serializer=serializer, response_deserializer=deserializer
+        )
         return stub(metadata=metadata, timeout=timeout)
 
     async def send(self, *messages: pb.Message, **options: Any) -> pb.SendMessageResponse:
-        response: pb.SendMessageResponse = await self.unary("SendMessage", pb.SendMessageRequest(messages=messages), **options)
+        response: pb.SendMessageResponse = await self.unary(
+            "SendMessage", pb.SendMessageRequest(messages=messages), **options
+        )
         return response
 
     async def receive(
-        self, topic: str = "T", group: str = "G", *, metadata: Sequence[tuple[str, str]] = CLIENT_ID, **options: Any
+        self,
+        topic: str = "T",
+        group: str = "G",
+        *,
+        metadata: Sequence[tuple[str, str]] = CLIENT_ID,
+        **options: Any,
     ) -> Received:
         """Run one complete Receive; by default it does not wait."""
-        return await self.collect(self.stream(receive_request(topic, group, **options), metadata=metadata))
+        return await self.collect(
+            self.stream(receive_request(topic, group, **options), metadata=metadata)
+        )
 
     async def collect(self, call: Any) -> Received:
         return Received([response async for response in call], await call.code())
 
-    async def ack(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
+    async def ack(
+        self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID
+    ) -> int:
         """Acknowledge one message. Returns the status."""
         response = await self.unary("AckMessage", ack_request([message], group), metadata=metadata)
         return int(response.status.code)
 
-    async def forward(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
+    async def forward(
+        self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID
+    ) -> int:
         """Forward one message to the dead-letter topic. Returns the status."""
-        request = pb.ForwardMessageToDeadLetterQueueRequest(group=pb.Resource(name=group), topic=message.topic)
+        request = pb.ForwardMessageToDeadLetterQueueRequest(
+            group=pb.Resource(name=group), topic=message.topic
+        )
         request.receipt_handle = message.system_properties.receipt_handle
         request.message_id = message.system_properties.message_id
         response = await self.unary("ForwardMessageToDeadLetterQueue", request, metadata=metadata)
         return int(response.status.code)
 
-    async def change(self, message: pb.Message, seconds: float, group: str = "G", handle: str | None = None) -> Any:
-        request = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name=group), topic=message.topic)
+    async def change(
+        self, message: pb.Message, seconds: float, group: str = "G", handle: str | None = None
+    ) -> Any:
+        request = pb.ChangeInvisibleDurationRequest(
+            group=pb.Resource(name=group), topic=message.topic
+        )
         request.receipt_handle = handle or message.system_properties.receipt_handle
         request.invisible_duration.FromMilliseconds(round(seconds * 1000))
         return await self.unary("ChangeInvisibleDuration", request)
@@ -387,13 +508,21 @@ class Received:
         return [message.body for message in self.messages]
 
 
-def signed(access_key: str, secret: str, date_time: str = "20260102T030405Z", client_id: str = "t1") -> tuple[tuple[str, str], ...]:
+def signed(
+    access_key: str, secret: str, date_time: str = "20260102T030405Z", client_id: str = "t1"
+) -> tuple[tuple[str, str], ...]:
     """The metadata of a call signed by a user."""
     header = sign(Credentials(access_key, secret), date_time)
     return (("x-mq-client-id", client_id), ("x-mq-date-time", date_time), ("authorization", header))
 
 
-def message(body: bytes = b"hello", topic: str = "T", message_id: str | None = None, namespace: str = "", **system: Any) -> pb.Message:
+def message(
+    body: bytes = b"hello",
+    topic: str = "T",
+    message_id: str | None = None,
+    namespace: str = "",
+    **system: Any,
+) -> pb.Message:
     """A message as a producer would send it."""
     out = pb.Message(topic=pb.Resource(name=topic, resource_namespace=namespace), body=body)
     out.system_properties.message_id = f"01{next(_ids):032X}" if message_id is None else message_id
@@ -425,10 +554,15 @@ def receive_request(
     namespace: str = "",
     attempt_id: str = "",
 ) -> pb.ReceiveMessageRequest:
-    """A Receive request. `invisible` None: automatic renewal; `polling` None: the field is not set."""
+    """A Receive request. `invisible` None: automatic renewal; `polling` None: the field is not
+    set."""
     resource = pb.Resource(name=topic, resource_namespace=namespace)
-    request = pb.ReceiveMessageRequest(group=pb.Resource(name=group, resource_namespace=namespace), batch_size=batch)
-    request.message_queue.CopyFrom(pb.MessageQueue(topic=resource, id=queue, broker=pb.Broker(name=broker)))
+    request = pb.ReceiveMessageRequest(
+        group=pb.Resource(name=group, resource_namespace=namespace), batch_size=batch
+    )
+    request.message_queue.CopyFrom(
+        pb.MessageQueue(topic=resource, id=queue, broker=pb.Broker(name=broker))
+    )
     request.filter_expression.type = pb.TAG
     request.filter_expression.expression = expression
     request.auto_renew = invisible is None
@@ -443,9 +577,15 @@ def receive_request(
 
 def ack_request(messages: Sequence[pb.Message], group: str = "G") -> pb.AckMessageRequest:
     entries = [
-        pb.AckMessageEntry(message_id=m.system_properties.message_id, receipt_handle=m.system_properties.receipt_handle) for m in messages
+        pb.AckMessageEntry(
+            message_id=m.system_properties.message_id,
+            receipt_handle=m.system_properties.receipt_handle,
+        )
+        for m in messages
     ]
-    return pb.AckMessageRequest(group=pb.Resource(name=group), topic=messages[0].topic, entries=entries)
+    return pb.AckMessageRequest(
+        group=pb.Resource(name=group), topic=messages[0].topic, entries=entries
+    )
 
 
 @asynccontextmanager
@@ -462,7 +602,8 @@ _runner: asyncio.Runner | None = None
 
 
 def run(work: Callable[[], Awaitable[None]], within_s: float = 60) -> None:
-    """Run a scenario on the process-wide event loop; grpc.aio does not support replacing the loop."""
+    """Run a scenario on the process-wide event loop; grpc.aio does not support replacing the
+    loop."""
     global _runner
     if _runner is None:
         _runner = asyncio.Runner()
@@ -478,7 +619,8 @@ def run(work: Callable[[], Awaitable[None]], within_s: float = 60) -> None:
 def contract(
     topics: Mapping[str, str] | None = None, **options: Any
 ) -> Callable[[Callable[[Backend], Awaitable[None]]], Callable[[], None]]:
-    """Turn a scenario into a test with a new backend and the topics T (normal) and F (FIFO), or the given ones (name → kind)."""
+    """Turn a scenario into a test with a new backend and the topics T (normal) and F (FIFO), or the
+    given ones (name → kind)."""
     wanted = {"T": "normal", "F": "fifo"} if topics is None else topics
 
     def wrap(scenario: Callable[[Backend], Awaitable[None]]) -> Callable[[], None]:

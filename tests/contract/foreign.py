@@ -1,6 +1,8 @@
-"""The official clients of other languages: built from their registries, then run with one process per scenario.
+"""The official clients of other languages: built from their registries, then run with one process
+per scenario.
 
-Each directory `clients/LANGUAGE/` contains one program for the unmodified client; all programs print the same facts for a scenario.
+Each directory `clients/LANGUAGE/` contains one program for the unmodified client; all programs
+print the same facts for a scenario.
 """
 
 from __future__ import annotations
@@ -26,11 +28,27 @@ class Foreign:
     command: Sequence[str | Path]
     home: Path
 
-    def run(self, scenario: str, endpoints: str, topic: str, group: str = "-", count: int = 1, *, tls: bool = False) -> dict[str, str]:
+    def run(
+        self,
+        scenario: str,
+        endpoints: str,
+        topic: str,
+        group: str = "-",
+        count: int = 1,
+        *,
+        tls: bool = False,
+    ) -> dict[str, str]:
         """Run a scenario. Returns the printed facts."""
         arguments = [scenario, endpoints, topic, group, str(count), "tls" if tls else "plain"]
         environment = {**os.environ, "HOME": str(self.home), "mq.consoleAppender.enabled": "false"}
-        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, env=environment, cwd=self.home, timeout=RUN_S)
+        done = subprocess.run(
+            [*self.command, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=self.home,
+            timeout=RUN_S,
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -56,7 +74,9 @@ def _node(home: Path) -> Foreign:
     # The version is taken from the example.
     shutil.copy(EXAMPLES / "node/package.json", home)
     shutil.copy(HERE / "node/driver.js", home)
-    _call(["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"], home)
+    _call(
+        ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"], home
+    )
     return Foreign(["node", home / "driver.js"], home)
 
 
@@ -64,7 +84,14 @@ def _java(home: Path) -> Foreign:
     _needs("mvn", "javac", "java")
     path = home / "classpath"
     maven = ["mvn", "-q", "-B", "-f", EXAMPLES / "java", f"-Dexample.build={home}/example"]
-    _call([*maven, "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath", f"-Dmdep.outputFile={path}"], home)
+    _call(
+        [
+            *maven,
+            "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
+            f"-Dmdep.outputFile={path}",
+        ],
+        home,
+    )
     _call(["javac", "-cp", path.read_text().strip(), "-d", home, HERE / "java/Driver.java"], home)
     return Foreign(["java", "-cp", f"{home}:{path.read_text().strip()}", "Driver"], home)
 

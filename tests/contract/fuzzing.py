@@ -1,8 +1,10 @@
-"""Sends random requests to all public methods of a running node: `python -m tests.contract.fuzzing --for 1800 --seed 1`.
+"""Sends random requests to all public methods of a running node: `python -m tests.contract.fuzzing
+--for 1800 --seed 1`.
 
-Every answer must be a status of the contract, and none that indicates an internal bug (50001, 50000, gRPC UNKNOWN or INTERNAL). The node
-must continue to serve ordinary clients, stay below a memory bound, and log no error. Requests that once failed are kept in `corpus.txt` as
-lines METHOD HEX; every run sends them first.
+Every answer must be a status of the contract, and none that indicates an internal bug (50001,
+50000, gRPC UNKNOWN or INTERNAL). The node must continue to serve ordinary clients, stay below a
+memory bound, and log no error. Requests that once failed are kept in `corpus.txt` as lines METHOD
+HEX; every run sends them first.
 """
 
 from __future__ import annotations
@@ -29,9 +31,20 @@ from tests import cluster as real
 from tests.contract.wild import Wild
 
 CORPUS = Path(__file__).with_name("corpus.txt")
-TOPICS = {"T": "normal", "F": "fifo", "D": "delay", "X": "transaction", "P": "priority", "L": "lite", "M": "mixed"}
+TOPICS = {
+    "T": "normal",
+    "F": "fifo",
+    "D": "delay",
+    "X": "transaction",
+    "P": "priority",
+    "L": "lite",
+    "M": "mixed",
+}
 NAMES = (*TOPICS, "G", "H", "n1", "n2", "g1", "g1/0", "room42", "127.0.0.1", "earliest")
-PERIODS = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3000, "long_poll_max_ms": 1000}, "limits": {"drain_ms": 500}}
+PERIODS = {
+    "delivery": {"min_invisible_ms": 100, "liveness_ms": 3000, "long_poll_max_ms": 1000},
+    "limits": {"drain_ms": 500},
+}
 CALL_S = 30.0
 TOGETHER = 16
 PROBE_EVERY = 500
@@ -44,9 +57,18 @@ SERVICES = {
 }
 _TELEMETRY = "Telemetry"
 # A valid request could remove nodes or move logs, which this test does not cover.
-_LEFT_OUT = frozenset({"AddBrokerGroup", "ChangeMember", "MoveReplica", "PreferLeader", "TransferLeadership"})
+_LEFT_OUT = frozenset(
+    {"AddBrokerGroup", "ChangeMember", "MoveReplica", "PreferLeader", "TransferLeadership"}
+)
 _BUGS = frozenset({pb.CODE_UNSPECIFIED, pb.INTERNAL_ERROR, pb.INTERNAL_SERVER_ERROR})
-_BROKEN = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE})
+_BROKEN = frozenset(
+    {
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNAVAILABLE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,13 @@ def methods() -> dict[str, Method]:
         for method in descriptor.methods:
             if method.name not in _LEFT_OUT:
                 streams = bool(method.server_streaming)
-                found[method.name] = Method(f"/{service}/{method.name}", method.name, method.input_type, method.output_type, streams)
+                found[method.name] = Method(
+                    f"/{service}/{method.name}",
+                    method.name,
+                    method.input_type,
+                    method.output_type,
+                    streams,
+                )
     return found
 
 
@@ -129,8 +157,15 @@ class Fuzzer:
             await stream.done_writing()
             return [answer async for answer in stream]
         if method.streams:
-            return [answer async for answer in self._channel.unary_stream(method.path)(data, metadata=metadata, timeout=CALL_S)]
-        return [await self._channel.unary_unary(method.path)(data, metadata=metadata, timeout=CALL_S)]
+            return [
+                answer
+                async for answer in self._channel.unary_stream(method.path)(
+                    data, metadata=metadata, timeout=CALL_S
+                )
+            ]
+        return [
+            await self._channel.unary_unary(method.path)(data, metadata=metadata, timeout=CALL_S)
+        ]
 
     def _bug(self, name: str, data: bytes, what: str) -> None:
         self.report.bugs.append(f"{name} {data.hex()}  # {what}")
@@ -141,15 +176,33 @@ class Fuzzer:
         group = pb.Resource(name=chance.choice(("G", "H")))
         handle = self._wild.known()
         if name == "SendMessage":
-            system = pb.SystemProperties(message_id=f"m{chance.randrange(1000)}", tag="a", keys=["k"], message_type=chance.randrange(7))
-            return pb.SendMessageRequest(messages=[pb.Message(topic=topic, body=b"x" * 100, system_properties=system)])
+            system = pb.SystemProperties(
+                message_id=f"m{chance.randrange(1000)}",
+                tag="a",
+                keys=["k"],
+                message_type=chance.randrange(7),
+            )
+            return pb.SendMessageRequest(
+                messages=[pb.Message(topic=topic, body=b"x" * 100, system_properties=system)]
+            )
         if name == "ReceiveMessage":
-            request = pb.ReceiveMessageRequest(group=group, message_queue=pb.MessageQueue(topic=topic), batch_size=4)
+            request = pb.ReceiveMessageRequest(
+                group=group, message_queue=pb.MessageQueue(topic=topic), batch_size=4
+            )
             request.invisible_duration.seconds = chance.randrange(3)
             return request
         if name == "AckMessage":
-            return pb.AckMessageRequest(group=group, topic=topic, entries=[pb.AckMessageEntry(message_id="m1", receipt_handle=handle)])
-        if name in ("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue", "RecallMessage", "EndTransaction"):
+            return pb.AckMessageRequest(
+                group=group,
+                topic=topic,
+                entries=[pb.AckMessageEntry(message_id="m1", receipt_handle=handle)],
+            )
+        if name in (
+            "ChangeInvisibleDuration",
+            "ForwardMessageToDeadLetterQueue",
+            "RecallMessage",
+            "EndTransaction",
+        ):
             request = GetMessageClass(self._methods[name].request)(topic=topic)
             for field_ in ("receipt_handle", "recall_handle", "transaction_id"):
                 if field_ in request.DESCRIPTOR.fields_by_name:
@@ -158,7 +211,9 @@ class Fuzzer:
                 request.group.CopyFrom(group)
             return request
         if name in ("PullMessage", "UpdateOffset", "GetOffset"):
-            return GetMessageClass(self._methods[name].request)(group=group, message_queue=pb.MessageQueue(topic=topic))
+            return GetMessageClass(self._methods[name].request)(
+                group=group, message_queue=pb.MessageQueue(topic=topic)
+            )
         return None
 
     def _draw(self, name: str) -> bytes:
@@ -179,32 +234,61 @@ async def probe(channel: grpc.aio.Channel, number: int) -> None:
     path = "/apache.rocketmq.v2.MessagingService/"
 
     async def call(method: str, request: Any, response: Any) -> Any:
-        return response.FromString(await channel.unary_unary(path + method)(request.SerializeToString(), metadata=metadata, timeout=CALL_S))
+        return response.FromString(
+            await channel.unary_unary(path + method)(
+                request.SerializeToString(), metadata=metadata, timeout=CALL_S
+            )
+        )
 
-    message = pb.Message(topic=topic, body=b"probe", system_properties=pb.SystemProperties(message_id=f"probe-{number}"))
-    sent = await call("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse)
+    message = pb.Message(
+        topic=topic,
+        body=b"probe",
+        system_properties=pb.SystemProperties(message_id=f"probe-{number}"),
+    )
+    sent = await call(
+        "SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse
+    )
     assert sent.status.code == pb.OK, sent.status
-    request = pb.ReceiveMessageRequest(group=topic, message_queue=pb.MessageQueue(topic=topic), batch_size=1)
+    request = pb.ReceiveMessageRequest(
+        group=topic, message_queue=pb.MessageQueue(topic=topic), batch_size=1
+    )
     request.invisible_duration.seconds = 30
     messages: list[pb.Message] = []
     for _ in range(POLLS):
-        got = channel.unary_stream(path + "ReceiveMessage")(request.SerializeToString(), metadata=metadata, timeout=CALL_S)
-        messages += [r.message for r in [pb.ReceiveMessageResponse.FromString(data) async for data in got] if r.HasField("message")]
+        got = channel.unary_stream(path + "ReceiveMessage")(
+            request.SerializeToString(), metadata=metadata, timeout=CALL_S
+        )
+        messages += [
+            r.message
+            for r in [pb.ReceiveMessageResponse.FromString(data) async for data in got]
+            if r.HasField("message")
+        ]
         if messages:
             break
     assert [m.system_properties.message_id for m in messages] == [f"probe-{number}"], messages
-    entry = pb.AckMessageEntry(message_id=f"probe-{number}", receipt_handle=messages[0].system_properties.receipt_handle)
-    acked = await call("AckMessage", pb.AckMessageRequest(group=topic, topic=topic, entries=[entry]), pb.AckMessageResponse)
+    entry = pb.AckMessageEntry(
+        message_id=f"probe-{number}", receipt_handle=messages[0].system_properties.receipt_handle
+    )
+    acked = await call(
+        "AckMessage",
+        pb.AckMessageRequest(group=topic, topic=topic, entries=[entry]),
+        pb.AckMessageResponse,
+    )
     assert acked.status.code == pb.OK, acked.status
 
 
 def resident_bytes(cluster: LocalCluster) -> int:
     """The resident memory of all nodes."""
-    pages = [Path(f"/proc/{child.process.pid}/statm").read_text().split()[1] for child in cluster.children.values()]
+    pages = [
+        Path(f"/proc/{child.process.pid}/statm").read_text().split()[1]
+        for child in cluster.children.values()
+    ]
     return sum(int(count) for count in pages) * 4096
 
 
-async def fuzz(cluster: LocalCluster, seed: int, seconds: float, calls: int | None = None) -> Report:
+async def fuzz(
+    cluster: LocalCluster, seed: int, seconds: float, calls: int | None = None
+) -> Report:
     """Send the corpus, then random requests until the time is over or `calls` calls were made."""
     node = sorted(cluster.nodes)[0]
     options = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0))
@@ -228,7 +312,9 @@ async def fuzz(cluster: LocalCluster, seed: int, seconds: float, calls: int | No
 def prepared(cluster: LocalCluster) -> None:
     """Create the topics that requests name, whatever earlier requests did to them."""
     for name, kind in {**TOPICS, "probe": "normal"}.items():
-        request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind=kind, queues=4, permission="rw")
+        request = admin_pb2.CreateTopicRequest(
+            topic=admin_pb2.Name(name=name), kind=kind, queues=4, permission="rw"
+        )
         answer = real.admin(cluster, next(iter(cluster.nodes)), "CreateTopic", request)
         assert answer.status.code in (pb.OK, pb.PRECONDITION_FAILED), answer.status
 
@@ -245,12 +331,18 @@ def main() -> int:
     arguments.add_argument("--for", dest="seconds", type=float, default=60.0)
     arguments.add_argument("--seed", type=int, default=1)
     given = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as directory, real.running(Path(directory), nodes=1, extra=PERIODS) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        real.running(Path(directory), nodes=1, extra=PERIODS) as cluster,
+    ):
         prepared(cluster)
         report = asyncio.run(fuzz(cluster, given.seed, given.seconds))
         errors = logged_errors(cluster)
     codes = dict(sorted(report.codes.items()))
-    print(f"{report.calls} calls, {report.grown_bytes >> 20} MiB more, {len(errors)} errors logged, codes {codes}")
+    print(
+        f"{report.calls} calls, {report.grown_bytes >> 20} MiB more, {len(errors)} errors logged,"
+        f" codes {codes}"
+    )
     for bug in [*report.bugs, *errors][:20]:
         print(bug)
     return 1 if report.bugs or errors else 0

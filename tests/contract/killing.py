@@ -14,19 +14,31 @@ EVERY_S = 5.0
 
 
 def hand_over(cluster: LocalCluster, to: str) -> None:
-    """Ask for a transfer of the leadership until it is begun. It is refused while the node that was just restarted catches up."""
+    """Ask for a transfer of the leadership until it is begun. It is refused while the node that was
+    just restarted catches up."""
     request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to)
-    real.wait_for(lambda: real.admin(cluster, to, "TransferLeadership", request).status.code == 20000, 60, f"a transfer to {to}")
+    real.wait_for(
+        lambda: real.admin(cluster, to, "TransferLeadership", request).status.code == 20000,
+        60,
+        f"a transfer to {to}",
+    )
 
 
-def under_kills(cluster: LocalCluster, work: Callable[[Sequence[str]], None], spared: str, every_s: float = EVERY_S) -> list[str]:
+def under_kills(
+    cluster: LocalCluster,
+    work: Callable[[Sequence[str]], None],
+    spared: str,
+    every_s: float = EVERY_S,
+) -> list[str]:
     """Run `work` in a thread, and kill the leader of g1 every `every_s` seconds until it returns.
 
-    Returns the killed nodes in order, and raises the error of `work`. `work` gets the same list while it grows, so it can continue until
-    enough nodes were killed, independent of the speed of the machine.
+    Returns the killed nodes in order, and raises the error of `work`. `work` gets the same list
+    while it grows, so it can continue until enough nodes were killed, independent of the speed of
+    the machine.
 
-    `spared` is the node that clients are connected to, and is never killed; if it leads, it transfers its leadership first. `work` runs in
-    its own thread rather than the killing, because a node ends with the thread that started it.
+    `spared` is the node that clients are connected to, and is never killed; if it leads, it
+    transfers its leadership first. `work` runs in its own thread rather than the killing, because a
+    node ends with the thread that started it.
     """
     killed: list[str] = []
     with ThreadPoolExecutor(1) as threads:

@@ -32,10 +32,18 @@ class ClientError(Exception):
 class Official:
     """A process with official clients. Its methods are those of the driver."""
 
-    def __init__(self, endpoints: str, home: Path, variables: Mapping[str, str] | None = None) -> None:
-        """`variables`: the environment of the process, for the connection of the driver's clients and for gRPC itself."""
+    def __init__(
+        self, endpoints: str, home: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """`variables`: the environment of the process, for the connection of the driver's clients
+        and for gRPC itself."""
         home.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore", **(variables or {})}
+        environment = {
+            **os.environ,
+            "HOME": str(home),
+            "PYTHONWARNINGS": "ignore",
+            **(variables or {}),
+        }
         self._log = (home / "stderr.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, str(DRIVER), endpoints],
@@ -88,7 +96,11 @@ def official(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> It
 
 
 def message(topic: str, body: bytes | str = b"hello", **fields: Any) -> dict[str, Any]:
-    return {"topic": topic, "body": (body.encode() if isinstance(body, str) else body).hex(), **fields}
+    return {
+        "topic": topic,
+        "body": (body.encode() if isinstance(body, str) else body).hex(),
+        **fields,
+    }
 
 
 def records(cluster: LocalCluster, node: str, group: str = "g1") -> Iterator[Record]:
@@ -104,21 +116,35 @@ def records(cluster: LocalCluster, node: str, group: str = "g1") -> Iterator[Rec
             at += size
 
 
-def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list[tuple[str, int, dict[str, Any]]]:
+def control_records(
+    cluster: LocalCluster, node: str, group: str = "g1"
+) -> list[tuple[str, int, dict[str, Any]]]:
     """(kind, store time in ms, fields) of every delivery record."""
-    found = (record for record in records(cluster, node, group) if record.topic == "rmq_sys_ledgermq_delivery")
-    return [(parse(record.properties)["TAGS"], record.store_ms, json.loads(record.body)) for record in found]
+    found = (
+        record
+        for record in records(cluster, node, group)
+        if record.topic == "rmq_sys_ledgermq_delivery"
+    )
+    return [
+        (parse(record.properties)["TAGS"], record.store_ms, json.loads(record.body))
+        for record in found
+    ]
 
 
 class Deliveries:
-    """The deliveries of one consumer group and topic according to the log, for checks such as "once", "not before" and "never again"."""
+    """The deliveries of one consumer group and topic according to the log, for checks such as
+    "once", "not before" and "never again"."""
 
-    def __init__(self, cluster: LocalCluster, group: str, topic: str, broker_group: str = "g1") -> None:
+    def __init__(
+        self, cluster: LocalCluster, group: str, topic: str, broker_group: str = "g1"
+    ) -> None:
         self.leases: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """(queue, offset) → [(attempt, store time)]"""
         self.acked: set[tuple[int, int]] = set()
         self.passed = 0
-        for kind, store_ms, fields in control_records(cluster, real.leader(cluster, broker_group), broker_group):
+        for kind, store_ms, fields in control_records(
+            cluster, real.leader(cluster, broker_group), broker_group
+        ):
             if kind == "lease" and (fields["g"], fields["t"]) == (group, topic):
                 for queue, offsets, attempts in fields["q"]:
                     for offset, attempt in zip(offsets, attempts, strict=True):
@@ -131,7 +157,8 @@ class Deliveries:
 
     @property
     def once(self) -> bool:
-        """Whether every message was leased once and acknowledged, so that none can be delivered again."""
+        """Whether every message was leased once and acknowledged, so that none can be delivered
+        again."""
         return all(len(leases) == 1 for leases in self.leases.values()) and self.done
 
     @property
@@ -140,7 +167,8 @@ class Deliveries:
 
 
 def late(bound_s: float) -> float:
-    """The timeout for an operation that should take `bound_s`; leaves room for a busy disk or CPU."""
+    """The timeout for an operation that should take `bound_s`; leaves room for a busy disk or
+    CPU."""
     return 5 * bound_s + 15
 
 
@@ -149,27 +177,56 @@ def send(client: Official, topic: str, body: str = "hello", **fields: Any) -> di
     return receipt
 
 
-def simple(client: Official, topic: str, name: str = "c", group: str = "G", expression: str = "*", await_s: int = 1) -> None:
+def simple(
+    client: Official,
+    topic: str,
+    name: str = "c",
+    group: str = "G",
+    expression: str = "*",
+    await_s: int = 1,
+) -> None:
     client.do("simple", name=name, group=group, subscription={topic: expression}, await_s=await_s)
 
 
-def receive(client: Official, name: str = "c", batch: int = 32, invisible_s: int = 30) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.do("receive", name=name, batch=batch, invisible_s=invisible_s)["messages"]
+def receive(
+    client: Official, name: str = "c", batch: int = 32, invisible_s: int = 30
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.do(
+        "receive", name=name, batch=batch, invisible_s=invisible_s
+    )["messages"]
     return found
 
 
-def receive_some(client: Official, name: str = "c", invisible_s: int = 30, within_s: float = 20) -> list[dict[str, Any]]:
-    return real.wait_for(lambda: receive(client, name, invisible_s=invisible_s), within_s, "messages")
+def receive_some(
+    client: Official, name: str = "c", invisible_s: int = 30, within_s: float = 20
+) -> list[dict[str, Any]]:
+    return real.wait_for(
+        lambda: receive(client, name, invisible_s=invisible_s), within_s, "messages"
+    )
 
 
-def push(client: Official, topic: str, name: str = "push", group: str = "P", behaviour: Any = None, options: Any = None) -> float:
+def push(
+    client: Official,
+    topic: str,
+    name: str = "push",
+    group: str = "P",
+    behaviour: Any = None,
+    options: Any = None,
+) -> float:
     took: float = client.do(
-        "push", name=name, group=group, topic=topic, behaviour=behaviour or {}, options={"consumption_thread_count": 4, **(options or {})}
+        "push",
+        name=name,
+        group=group,
+        topic=topic,
+        behaviour=behaviour or {},
+        options={"consumption_thread_count": 4, **(options or {})},
     )
     return took
 
 
-def events(client: Official, count: int, name: str = "push", within_s: float = 30) -> list[dict[str, Any]]:
+def events(
+    client: Official, count: int, name: str = "push", within_s: float = 30
+) -> list[dict[str, Any]]:
     """Wait until the listener was called `count` times. Returns the calls."""
 
     def enough() -> list[dict[str, Any]] | None:

@@ -1,6 +1,8 @@
-"""The unmodified official Python client in its own process. It reads commands as JSON lines from stdin and answers on stdout.
+"""The unmodified official Python client in its own process. It reads commands as JSON lines from
+stdin and answers on stdout.
 
-`official.py` runs it with HOME in a temporary directory, because the client logs there. This module imports nothing from LedgerMQ.
+`official.py` runs it with HOME in a temporary directory, because the client logs there. This module
+imports nothing from LedgerMQ.
 """
 
 from __future__ import annotations
@@ -68,8 +70,9 @@ def shown(message: Any) -> dict[str, Any]:
 
 
 class Listener(MessageListener):
-    """A listener with configured behaviour: `fail` or `raise` in the first `bad_attempts` attempts, for all messages or only the body
-    `bad_body`; each call works for `seconds`; otherwise it succeeds."""
+    """A listener with configured behaviour: `fail` or `raise` in the first `bad_attempts` attempts,
+    for all messages or only the body `bad_body`; each call works for `seconds`; otherwise it
+    succeeds."""
 
     def __init__(self, behaviour: dict[str, Any]) -> None:
         self.behaviour = behaviour
@@ -89,7 +92,8 @@ class Listener(MessageListener):
 
 
 class Checker(TransactionChecker):
-    """Answers the checks of each message from a list of `unknown`, `commit` and `rollback`; the last answer is repeated."""
+    """Answers the checks of each message from a list of `unknown`, `commit` and `rollback`; the
+    last answer is repeated."""
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers
@@ -102,13 +106,18 @@ class Checker(TransactionChecker):
             self.calls.append({**shown(message), "at": time.time()})
         answer = self.answers[min(before, len(self.answers) - 1)]
         undecided = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
-        return {"commit": TransactionResolution.COMMIT, "rollback": TransactionResolution.ROLLBACK}.get(answer, undecided)
+        return {
+            "commit": TransactionResolution.COMMIT,
+            "rollback": TransactionResolution.ROLLBACK,
+        }.get(answer, undecided)
 
 
 class Driver:
     def __init__(self, endpoints: str) -> None:
         self.tls = os.environ.get("CLIENT_TLS") == "yes"
-        keys = Credentials(os.environ.get("CLIENT_ACCESS_KEY", ""), os.environ.get("CLIENT_SECRET_KEY", ""))
+        keys = Credentials(
+            os.environ.get("CLIENT_ACCESS_KEY", ""), os.environ.get("CLIENT_SECRET_KEY", "")
+        )
         self.conf = ClientConfiguration(endpoints, keys, "")
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}
@@ -143,29 +152,40 @@ class Driver:
 
     def simple(self, name: str, group: str, subscription: dict[str, str], await_s: int) -> None:
         expressions = {topic: FilterExpression(text) for topic, text in subscription.items()}
-        self.clients[name] = SimpleConsumer(self.conf, group, expressions, await_duration=await_s, tls_enable=self.tls)
+        self.clients[name] = SimpleConsumer(
+            self.conf, group, expressions, await_duration=await_s, tls_enable=self.tls
+        )
         self.clients[name].startup()
 
     def lite_simple(self, name: str, group: str, topic: str, await_s: int) -> None:
-        self.clients[name] = LiteSimpleConsumer(topic, self.conf, group, await_duration=await_s, tls_enable=self.tls)
+        self.clients[name] = LiteSimpleConsumer(
+            topic, self.conf, group, await_duration=await_s, tls_enable=self.tls
+        )
         self.clients[name].startup()
 
     def lite_push(self, name: str, group: str, topic: str) -> None:
         listener = self.listeners[name] = Listener({})
-        self.clients[name] = LitePushConsumer(self.conf, group, topic, listener, consumption_thread_count=4)
+        self.clients[name] = LitePushConsumer(
+            self.conf, group, topic, listener, consumption_thread_count=4
+        )
         self.clients[name].startup()
 
     def subscribe_lite(self, name: str, lite: str) -> None:
-        """Subscribe as an application does. The client first sends the letters of the name (a client bug), then the complete set."""
+        """Subscribe as an application does. The client first sends the letters of the name (a
+        client bug), then the complete set."""
         self.clients[name].subscribe_lite(lite)
         self.clients[name].subscribe_lite_all()
 
     def unsubscribe_lite(self, name: str, lite: str) -> None:
         self.clients[name].unsubscribe_lite(lite)
 
-    def push(self, name: str, group: str, topic: str, behaviour: dict[str, Any], options: dict[str, Any]) -> float:
+    def push(
+        self, name: str, group: str, topic: str, behaviour: dict[str, Any], options: dict[str, Any]
+    ) -> float:
         listener = self.listeners[name] = Listener(behaviour)
-        self.clients[name] = PushConsumer(self.conf, group, listener, {topic: FilterExpression()}, **options)
+        self.clients[name] = PushConsumer(
+            self.conf, group, listener, {topic: FilterExpression()}, **options
+        )
         began = time.monotonic()
         self.clients[name].startup()
         return time.monotonic() - began

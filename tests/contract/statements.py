@@ -1,7 +1,9 @@
-"""Maps the hundred statements of the client contract to their tests; `python -m tests.contract.statements` prints the page.
+"""Maps the hundred statements of the client contract to their tests; `python -m
+tests.contract.statements` prints the page.
 
-The name of a test contains the numbers of its statements: `test_statement_083_…`. The first line of its docstring says what it shows; its
-file determines how. `test_statements.py` checks that the page is current.
+The name of a test contains the numbers of its statements: `test_statement_083_…`. The first line of
+its docstring says what it shows; its file determines how. `test_statements.py` checks that the page
+is current.
 """
 
 from __future__ import annotations
@@ -64,10 +66,19 @@ def shown() -> Iterator[Shown]:
         official = "Python" if _OFFICIAL in text else "calls"
         how = next((way for begin, way in _WAYS.items() if relative.startswith(begin)), official)
         for node in ast.walk(ast.parse(text)):
-            found = _NUMBERED.match(node.name) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            found = (
+                _NUMBERED.match(node.name)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                else None
+            )
             if found:
                 assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                what = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+                what = (
+                    (ast.get_docstring(node) or "")
+                    .split("\n\n")[0]
+                    .replace("\n", " ")
+                    .replace("|", "\\|")
+                )
                 for number in found[1].split("_")[1:]:
                     yield Shown(int(number), what, how, f"tests/{relative}::{node.name}")
 
@@ -75,7 +86,9 @@ def shown() -> Iterator[Shown]:
 def page() -> str:
     """The text of docs/conformance.md."""
     rows = sorted(shown(), key=lambda row: (row.statement, row.test))
-    return _HEAD + "".join(f"| {row.statement} | {row.what} | {row.how} | `{row.test}` |\n" for row in rows)
+    return _HEAD + "".join(
+        f"| {row.statement} | {row.what} | {row.how} | `{row.test}` |\n" for row in rows
+    )
 
 
 if __name__ == "__main__":

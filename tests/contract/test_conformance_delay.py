@@ -1,4 +1,5 @@
-"""Delayed messages and their recall: statements 83 to 86 of the contract's checklist, raw; and priority, statement 91."""
+"""Delayed messages and their recall: statements 83 to 86 of the contract's checklist, raw; and
+priority, statement 91."""
 
 from __future__ import annotations
 
@@ -15,21 +16,28 @@ def now_ms(server: Backend) -> int:
     return server.clock.now_ms()
 
 
-def delayed(server: Backend, after_ms: int, body: bytes = b"later", topic: str = "D", **system: object) -> pb.Message:
+def delayed(
+    server: Backend, after_ms: int, body: bytes = b"later", topic: str = "D", **system: object
+) -> pb.Message:
     made = message(body, topic=topic, message_type=pb.DELAY, **system)
     made.system_properties.delivery_timestamp.FromMilliseconds(now_ms(server) + after_ms)
     return made
 
 
-async def recall(server: Backend, handle: str, topic: str = "D", *, elsewhere: bool = False) -> pb.RecallMessageResponse:
+async def recall(
+    server: Backend, handle: str, topic: str = "D", *, elsewhere: bool = False
+) -> pb.RecallMessageResponse:
     request = pb.RecallMessageRequest(topic=pb.Resource(name=topic), recall_handle=handle)
-    response: pb.RecallMessageResponse = await (server.raw2 if elsewhere else server.raw).unary("RecallMessage", request)
+    response: pb.RecallMessageResponse = await (server.raw2 if elsewhere else server.raw).unary(
+        "RecallMessage", request
+    )
     return response
 
 
 @contract(KINDS)
 async def test_statement_083_delivered_at_its_time(server: Backend) -> None:
-    """Invisible until then; afterwards with type and time as sent, and stored then. Through either node, in a mixed topic too."""
+    """Invisible until then; afterwards with type and time as sent, and stored then. Through either
+    node, in a mixed topic too."""
     for raw, topic in ((server.raw, "D"), (server.raw2, "D"), (server.raw, "M")):
         sent = delayed(server, 5_000, topic=topic, tag="a", keys=["k"])
         due = now_ms(server) + 5_000
@@ -41,7 +49,11 @@ async def test_statement_083_delivered_at_its_time(server: Backend) -> None:
         server.pass_time(0.001)
         (got,) = (await raw.receive(topic)).messages
         system = got.system_properties
-        assert (got.body, system.tag, list(system.keys)) == (b"later", "a", ["k"]) and not got.user_properties
+        assert (got.body, system.tag, list(system.keys)) == (
+            b"later",
+            "a",
+            ["k"],
+        ) and not got.user_properties
         assert system.message_type == pb.DELAY and system.delivery_timestamp.ToMilliseconds() == due
         assert due <= system.store_timestamp.ToMilliseconds() <= due + 1000
 
@@ -72,7 +84,9 @@ async def test_statement_083_a_waiting_receive_gets_it(server: Backend) -> None:
 async def test_statement_084_too_far_ahead(server: Backend) -> None:
     """A day is the limit; milliseconds given as seconds are beyond it and break nothing."""
     assert (await server.raw.send(delayed(server, 86_400_000))).status.code == pb.OK
-    assert (await server.raw.send(delayed(server, 86_401_000))).status.code == pb.ILLEGAL_DELIVERY_TIME
+    assert (
+        await server.raw.send(delayed(server, 86_401_000))
+    ).status.code == pb.ILLEGAL_DELIVERY_TIME
     for seconds in (1_790_000_000_000, 1 << 62, 253_402_300_800):
         sent = delayed(server, 0)
         sent.system_properties.delivery_timestamp.seconds = seconds
@@ -99,7 +113,8 @@ async def test_statement_084_the_limit_is_configured(server: Backend) -> None:
 
 @contract(KINDS)
 async def test_statement_085_recall(server: Backend) -> None:
-    """The recalled message never comes, the other does; recalled twice, or delivered, it is not found. Any node takes the call."""
+    """The recalled message never comes, the other does; recalled twice, or delivered, it is not
+    found. Any node takes the call."""
     first, second = delayed(server, 3_000, b"1"), delayed(server, 3_000, b"2")
     handles = [(await server.raw.send(sent)).entries[0].recall_handle for sent in (first, second)]
     answer = await recall(server, handles[0], elsewhere=True)
@@ -123,8 +138,8 @@ async def test_statement_085_a_normal_message_has_no_recall_handle(server: Backe
 
 @contract(KINDS)
 async def test_statement_086_garbage_handles(server: Backend) -> None:
-    """40000 for invalid or changed handles and those of another topic; 40014 if the topic does not support recall, 40402 for an unknown
-    topic."""
+    """40000 for invalid or changed handles and those of another topic; 40014 if the topic does not
+    support recall, 40402 for an unknown topic."""
     handle = (await server.raw.send(delayed(server, 9_000))).entries[0].recall_handle
     changed = handle[:-1] + ("A" if handle[-1] != "A" else "B")
     for garbage in ("", "x", "ü", handle[1:], changed, handle + "A", "A" * 3000):
@@ -133,7 +148,9 @@ async def test_statement_086_garbage_handles(server: Backend) -> None:
             assert (answer.status.code, answer.message_id) == (pb.BAD_REQUEST, ""), garbage
     assert (await recall(server, handle, "M")).status.code == pb.BAD_REQUEST
     for topic in ("T", "P"):
-        assert (await recall(server, handle, topic)).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert (
+            await recall(server, handle, topic)
+        ).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert (await recall(server, handle, "nowhere")).status.code == pb.TOPIC_NOT_FOUND
 
 
@@ -143,7 +160,9 @@ async def test_delayed_messages_of_one_request_have_their_own_handles(server: Ba
     sent = [delayed(server, 2_000, b"a"), delayed(server, -1, b"b"), delayed(server, 1_000, b"c")]
     response = await server.raw.send(*sent)
     assert [bool(entry.recall_handle) for entry in response.entries] == [True, False, True]
-    assert (await recall(server, response.entries[2].recall_handle)).message_id == sent[2].system_properties.message_id
+    assert (await recall(server, response.entries[2].recall_handle)).message_id == sent[
+        2
+    ].system_properties.message_id
     server.pass_time(2)
     assert sorted((await server.raw.receive("D")).bodies) == [b"a", b"b"]
 
@@ -156,16 +175,23 @@ async def test_nobody_reads_or_writes_the_timer_topic(server: Backend) -> None:
     assert server.engine.groups["g1"].machine.end(TIMER_TOPIC, slot_of(due)) == 1
     assert (await server.raw.send(message(topic=TIMER_TOPIC))).status.code == pb.ILLEGAL_TOPIC
     assert (await server.raw.receive(TIMER_TOPIC)).status.code == pb.ILLEGAL_TOPIC
-    assert (await server.raw.unary("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=TIMER_TOPIC)))).status.code == pb.ILLEGAL_TOPIC
+    assert (
+        await server.raw.unary(
+            "QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=TIMER_TOPIC))
+        )
+    ).status.code == pb.ILLEGAL_TOPIC
 
 
 @contract({})
 async def test_statement_091_the_highest_priority_first(server: Backend) -> None:
-    """Priorities 0 to 7 on eight queues come as 7 … 0, with the priority and type that were sent; 100 is the highest."""
+    """Priorities 0 to 7 on eight queues come as 7 … 0, with the priority and type that were sent;
+    100 is the highest."""
     await server.topic("P", "priority", queues=8)
     for priority in (3, 0, 7, 5, 1, 6, 2, 4):
         raw = server.raw if priority % 2 else server.raw2
-        assert (await raw.send(message(b"%d" % priority, topic="P", priority=priority))).status.code == pb.OK
+        assert (
+            await raw.send(message(b"%d" % priority, topic="P", priority=priority))
+        ).status.code == pb.OK
     got = [(await server.raw.receive("P", batch=1)).messages[0] for _ in range(8)]
     assert [m.body for m in got] == [b"7", b"6", b"5", b"4", b"3", b"2", b"1", b"0"]
     assert [m.system_properties.priority for m in got] == list(range(7, -1, -1))
@@ -178,7 +204,8 @@ async def test_statement_091_the_highest_priority_first(server: Backend) -> None
 
 @contract({})
 async def test_statement_091_messages_visible_again_keep_their_rank(server: Backend) -> None:
-    """A redelivered message of higher priority comes before an undelivered one of lower priority."""
+    """A redelivered message of higher priority comes before an undelivered one of lower
+    priority."""
     await server.topic("P", "priority", queues=4)
     for priority in (0, 3):
         await server.raw.send(message(b"%d" % priority, topic="P", priority=priority))
@@ -191,7 +218,13 @@ async def test_statement_091_messages_visible_again_keep_their_rank(server: Back
 
 
 @contract(KINDS)
-async def test_statement_036_only_delay_and_mixed_topics_take_delayed_messages(server: Backend) -> None:
+async def test_statement_036_only_delay_and_mixed_topics_take_delayed_messages(
+    server: Backend,
+) -> None:
     """Elsewhere a delivery time is a conflict with the topic's kind."""
-    for topic, code in (("T", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE), ("P", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE), ("M", pb.OK)):
+    for topic, code in (
+        ("T", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ("P", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ("M", pb.OK),
+    ):
         assert (await server.raw.send(delayed(server, 1_000, topic=topic))).status.code == code

@@ -1,7 +1,8 @@
-"""Delayed messages with the unmodified official Python client against three real nodes: statements 83 and 85 of the contract's checklist.
-Also while their leader is killed, and over a restart of all.
+"""Delayed messages with the unmodified official Python client against three real nodes: statements
+83 and 85 of the contract's checklist. Also while their leader is killed, and over a restart of all.
 
-"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows for a busy machine.
+"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows
+for a busy machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
-from tests.contract.official import ClientError, Official, late, message, official, receive, records, simple, text
+from tests.contract.official import (
+    ClientError,
+    Official,
+    late,
+    message,
+    official,
+    receive,
+    records,
+    simple,
+    text,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -49,21 +60,35 @@ def client(cluster: LocalCluster, topic: str, tmp_path: Path) -> Iterator[Offici
 def send(client: Official, topic: str, body: str, after_s: int) -> dict[str, Any]:
     """This client sends whole seconds; `after_s` from the next one on."""
     deliver_s = int(time.time()) + 1 + after_s
-    receipt: dict[str, Any] = client.do("send", name="p", message=message(topic, body, tag="t", deliver_s=deliver_s))
+    receipt: dict[str, Any] = client.do(
+        "send", name="p", message=message(topic, body, tag="t", deliver_s=deliver_s)
+    )
     return {**receipt, "deliver_s": deliver_s}
 
 
 def stored_ms(cluster: LocalCluster, topic: str, body: str) -> list[int]:
     """When copies of a message were stored in its topic, by the log of a node that is there."""
     node = real.leader(cluster)
-    return [record.store_ms for record in records(cluster, node) if record.topic == topic and record.body == body.encode()]
+    return [
+        record.store_ms
+        for record in records(cluster, node)
+        if record.topic == topic and record.body == body.encode()
+    ]
 
 
-def test_statement_083_delivered_at_its_time(cluster: LocalCluster, client: Official, topic: str) -> None:
+def test_statement_083_delivered_at_its_time(
+    cluster: LocalCluster, client: Official, topic: str
+) -> None:
     """Not before, and soon after; in the past at once; the time comes back as it was sent."""
     simple(client, topic, group="at-its-time")
-    receipts = {body: send(client, topic, body, after_s) for body, after_s in (("past", -600), ("later", 6), ("sooner", 3))}
-    assert all(receipt["recall_handle"] for body, receipt in receipts.items() if body != "past") and not receipts["past"]["recall_handle"]
+    receipts = {
+        body: send(client, topic, body, after_s)
+        for body, after_s in (("past", -600), ("later", 6), ("sooner", 3))
+    }
+    assert (
+        all(receipt["recall_handle"] for body, receipt in receipts.items() if body != "past")
+        and not receipts["past"]["recall_handle"]
+    )
     got: list[dict[str, Any]] = []
     end = time.monotonic() + late(7)
     while len(got) < 3 and time.monotonic() < end:
@@ -71,13 +96,18 @@ def test_statement_083_delivered_at_its_time(cluster: LocalCluster, client: Offi
     assert [text(found) for found in got] == ["past", "sooner", "later"]
     for found in got:
         body, receipt = text(found), receipts[text(found)]
-        assert (found["id"], found["deliver_at"], found["tag"]) == (receipt["id"], receipt["deliver_s"] * 1000, "t")
+        assert (found["id"], found["deliver_at"], found["tag"]) == (
+            receipt["id"],
+            receipt["deliver_s"] * 1000,
+            "t",
+        )
         (at_ms,) = stored_ms(cluster, topic, body)
         assert at_ms >= receipt["deliver_s"] * 1000
 
 
 def test_statement_085_recall(cluster: LocalCluster, client: Official, topic: str) -> None:
-    """The id comes back, the message never; a second recall, and one of a delivered message, raise the client's exception."""
+    """The id comes back, the message never; a second recall, and one of a delivered message, raise
+    the client's exception."""
     simple(client, topic, group="recalls")
     gone, kept = send(client, topic, "gone", 5), send(client, topic, "kept", 5)
     assert client.do("recall", name="p", topic=topic, handle=gone["recall_handle"]) == gone["id"]
@@ -96,7 +126,9 @@ def test_statement_085_recall(cluster: LocalCluster, client: Official, topic: st
     assert "gone" not in bodies and stored_ms(cluster, topic, "gone") == []
 
 
-def test_delays_survive_a_killed_leader_and_a_restart_of_all(cluster: LocalCluster, client: Official, topic: str) -> None:
+def test_delays_survive_a_killed_leader_and_a_restart_of_all(
+    cluster: LocalCluster, client: Official, topic: str
+) -> None:
     """Each message is in its topic once, and not before its time, whichever node led then."""
     receipts = {f"s{i}": send(client, topic, f"s{i}", 2 + i % 6) for i in range(24)}
     real.wait_for(lambda: stored_ms(cluster, topic, "s0") or None, late(4), "the first of them")
@@ -107,7 +139,9 @@ def test_delays_survive_a_killed_leader_and_a_restart_of_all(cluster: LocalClust
     cluster.stop()
     cluster.start_all()
     cluster.wait_ready()
-    real.wait_for(lambda: all(stored_ms(cluster, topic, body) for body in receipts) or None, 60, "all of them")
+    real.wait_for(
+        lambda: all(stored_ms(cluster, topic, body) for body in receipts) or None, 60, "all of them"
+    )
     for body, receipt in receipts.items():
         (at_ms,) = stored_ms(cluster, topic, body)
         assert at_ms >= receipt["deliver_s"] * 1000

@@ -23,7 +23,8 @@ async def sql(server: Backend, expression: str, **options: Any) -> Received:
 
 @contract()
 async def test_statement_051_tag_filters(server: Backend) -> None:
-    """Only matching messages come; the others are consumed for the group and stay for other groups."""
+    """Only matching messages come; the others are consumed for the group and stay for other
+    groups."""
     for tag in ("tagA", "tagB", "tagC", "", "tagA"):
         await server.raw.send(message(tag=tag) if tag else message())
     got = await server.raw.receive(expression="tagA || tagB")
@@ -44,15 +45,20 @@ async def test_statement_051_tags_with_equal_hashes(server: Backend) -> None:
 async def test_statement_051_broken_tag_expressions(server: Backend) -> None:
     """An invalid tag expression is 40010; a filter without a type is a tag filter."""
     for expression in ("||", "a | b", "a\x00", "x" * 70_000):
-        assert (await server.raw.receive(expression=expression)).status.code == pb.ILLEGAL_FILTER_EXPRESSION, expression
+        assert (
+            await server.raw.receive(expression=expression)
+        ).status.code == pb.ILLEGAL_FILTER_EXPRESSION, expression
     request = receive_request()
     request.filter_expression.Clear()
-    assert (await server.raw.collect(server.raw.stream(request))).status.code == pb.MESSAGE_NOT_FOUND
+    assert (
+        await server.raw.collect(server.raw.stream(request))
+    ).status.code == pb.MESSAGE_NOT_FOUND
 
 
 @contract()
 async def test_statement_052_sql_filter(server: Backend) -> None:
-    """`a > 1 AND b = 'x'` delivers what matches; a message without a property is not delivered, and consumed for the group."""
+    """`a > 1 AND b = 'x'` delivers what matches; a message without a property is not delivered, and
+    consumed for the group."""
     await server.raw.send(with_user(a="2", b="x"))
     for user in ({"a": "1", "b": "x"}, {"a": "2"}, {"b": "x"}, {}, {"a": "many", "b": "x"}):
         await server.raw.send(with_user(**user))
@@ -94,15 +100,23 @@ async def test_statement_052_syntax_errors(server: Backend) -> None:
         " b == 'x'",
         "    ^",
     ]
-    for expression in ("", "(" * 300 + "a = 1", "a = '" + "x" * 70_000 + "'", "a = 1 OR " * 5000, "\x00"):
-        assert (await sql(server, expression)).status.code == pb.ILLEGAL_FILTER_EXPRESSION, expression[:20]
+    for expression in (
+        "",
+        "(" * 300 + "a = 1",
+        "a = '" + "x" * 70_000 + "'",
+        "a = 1 OR " * 5000,
+        "\x00",
+    ):
+        assert (await sql(server, expression)).status.code == pb.ILLEGAL_FILTER_EXPRESSION, (
+            expression[:20]
+        )
     assert len((await server.raw.receive()).messages) == 1
 
 
 @contract()
 async def test_statement_052_settings_with_sql(server: Backend) -> None:
-    """Settings with an SQL subscription are returned unchanged, even with an invalid expression: the application gets the error when it
-    receives."""
+    """Settings with an SQL subscription are returned unchanged, even with an invalid expression:
+    the application gets the error when it receives."""
     for expression in ("a > 1 AND b = 'x'", "a >"):
         said = consumer(expression, pb.SQL)
         got = (await say(server.raw.telemetry(), said)).settings

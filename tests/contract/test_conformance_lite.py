@@ -1,4 +1,5 @@
-"""Lite topics: statements 15 and 92 to 95 of the contract's checklist and what goes with them (§2.13 to §2.15), raw, on virtual time."""
+"""Lite topics: statements 15 and 92 to 95 of the contract's checklist and what goes with them
+(§2.13 to §2.15), raw, on virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from typing import Any
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import CLIENT_ID, Backend, Raw, Received, contract, message, receive_request
+from tests.contract.backend import (
+    CLIENT_ID,
+    Backend,
+    Raw,
+    Received,
+    contract,
+    message,
+    receive_request,
+)
 from tests.contract.test_contract_telemetry import say
 
 TOPICS = {"T": "normal", "L": "lite", "K": "lite"}
@@ -44,13 +53,19 @@ async def sync(
 
 async def send(raw: Raw, lite: str, *bodies: str, topic: str = "L") -> None:
     for body in bodies:
-        response = await raw.send(message(body.encode(), topic, lite_topic=lite, message_type=pb.LITE))
+        response = await raw.send(
+            message(body.encode(), topic, lite_topic=lite, message_type=pb.LITE)
+        )
         assert response.status.code == pb.OK, response.status
 
 
 def names_of(server: Backend, client: str = "t1", group: str = "LG", topic: str = "L") -> set[str]:
     """The client's set as the broker groups have it."""
-    return {name for one in server.engine.groups.values() for name in one.machine.lite.names((group, topic, client))}
+    return {
+        name
+        for one in server.engine.groups.values()
+        for name in one.machine.lite.names((group, topic, client))
+    }
 
 
 async def receive(raw: Raw, metadata: Any = CLIENT_ID, **options: Any) -> list[tuple[str, bytes]]:
@@ -70,13 +85,16 @@ async def test_statement_015_settings_of_lite_consumers(server: Backend) -> None
         answer = await say(stream, pb.TelemetryCommand(settings=settings))
         lite = kind != pb.PUSH_CONSUMER
         subscription = answer.settings.subscription
-        assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == ((2000, 64) if lite else (0, 0))
+        assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == (
+            (2000, 64) if lite else (0, 0)
+        )
         stream.cancel()
 
 
 @lite_contract
 async def test_statement_092_only_its_own_lite_topics_in_order(server: Backend) -> None:
-    """A client gets messages of its set and no others, in the order of each lite topic, with the name; after unsubscribing no more."""
+    """A client gets messages of its set and no others, in the order of each lite topic, with the
+    name; after unsubscribing no more."""
     await bound(server)
     for raw in (server.raw, server.raw2):
         assert await sync(raw, pb.COMPLETE_ADD, "room42", "room43") == pb.OK
@@ -84,7 +102,10 @@ async def test_statement_092_only_its_own_lite_topics_in_order(server: Backend) 
         await send(raw, "other", "x")
         await send(raw, "room43", "c")
         got = await raw.receive("L", "LG")
-        rows = [(m.system_properties.lite_topic, m.body, m.topic.name, m.system_properties.message_type) for m in got.messages]
+        rows = [
+            (m.system_properties.lite_topic, m.body, m.topic.name, m.system_properties.message_type)
+            for m in got.messages
+        ]
         assert sorted(rows) == [
             ("room42", b"a", "L", pb.LITE),
             ("room42", b"b", "L", pb.LITE),
@@ -111,7 +132,8 @@ async def test_statement_092_only_its_own_lite_topics_in_order(server: Backend) 
 
 @lite_contract
 async def test_statement_093_sets_change_and_are_checked(server: Backend) -> None:
-    """COMPLETE_ADD replaces, PARTIAL_ADD and PARTIAL_REMOVE change; bad names, too many and other groups or topics are refused."""
+    """COMPLETE_ADD replaces, PARTIAL_ADD and PARTIAL_REMOVE change; bad names, too many and other
+    groups or topics are refused."""
     await bound(server)
     await server.group("ordinary")
     for raw in (server.raw, server.raw2):
@@ -138,7 +160,9 @@ async def test_statement_093_sets_change_and_are_checked(server: Backend) -> Non
         assert await sync(raw, pb.PARTIAL_ADD, "one-more") == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         assert await sync(raw, pb.COMPLETE_REMOVE) == pb.OK
     assert (await server.raw.receive("L", "ordinary")).status.code == pb.ILLEGAL_CONSUMER_GROUP
-    assert (await server.raw.receive("L", "LG", expression="tag")).status.code == pb.ILLEGAL_FILTER_EXPRESSION
+    assert (
+        await server.raw.receive("L", "LG", expression="tag")
+    ).status.code == pb.ILLEGAL_FILTER_EXPRESSION
 
 
 @lite_contract
@@ -147,7 +171,9 @@ async def test_statement_094_a_goodbye_ends_the_set(server: Backend) -> None:
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a", "b")
     await sync(server.raw, pb.COMPLETE_ADD, "a", metadata=OTHER)
-    await server.raw.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=pb.Resource(name="LG")))
+    await server.raw.unary(
+        "NotifyClientTermination", pb.NotifyClientTerminationRequest(group=pb.Resource(name="LG"))
+    )
     await server.until(lambda: not names_of(server))
     assert names_of(server, "t2") == {"a"}
     await send(server.raw, "a", "m")
@@ -171,19 +197,27 @@ async def test_statement_094_a_client_that_is_silent_loses_its_set(server: Backe
 
 @lite_contract
 async def test_statement_095_kinds_of_messages_and_topics(server: Backend) -> None:
-    """A lite message does not fit another topic, another message not a topic of kind lite; names are checked."""
+    """A lite message does not fit another topic, another message not a topic of kind lite; names
+    are checked."""
     for raw in (server.raw, server.raw2):
         lite = message(b"m", "T", lite_topic="a", message_type=pb.LITE)
         assert (await raw.send(lite)).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-        assert (await raw.send(message(b"m", "L"))).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-        assert (await raw.send(message(b"m", "L", lite_topic=""))).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert (
+            await raw.send(message(b"m", "L"))
+        ).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert (
+            await raw.send(message(b"m", "L", lite_topic=""))
+        ).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         for name in ("x" * 65, "a.b", " "):
-            assert (await raw.send(message(b"m", "L", lite_topic=name))).status.code == pb.ILLEGAL_LITE_TOPIC
+            assert (
+                await raw.send(message(b"m", "L", lite_topic=name))
+            ).status.code == pb.ILLEGAL_LITE_TOPIC
 
 
 @lite_contract
 async def test_a_lite_topic_is_locked_as_a_whole_and_no_other(server: Backend) -> None:
-    """While one message is leased, no client of the group gets the next; after the lease the messages are redelivered in order."""
+    """While one message is leased, no client of the group gets the next; after the lease the
+    messages are redelivered in order."""
     await bound(server)
     await bound(server, "OG")
     for client in (CLIENT_ID, OTHER):
@@ -197,7 +231,10 @@ async def test_a_lite_topic_is_locked_as_a_whole_and_no_other(server: Backend) -
     assert await receive(server.raw, group="OG") == [("a", b"1"), ("a", b"2"), ("a", b"3")]
     server.pass_time(10)
     got = await server.raw.receive("L", "LG", metadata=OTHER)
-    assert [(m.body, m.system_properties.delivery_attempt) for m in got.messages] == [(b"1", 2), (b"2", 2)]
+    assert [(m.body, m.system_properties.delivery_attempt) for m in got.messages] == [
+        (b"1", 2),
+        (b"2", 2),
+    ]
     assert await server.raw.ack(got.messages[0], "LG") == pb.OK
     assert await receive(server.raw) == []
     assert await server.raw.ack(got.messages[1], "LG") == pb.OK
@@ -206,12 +243,17 @@ async def test_a_lite_topic_is_locked_as_a_whole_and_no_other(server: Backend) -
 
 @lite_contract
 async def test_a_waiting_receive_gets_what_comes_to_its_set(server: Backend) -> None:
-    """A message of a lite topic in the set ends the poll, one of another does not; so do an acknowledgement and a new subscription."""
+    """A message of a lite topic in the set ends the poll, one of another does not; so do an
+    acknowledgement and a new subscription."""
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a")
 
     def poll() -> asyncio.Future[Received]:
-        return asyncio.ensure_future(server.raw.collect(server.raw.stream(receive_request("L", "LG", polling=20), timeout=30)))
+        return asyncio.ensure_future(
+            server.raw.collect(
+                server.raw.stream(receive_request("L", "LG", polling=20), timeout=30)
+            )
+        )
 
     pending = poll()
     await server.until_polls(1)
@@ -236,8 +278,8 @@ async def test_a_waiting_receive_gets_what_comes_to_its_set(server: Backend) -> 
 
 @lite_contract
 async def test_where_a_group_begins_in_a_new_lite_topic(server: Backend) -> None:
-    """By default at the end; otherwise at either end, at an offset, a number before the end, or at a time; only if the lite topic is new to
-    the group."""
+    """By default at the end; otherwise at either end, at an offset, a number before the end, or at
+    a time; only if the lite topic is new to the group."""
     await bound(server)
     await send(server.raw, "a", "0", "1")
     server.pass_time(10)
@@ -261,11 +303,18 @@ async def test_where_a_group_begins_in_a_new_lite_topic(server: Backend) -> None
         got = await server.raw.receive("L", group)
         assert got.bodies == wanted, where
         # Repeated for a lite topic that is in the set it changes nothing.
-        assert await sync(server.raw, pb.PARTIAL_ADD, "a", group=group, option=option(policy=option.MIN)) == pb.OK
+        assert (
+            await sync(
+                server.raw, pb.PARTIAL_ADD, "a", group=group, option=option(policy=option.MIN)
+            )
+            == pb.OK
+        )
         assert await receive(server.raw, group=group) == []
         for one in got.messages:
             assert await server.raw.ack(one, group) == pb.OK
-    assert await sync(server.raw, pb.PARTIAL_ADD, "b", option=option(offset=-1)) == pb.ILLEGAL_OFFSET
+    assert (
+        await sync(server.raw, pb.PARTIAL_ADD, "b", option=option(offset=-1)) == pb.ILLEGAL_OFFSET
+    )
     assert await sync(server.raw, pb.PARTIAL_ADD, "b", option=option(policy=7)) == pb.BAD_REQUEST  # type: ignore[arg-type]
 
 
@@ -293,11 +342,14 @@ async def test_repeating_a_set_writes_nothing(server: Backend) -> None:
 
 @contract(TOPICS, groups=("g1", "g2"))
 async def test_lite_topics_of_two_broker_groups(server: Backend) -> None:
-    """Each is in one broker group; both groups get the set, and a Receive returns the messages of its broker group."""
+    """Each is in one broker group; both groups get the set, and a Receive returns the messages of
+    its broker group."""
     await bound(server)
     names = [f"n{number}" for number in range(8)]
     assert await sync(server.raw2, pb.COMPLETE_ADD, *names) == pb.OK
-    parts = [set(one.machine.lite.names(("LG", "L", "t1"))) for one in server.engine.groups.values()]
+    parts = [
+        set(one.machine.lite.names(("LG", "L", "t1"))) for one in server.engine.groups.values()
+    ]
     assert parts[0] | parts[1] == set(names) and not parts[0] & parts[1] and all(parts)
     for name in names:
         await send(server.raw2, name, name)

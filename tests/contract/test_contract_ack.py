@@ -1,4 +1,5 @@
-"""Acknowledging, changing and renewing leases: statements 59–66 and 68–72 of the contract's checklist, raw, on virtual time."""
+"""Acknowledging, changing and renewing leases: statements 59–66 and 68–72 of the contract's
+checklist, raw, on virtual time."""
 
 from __future__ import annotations
 
@@ -34,14 +35,17 @@ async def test_statement_059_an_acknowledged_message_is_gone(server: Backend) ->
 
 @contract()
 async def test_statement_059_a_repeated_acknowledgement_is_confirmed_again(server: Backend) -> None:
-    """Through any node, twice in one call, after the lease would be over and at the next leader: the same lease is OK again."""
+    """Through any node, twice in one call, after the lease would be over and at the next leader:
+    the same lease is OK again."""
     await server.raw.send(message(b"a"), message(b"b"))
     a, b = (await server.raw.receive(invisible=10)).messages
     assert await server.raw.ack(a) == pb.OK
     for raw in (server.raw, server.raw2):
         assert await raw.ack(a) == pb.OK
     response = await server.raw.unary("AckMessage", ack_request([b, b, a]))
-    assert [entry.status.code for entry in response.entries] == [pb.OK] * 3 and response.status.code == pb.OK
+    assert [entry.status.code for entry in response.entries] == [
+        pb.OK
+    ] * 3 and response.status.code == pb.OK
     server.pass_time(11)
     server.engine.follow("g1", None)
     server.engine.lead("g1", 20)
@@ -52,9 +56,11 @@ async def test_statement_059_a_repeated_acknowledgement_is_confirmed_again(serve
 
 
 @contract()
-async def test_statement_059_an_acknowledgement_under_way_goes_on_at_the_next_leader(server: Backend) -> None:
-    """After the loss of the leader it is unknown whether the acknowledgement counted; the node repeats it at the next leader, and the
-    client gets OK."""
+async def test_statement_059_an_acknowledgement_under_way_goes_on_at_the_next_leader(
+    server: Backend,
+) -> None:
+    """After the loss of the leader it is unknown whether the acknowledgement counted; the node
+    repeats it at the next leader, and the client gets OK."""
     for raw in (server.raw, server.raw2):
         got = await one(server)
         replicator = server.engine.replicators["g1"]
@@ -92,7 +98,8 @@ async def test_statement_060_results_by_entry(server: Backend) -> None:
 
 @contract()
 async def test_statement_061_acknowledging_too_late(server: Backend) -> None:
-    """After the lease the handle is 40013, whether the message was received again or not; the message is redelivered."""
+    """After the lease the handle is 40013, whether the message was received again or not; the
+    message is redelivered."""
     got = await one(server, invisible=10)
     server.pass_time(9.999)
     stranger = message()
@@ -116,7 +123,18 @@ async def test_statement_062_handles_that_are_none(server: Backend) -> None:
     decoded = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
     raised = decoded[:-1] + b"9"
     altered = [handle[:-1] + other for other in "AQgw-_9" if other != handle[-1]]
-    bad = ["", "x", "ä", handle + "=", handle + "A", handle[:-4], handle.swapcase(), foreign, "A" * 5000, *altered]
+    bad = [
+        "",
+        "x",
+        "ä",
+        handle + "=",
+        handle + "A",
+        handle[:-4],
+        handle.swapcase(),
+        foreign,
+        "A" * 5000,
+        *altered,
+    ]
     bad += [base64.urlsafe_b64encode(raised).decode().rstrip("=")]
     for text in bad:
         got.system_properties.receipt_handle = text
@@ -130,7 +148,9 @@ async def test_statement_062_handles_that_are_none(server: Backend) -> None:
     assert await server.raw.ack(got, group="other") == pb.INVALID_RECEIPT_HANDLE
     elsewhere = ack_request([got])
     elsewhere.topic.name = "F"
-    assert (await server.raw.unary("AckMessage", elsewhere)).status.code == pb.INVALID_RECEIPT_HANDLE
+    assert (
+        await server.raw.unary("AckMessage", elsewhere)
+    ).status.code == pb.INVALID_RECEIPT_HANDLE
     empty = pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="T"))
     assert (await server.raw.unary("AckMessage", empty)).status.code == pb.BAD_REQUEST
     empty.group.name = "a b"
@@ -150,7 +170,9 @@ async def test_statement_063_a_change_replaces_the_handle(server: Backend) -> No
     assert await server.raw.ack(got) == pb.INVALID_RECEIPT_HANDLE
     refused = await server.raw.change(got, 15)
     assert (refused.status.code, refused.receipt_handle) == (pb.INVALID_RECEIPT_HANDLE, old)
-    assert refused.status.message.startswith("INVALID_RECEIPT_HANDLE: the lease of this receipt handle")
+    assert refused.status.message.startswith(
+        "INVALID_RECEIPT_HANDLE: the lease of this receipt handle"
+    )
     server.pass_time(14.999)
     assert (await server.raw.receive()).status.code == pb.MESSAGE_NOT_FOUND
     got.system_properties.receipt_handle = response.receipt_handle
@@ -166,10 +188,16 @@ async def test_statement_064_changes_to_nothing_and_beyond(server: Backend) -> N
     for seconds in (-1, -0.001, 13 * 3600, 12 * 3600 + 0.001):
         status = (await server.raw.change(got, seconds)).status
         assert status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
-        assert "the invisibleTime is too " + ("small. min is 0" if seconds < 0 else "large. max is 43200000") in status.message
+        assert (
+            "the invisibleTime is too "
+            + ("small. min is 0" if seconds < 0 else "large. max is 43200000")
+            in status.message
+        )
     without = pb.ChangeInvisibleDurationRequest(group=pb.Resource(name="G"), topic=got.topic)
     without.receipt_handle = got.system_properties.receipt_handle
-    assert (await server.raw.unary("ChangeInvisibleDuration", without)).status.code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (
+        await server.raw.unary("ChangeInvisibleDuration", without)
+    ).status.code == pb.ILLEGAL_INVISIBLE_TIME
     assert (await server.raw.change(got, 0)).status.code == pb.OK
     (again,) = (await server.raw.receive()).messages
     assert again.system_properties.delivery_attempt == 2
@@ -190,8 +218,13 @@ async def test_statement_065_attempts_count_deliveries(server: Backend) -> None:
 
 @contract()
 async def test_statement_069_070_a_failed_message_comes_after_its_step(server: Backend) -> None:
-    """A push consumer asks for the first step of its Settings: the message comes then, with attempt 2."""
-    step = (await say(server.raw.telemetry(), consumer())).settings.backoff_policy.customized_backoff.next[0].ToSeconds()
+    """A push consumer asks for the first step of its Settings: the message comes then, with attempt
+    2."""
+    step = (
+        (await say(server.raw.telemetry(), consumer()))
+        .settings.backoff_policy.customized_backoff.next[0]
+        .ToSeconds()
+    )
     got = await one(server, invisible=None)
     assert (await server.raw.change(got, step)).status.code == pb.OK
     server.pass_time(0.999)
@@ -203,7 +236,8 @@ async def test_statement_069_070_a_failed_message_comes_after_its_step(server: B
 
 @contract()
 async def test_statement_071_a_long_listener_keeps_its_lease(server: Backend) -> None:
-    """While any call of the client comes, the lease renews itself and the original handle stays good."""
+    """While any call of the client comes, the lease renews itself and the original handle stays
+    good."""
     got = await one(server, invisible=None)
     assert not got.system_properties.HasField("invisible_duration")
     for _ in range(9):
@@ -231,11 +265,14 @@ async def test_statement_071_renewal_ends_at_the_cap(server: Backend) -> None:
 
 @contract()
 async def test_statement_072_a_killed_consumer(server: Backend) -> None:
-    """Its messages come to another member when it was silent for the liveness limit, not earlier."""
+    """Its messages come to another member when it was silent for the liveness limit, not
+    earlier."""
     await one(server, invisible=None)
     server.flush_signs()
     server.pass_time(64.999)
-    assert (await server.raw.receive(invisible=None, metadata=OTHER)).status.code == pb.MESSAGE_NOT_FOUND
+    assert (
+        await server.raw.receive(invisible=None, metadata=OTHER)
+    ).status.code == pb.MESSAGE_NOT_FOUND
     server.pass_time(0.001)
     (again,) = (await server.raw.receive(invisible=None, metadata=OTHER)).messages
     assert again.system_properties.delivery_attempt == 2
@@ -243,7 +280,8 @@ async def test_statement_072_a_killed_consumer(server: Backend) -> None:
 
 @contract()
 async def test_statement_072_a_clean_goodbye(server: Backend) -> None:
-    """After NotifyClientTermination, through any node, the messages are visible one second later, not earlier."""
+    """After NotifyClientTermination, through any node, the messages are visible one second later,
+    not earlier."""
     for raw in (server.raw, server.raw2):
         await one(server, invisible=None)
         await raw.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest())
@@ -280,4 +318,6 @@ async def test_handles_survive_a_change_of_leaders(server: Backend) -> None:
     assert await server.raw.ack(got) == pb.OK
     request = receive_request()
     server.pass_time(60)
-    assert (await server.raw.collect(server.raw.stream(request))).status.code == pb.MESSAGE_NOT_FOUND
+    assert (
+        await server.raw.collect(server.raw.stream(request))
+    ).status.code == pb.MESSAGE_NOT_FOUND

@@ -17,16 +17,23 @@ async def ready(server: Backend, *clients: Any, group: str = "B") -> None:
     """A broadcasting group whose clients have their places."""
     await server.group(group, broadcast=True)
     for client in clients:
-        assert (await server.raw.receive(group=group, metadata=client)).status.code == pb.MESSAGE_NOT_FOUND
+        assert (
+            await server.raw.receive(group=group, metadata=client)
+        ).status.code == pb.MESSAGE_NOT_FOUND
 
 
 def members(server: Backend) -> set[str]:
-    return {group for one in server.engine.groups.values() for group, _, _ in one.machine.delivery.queues}
+    return {
+        group
+        for one in server.engine.groups.values()
+        for group, _, _ in one.machine.delivery.queues
+    }
 
 
 @contract()
 async def test_every_client_gets_every_message(server: Backend) -> None:
-    """Through any node; each client acknowledges for itself, and sees its own topic and group names."""
+    """Through any node; each client acknowledges for itself, and sees its own topic and group
+    names."""
     clients = (CLIENT_ID, OTHER, LONG)
     await ready(server, *clients)
     for number in range(8):
@@ -47,7 +54,8 @@ async def test_every_client_gets_every_message(server: Backend) -> None:
 
 @contract()
 async def test_a_client_begins_at_the_end(server: Backend) -> None:
-    """It gets what comes after its first Receive, also while that waits; not what was there, and a queue added later in whole."""
+    """It gets what comes after its first Receive, also while that waits; not what was there, and a
+    queue added later in whole."""
     await server.group("B", broadcast=True)
     for _ in range(8):
         await server.raw.send(message(b"before"))
@@ -65,12 +73,15 @@ async def test_a_client_begins_at_the_end(server: Backend) -> None:
 
 @contract()
 async def test_a_goodbye_ends_a_place(server: Backend) -> None:
-    """The client's, in all its groups, and no other's; if it comes back, it begins at the end again."""
+    """The client's, in all its groups, and no other's; if it comes back, it begins at the end
+    again."""
     await ready(server, CLIENT_ID, OTHER)
     await ready(server, CLIENT_ID, group="B2")
     await server.raw.send(message(b"m"))
     assert members(server) == {"B$t1", "B2$t1", "B$HOST@12@3@4"}
-    await server.raw2.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest(group=pb.Resource(name="B")))
+    await server.raw2.unary(
+        "NotifyClientTermination", pb.NotifyClientTerminationRequest(group=pb.Resource(name="B"))
+    )
     await server.until(lambda: members(server) == {"B$HOST@12@3@4"})
     assert (await server.raw.receive(group="B")).messages == []
     assert (await server.raw.receive(group="B", metadata=OTHER)).bodies == [b"m"]
@@ -114,7 +125,8 @@ async def test_a_deleted_group_takes_its_members_along(server: Backend) -> None:
 
 @contract()
 async def test_a_client_that_gives_up_does_so_for_itself(server: Backend) -> None:
-    """Its dead letter goes to the group's dead-letter topic, whatever its client id; the other clients continue."""
+    """Its dead letter goes to the group's dead-letter topic, whatever its client id; the other
+    clients continue."""
     odd = (("x-mq-client-id", "a:b$c d"),)
     await server.group("B", broadcast=True, max_attempts=1)
     for client in (odd, OTHER):

@@ -1,4 +1,5 @@
-"""Messages that a native producer stored compressed, as unary consumers get them: decompressed, whole, and never without bound."""
+"""Messages that a native producer stored compressed, as unary consumers get them: decompressed,
+whole, and never without bound."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tests.contract.test_contract_pull import pull
 LONG = b"the same again and again " * 1000
 
 
-async def store(server: Backend, body: bytes, kind: Compression, stored: bytes | None = None) -> None:
+async def store(
+    server: Backend, body: bytes, kind: Compression, stored: bytes | None = None
+) -> None:
     """One message of queue 0, its body compressed."""
     packed = compress(body, kind) if stored is None else stored
     draft = Draft("T", 0, packed, b"UNIQ_KEY\x01id\x02", EPOCH_MS, sysflag=kind.value)
@@ -39,7 +42,9 @@ async def test_bodies_are_delivered_as_their_producers_had_them(server: Backend)
     received = await server.raw.receive()
     assert received.bodies == [LONG, LONG]
     for message in received.messages:
-        assert message.system_properties.body_digest.checksum == hashlib.md5(LONG).hexdigest().upper()
+        assert (
+            message.system_properties.body_digest.checksum == hashlib.md5(LONG).hexdigest().upper()
+        )
         assert message.system_properties.body_encoding == pb.IDENTITY
     assert (await pull(server.raw, 0)).bodies == [LONG, LONG]
 
@@ -52,12 +57,16 @@ async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: B
     await store(server, LONG, Compression.LZ4)
     received = await server.raw.receive()
     assert received.bodies == [broken, LONG]
-    assert [dict(message.user_properties) for message in received.messages] == [{"__LMQ.UNDECODED": "zstd"}, {}]
+    assert [dict(message.user_properties) for message in received.messages] == [
+        {"__LMQ.UNDECODED": "zstd"},
+        {},
+    ]
 
 
 @contract()
 async def test_a_pull_ends_before_its_bodies_are_too_many(server: Backend) -> None:
-    """A few kilobytes of log can contain mebibytes of messages; the next pull continues where this one ended."""
+    """A few kilobytes of log can contain mebibytes of messages; the next pull continues where this
+    one ended."""
     large = bytes(4 << 20)
     for _ in range(6):
         await store(server, large, Compression.ZSTD)
@@ -72,28 +81,40 @@ def test_no_body_becomes_larger_than_the_largest_message() -> None:
     record = Record("T", 0, 0, 0, 0, 0, "", bomb, b"", Compression.ZSTD.value)
     assert plain(record) is record
     assert plain(record._replace(sysflag=0)).body == bomb
-    shown = plain(Record("T", 0, 0, 0, 0, 0, "", compress(LONG, Compression.LZ4), b"", Compression.LZ4.value))
+    shown = plain(
+        Record("T", 0, 0, 0, 0, 0, "", compress(LONG, Compression.LZ4), b"", Compression.LZ4.value)
+    )
     assert (shown.body, shown.sysflag) == (LONG, 0)
 
 
 def stored_record(body: bytes, kind: Compression) -> bytes:
     """A message record as the log has it."""
-    return bytes(encode_entries([Draft("T", 0, body, b"", EPOCH_MS, sysflag=kind.value)]).data)[HEADER_BYTES:]
+    return bytes(encode_entries([Draft("T", 0, body, b"", EPOCH_MS, sysflag=kind.value)]).data)[
+        HEADER_BYTES:
+    ]
 
 
 def test_what_bodies_gain_is_known_before_they_are_decompressed() -> None:
-    """By what their frames state; what is not compressed, or is delivered as stored, gains nothing."""
+    """By what their frames state; what is not compressed, or is delivered as stored, gains
+    nothing."""
     large = bytes(4 << 20)
     packed = compress(large, Compression.ZSTD)
     records = [stored_record(packed, Compression.ZSTD), stored_record(b"plain", Compression.NONE)]
     bomb = compress(large + b"x", Compression.ZSTD)
     assert gain(records) == len(large) - len(packed)
-    assert gain([stored_record(bomb, Compression.ZSTD), stored_record(b"garbage", Compression.LZ4)]) == 0 == gain([])
+    assert (
+        gain([stored_record(bomb, Compression.ZSTD), stored_record(b"garbage", Compression.LZ4)])
+        == 0
+        == gain([])
+    )
 
 
 @contract()
-async def test_receives_and_pulls_ask_for_the_memory_of_decompressed_bodies(server: Backend) -> None:
-    """Twice what they gain, until their calls end. Messages of a Receive that does not get it come again at once."""
+async def test_receives_and_pulls_ask_for_the_memory_of_decompressed_bodies(
+    server: Backend,
+) -> None:
+    """Twice what they gain, until their calls end. Messages of a Receive that does not get it come
+    again at once."""
     asked: list[int] = []
     full = False
 
@@ -124,5 +145,7 @@ async def test_queries_show_plain_bodies(server: Backend) -> None:
     peeked = await server.engine.call("g1", Peek(server.engine.new_token(), "T", 0, 0, 1))
     assert isinstance(peeked, Peeked)
     assert group_queries.message_of(peeked.records[0], "", "T", 0, "g1", 0, 0).body == LONG
-    broken = group_queries.message_of(stored_record(b"garbage", Compression.LZ4), "", "T", 0, "g1", 0, 0)
+    broken = group_queries.message_of(
+        stored_record(b"garbage", Compression.LZ4), "", "T", 0, "g1", 0, 0
+    )
     assert (broken.body, dict(broken.properties)) == (b"garbage", {"__LMQ.UNDECODED": "lz4"})

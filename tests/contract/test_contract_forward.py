@@ -1,4 +1,5 @@
-"""Any node answers any client call (docs/architecture.md, Serving clients): equal results through a node without a replica, in process."""
+"""Any node answers any client call (docs/architecture.md, Serving clients): equal results through a
+node without a replica, in process."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import asyncio
 from ledgermq.node.replica.peers.links import Lost
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
-from tests.contract.backend import CLIENT_ID, Backend, ack_request, contract, message, receive_request
+from tests.contract.backend import (
+    CLIENT_ID,
+    Backend,
+    ack_request,
+    contract,
+    message,
+    receive_request,
+)
 
 OTHER = (("x-mq-client-id", "t2"),)
 
@@ -59,25 +67,36 @@ async def test_namespace_header_travels(server: Backend) -> None:
 
 @contract(groups=("g1", "g2"))
 async def test_one_call_for_two_broker_groups(server: Backend) -> None:
-    """Entries of one acknowledgement, and messages of one send, find their broker groups; one failing group fails alone."""
+    """Entries of one acknowledgement, and messages of one send, find their broker groups; one
+    failing group fails alone."""
     for raw in (server.raw, server.raw2):
         sent = [message(b"%d" % i, topic="F", message_group=f"plane-{i}") for i in range(12)]
         response = await raw.send(*sent)
         assert response.status.code == pb.OK
-        assert [entry.message_id for entry in response.entries] == [m.system_properties.message_id for m in sent]
-        leased = [m for broker in ("g1", "g2") for m in (await raw.receive("F", broker=broker)).messages]
+        assert [entry.message_id for entry in response.entries] == [
+            m.system_properties.message_id for m in sent
+        ]
+        leased = [
+            m for broker in ("g1", "g2") for m in (await raw.receive("F", broker=broker)).messages
+        ]
         assert len(leased) == 12
         request = ack_request(leased)
         request.entries[3].receipt_handle = "nonsense"
         response = await raw.unary("AckMessage", request)
         assert response.status.code == pb.MULTIPLE_RESULTS
-        assert [entry.status.code for entry in response.entries] == [pb.OK] * 3 + [pb.INVALID_RECEIPT_HANDLE] + [pb.OK] * 8
+        assert [entry.status.code for entry in response.entries] == [pb.OK] * 3 + [
+            pb.INVALID_RECEIPT_HANDLE
+        ] + [pb.OK] * 8
         server.pass_time(60)
-        (left,) = [m for broker in ("g1", "g2") for m in (await raw.receive("F", broker=broker)).messages]
+        (left,) = [
+            m for broker in ("g1", "g2") for m in (await raw.receive("F", broker=broker)).messages
+        ]
         assert await raw.ack(left) == pb.OK
     assert server.engine.in_flight() == 0
     server.engine.follow("g2", None)
-    response = await server.raw.send(*(message(topic="F", message_group=f"plane-{i}") for i in range(12)), timeout=1)
+    response = await server.raw.send(
+        *(message(topic="F", message_group=f"plane-{i}") for i in range(12)), timeout=1
+    )
     assert response.status.code == pb.MULTIPLE_RESULTS
     assert {entry.status.code for entry in response.entries} == {pb.OK, pb.HA_NOT_AVAILABLE}
     assert all(entry.message_id for entry in response.entries)
@@ -87,8 +106,15 @@ async def test_one_call_for_two_broker_groups(server: Backend) -> None:
 async def test_calls_wait_for_a_leader(server: Backend) -> None:
     """During an election calls wait inside their deadline, then are done once."""
     server.engine.follow("g1", None)
-    sends = [asyncio.ensure_future(raw.send(message(), timeout=20)) for raw in (server.raw, server.raw2) for _ in range(5)]
-    polls = [asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=5, batch=5)))) for raw in (server.raw, server.raw2)]
+    sends = [
+        asyncio.ensure_future(raw.send(message(), timeout=20))
+        for raw in (server.raw, server.raw2)
+        for _ in range(5)
+    ]
+    polls = [
+        asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=5, batch=5))))
+        for raw in (server.raw, server.raw2)
+    ]
     await asyncio.sleep(0)
     server.engine.lead("g1", 30)
     server.forwarder.changed()
@@ -103,7 +129,9 @@ async def test_calls_wait_for_a_leader(server: Backend) -> None:
 async def test_a_poll_survives_the_loss_of_its_leader(server: Backend) -> None:
     """A Receive that waits during a leader change continues to wait at the next leader."""
     for raw in (server.raw, server.raw2):
-        pending = asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=10, invisible=None))))
+        pending = asyncio.ensure_future(
+            raw.collect(raw.stream(receive_request(polling=10, invisible=None)))
+        )
         await server.until_polls(1)
         server.engine.follow("g1", None)
         assert server.engine.polls == 0
@@ -117,7 +145,8 @@ async def test_a_poll_survives_the_loss_of_its_leader(server: Backend) -> None:
 
 @contract()
 async def test_signs_of_life_reach_the_leader(server: Backend) -> None:
-    """A client that talks to another node keeps its leases, and loses them when it says goodbye there."""
+    """A client that talks to another node keeps its leases, and loses them when it says goodbye
+    there."""
     await server.raw.send(message())
     (got,) = (await server.raw2.receive(invisible=None)).messages
     for _ in range(3):
@@ -130,8 +159,8 @@ async def test_signs_of_life_reach_the_leader(server: Backend) -> None:
 
 @contract()
 async def test_leases_of_a_node_that_died_are_not_renewed(server: Backend) -> None:
-    """A delivery of a dead node may never have reached its client, so the message is redelivered, even if the client is alive on another
-    node."""
+    """A delivery of a dead node may never have reached its client, so the message is redelivered,
+    even if the client is alive on another node."""
     await server.raw.send(message())
     await server.raw2.receive(invisible=None)
     server.flush_signs()
@@ -148,7 +177,8 @@ async def test_leases_of_a_node_that_died_are_not_renewed(server: Backend) -> No
 
 @contract()
 async def test_a_goodbye_through_another_node(server: Backend) -> None:
-    """Goodbye counts for everything the client holds, whichever nodes handed it out; a client with a longer name is another."""
+    """Goodbye counts for everything the client holds, whichever nodes handed it out; a client with
+    a longer name is another."""
     others = (("x-mq-client-id", "t1 via n1"),)
     for i in range(3):
         await server.raw.send(message(b"%d" % i))
@@ -158,13 +188,15 @@ async def test_a_goodbye_through_another_node(server: Backend) -> None:
     await server.raw.unary("NotifyClientTermination", pb.NotifyClientTerminationRequest())
     server.pass_time(1)
     back = (await server.raw.receive(metadata=OTHER)).messages
-    assert {m.system_properties.message_id for m in back} == {m.system_properties.message_id for m in held[:2]}
+    assert {m.system_properties.message_id for m in back} == {
+        m.system_properties.message_id for m in held[:2]
+    }
 
 
 @contract()
 async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> None:
-    """A lease was in the log when leadership was lost; its Receive continues at the next leader, and the message is redelivered after the
-    lease."""
+    """A lease was in the log when leadership was lost; its Receive continues at the next leader,
+    and the message is redelivered after the lease."""
     replicator = server.engine.replicators["g1"]
     for raw in (server.raw, server.raw2):
         await server.raw.send(message())
@@ -195,7 +227,8 @@ async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> Non
 
 @contract()
 async def test_a_change_whose_answer_was_lost_is_asked_again(server: Backend) -> None:
-    """A change that the leader never executed counts when the next leader is asked; one that was executed has replaced its handle."""
+    """A change that the leader never executed counts when the next leader is asked; one that was
+    executed has replaced its handle."""
     await server.raw.send(message())
     (got,) = (await server.raw.receive()).messages
     deliver = server.link.call

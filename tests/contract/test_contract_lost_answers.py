@@ -1,7 +1,9 @@
-"""Answers to a Receive that their client has not taken: on a connection that a test writes and reads by hand, on virtual time.
+"""Answers to a Receive that their client has not taken: on a connection that a test writes and
+reads by hand, on virtual time.
 
-With auto-renewal the client would keep a lease of which it does not know for as long as it lives. So the node gives back what the client
-has not provably taken: it acknowledged an HTTP/2 PING behind the answer before the call's deadline.
+With auto-renewal the client would keep a lease of which it does not know for as long as it lives.
+So the node gives back what the client has not provably taken: it acknowledged an HTTP/2 PING behind
+the answer before the call's deadline.
 """
 
 from __future__ import annotations
@@ -42,7 +44,13 @@ class Client:
         """Begin a Receive on the next stream."""
         self.stream += 2
         data = receive_request(topic, **{"invisible": None, **options}).SerializeToString()
-        fields = {":method": "POST", ":scheme": "http", ":path": f"{SERVICE}ReceiveMessage", ":authority": "test", "te": "trailers"}
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": f"{SERVICE}ReceiveMessage",
+            ":authority": "test",
+            "te": "trailers",
+        }
         fields |= {"content-type": "application/grpc", "grpc-timeout": timeout, **dict(CLIENT_ID)}
         head = b"".join(by_hand.literal(name, value) for name, value in fields.items())
         self.raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, self.stream, head))
@@ -52,7 +60,9 @@ class Client:
         """Read the whole answer to the last Receive."""
         data, ended = b"", False
         while not ended:
-            kind, flags, stream, payload = await self.raw.read() or pytest.fail("the connection ended")
+            kind, flags, stream, payload = await self.raw.read() or pytest.fail(
+                "the connection ended"
+            )
             if stream == self.stream:
                 data += payload if kind == by_hand.DATA else b""
                 ended = bool(flags & by_hand.END_STREAM)
@@ -95,7 +105,8 @@ async def live_on(server: Backend, seconds: int) -> None:
 @NOT_BUILT
 @contract()
 async def test_an_answer_that_was_taken_is_kept_while_its_client_lives(server: Backend) -> None:
-    """Nothing is written for it, and nothing comes again, when the deadline of its call has passed neither."""
+    """Nothing is written for it, and nothing comes again, when the deadline of its call has passed
+    neither."""
     for port in (server.port, server.port2):
         await server.raw.send(message(b"a"))
         client = await Client.open(port)
@@ -113,7 +124,8 @@ async def test_an_answer_that_was_taken_is_kept_while_its_client_lives(server: B
 @NOT_BUILT
 @contract()
 async def test_an_answer_that_nobody_took_comes_again(server: Backend) -> None:
-    """The client is suspended beyond the deadline, resets the call, or its connection ends; its node leads or forwards the call."""
+    """The client is suspended beyond the deadline, resets the call, or its connection ends; its
+    node leads or forwards the call."""
     for port in (server.port, server.port2):
         for how in ("deadline", "reset", "connection"):
             before = given_back(how)
@@ -136,7 +148,8 @@ async def test_an_answer_that_nobody_took_comes_again(server: Backend) -> None:
 @NOT_BUILT
 @contract()
 async def test_a_suspended_client_gets_its_message_when_it_goes_on(server: Backend) -> None:
-    """Its late acknowledgement changes nothing, and its next Receive brings the message; what it took before stays its own."""
+    """Its late acknowledgement changes nothing, and its next Receive brings the message; what it
+    took before stays its own."""
     await server.raw.send(message(b"kept"))
     client = await Client.open(server.port)
     client.begin()
@@ -186,7 +199,8 @@ async def test_a_fifo_group_goes_on_after_a_lost_answer(server: Backend) -> None
 @NOT_BUILT
 @contract()
 async def test_only_renewed_leases_are_worth_a_ping(server: Backend) -> None:
-    """Leases with a duration of their own end by themselves, and an answer without messages gives none."""
+    """Leases with a duration of their own end by themselves, and an answer without messages gives
+    none."""
     client = await Client.open(server.port)
     client.begin()
     assert await client.answer() == []
@@ -199,8 +213,11 @@ async def test_only_renewed_leases_are_worth_a_ping(server: Backend) -> None:
 
 
 @NOT_BUILT
-def test_a_lost_lease_is_not_renewed_if_no_leader_could_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next leader does not know that the answer was lost, and the client lives on under a new session."""
+def test_a_lost_lease_is_not_renewed_if_no_leader_could_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next leader does not know that the answer was lost, and the client lives on under a new
+    session."""
     monkeypatch.setattr(messaging, "NO_DEADLINE_S", 0.2)
 
     @contract()
@@ -238,7 +255,8 @@ def refuses(server: Backend) -> None:
 @NOT_BUILT
 @contract()
 async def test_a_lost_lease_is_not_renewed_if_its_end_was_refused(server: Backend) -> None:
-    """A refusal of a leader on another node comes as an answer, and is none that ended the lease."""
+    """A refusal of a leader on another node comes as an answer, and is none that ended the
+    lease."""
     await server.raw.send(message(b"a"))
     client = await Client.open(server.port2)
     client.begin()
@@ -271,7 +289,9 @@ async def test_a_message_held_back_without_a_leader_is_not_renewed(server: Backe
     await raw.close()
 
 
-def test_the_python_server_renews_what_nobody_took_up_to_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_server_renews_what_nobody_took_up_to_the_cap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It cannot know what the client took: `delivery.auto_renew_max_ms` is the bound."""
     monkeypatch.setattr(backend, "call_server", GrpcServer)
 

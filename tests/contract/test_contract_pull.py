@@ -1,4 +1,5 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset (§2.12), raw, on virtual time, at the leader and through another node."""
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset (§2.12), raw, on virtual time, at the leader
+and through another node."""
 
 from __future__ import annotations
 
@@ -40,29 +41,52 @@ async def pull(
     timeout: float | None = 10,
     group: str = "G",
 ) -> Pulled:
-    request = pb.PullMessageRequest(group=pb.Resource(name=group), message_queue=where or queue(), offset=offset, batch_size=batch)
+    request = pb.PullMessageRequest(
+        group=pb.Resource(name=group),
+        message_queue=where or queue(),
+        offset=offset,
+        batch_size=batch,
+    )
     request.filter_expression.type = pb.TAG
     request.filter_expression.expression = expression
     request.long_polling_timeout.FromMilliseconds(round(polling * 1000))
-    stub = raw.channel.unary_stream(SERVICE + "PullMessage", response_deserializer=pb.PullMessageResponse.FromString)
-    return Pulled([response async for response in stub(request.SerializeToString(), metadata=CLIENT_ID, timeout=timeout)])
+    stub = raw.channel.unary_stream(
+        SERVICE + "PullMessage", response_deserializer=pb.PullMessageResponse.FromString
+    )
+    return Pulled(
+        [
+            response
+            async for response in stub(
+                request.SerializeToString(), metadata=CLIENT_ID, timeout=timeout
+            )
+        ]
+    )
 
 
-async def update(raw: Raw, offset: int, where: pb.MessageQueue | None = None, group: str = "G") -> int:
-    request = pb.UpdateOffsetRequest(group=pb.Resource(name=group), message_queue=where or queue(), offset=offset)
+async def update(
+    raw: Raw, offset: int, where: pb.MessageQueue | None = None, group: str = "G"
+) -> int:
+    request = pb.UpdateOffsetRequest(
+        group=pb.Resource(name=group), message_queue=where or queue(), offset=offset
+    )
     return int((await raw.unary("UpdateOffset", request)).status.code)
 
 
 async def stored(raw: Raw, where: pb.MessageQueue | None = None, group: str = "G") -> int | None:
     """The offset of the group; None when it has none."""
-    response = await raw.unary("GetOffset", pb.GetOffsetRequest(group=pb.Resource(name=group), message_queue=where or queue()))
+    response = await raw.unary(
+        "GetOffset",
+        pb.GetOffsetRequest(group=pb.Resource(name=group), message_queue=where or queue()),
+    )
     if response.status.code == pb.OFFSET_NOT_FOUND:
         return None
     assert response.status.code == pb.OK, response.status
     return int(response.offset)
 
 
-async def find(raw: Raw, policy: int, store_ms: int | None = None, where: pb.MessageQueue | None = None) -> Any:
+async def find(
+    raw: Raw, policy: int, store_ms: int | None = None, where: pb.MessageQueue | None = None
+) -> Any:
     request = pb.QueryOffsetRequest(message_queue=where or queue(), query_offset_policy=policy)  # type: ignore[arg-type]
     if store_ms is not None:
         request.timestamp.FromMilliseconds(store_ms)
@@ -84,14 +108,19 @@ def pulls(server: Backend) -> int:
 
 @contract()
 async def test_a_pull_reads_in_order_without_a_lease(server: Backend) -> None:
-    """Status, messages, next offset; no receipt handle and no lease; a repeated pull returns the same."""
+    """Status, messages, next offset; no receipt handle and no lease; a repeated pull returns the
+    same."""
     await send_to_queue_0(server, "a", "b", "c")
     for raw in (server.raw, server.raw2):
         got = await pull(raw, 0)
         assert got.contents == ["status", "message", "message", "message", "next_offset"]
         assert (got.code, got.bodies, got.next) == (pb.OK, [b"a", b"b", b"c"], 3)
         system = got.messages[1].system_properties
-        assert (system.queue_id, system.queue_offset, system.HasField("receipt_handle")) == (0, 1, False)
+        assert (system.queue_id, system.queue_offset, system.HasField("receipt_handle")) == (
+            0,
+            1,
+            False,
+        )
         assert system.body_digest.type == pb.MD5 and system.message_type == pb.NORMAL
         assert (await pull(raw, 1, batch=1)).bodies == [b"b"]
     assert server.engine.in_flight() == 0
@@ -102,7 +131,11 @@ async def test_an_empty_pull_tells_where_to_go_on(server: Backend) -> None:
     """MESSAGE_NOT_FOUND and the next offset, after the polling time and not before."""
     await send_to_queue_0(server, "a")
     got = await pull(server.raw, 1)
-    assert (got.code, got.contents, got.next) == (pb.MESSAGE_NOT_FOUND, ["status", "next_offset"], 1)
+    assert (got.code, got.contents, got.next) == (
+        pb.MESSAGE_NOT_FOUND,
+        ["status", "next_offset"],
+        1,
+    )
     pending = asyncio.ensure_future(pull(server.raw, 1, polling=5))
     await server.until(lambda: pulls(server) == 1)
     server.pass_time(4.999)
@@ -114,7 +147,8 @@ async def test_an_empty_pull_tells_where_to_go_on(server: Backend) -> None:
 
 @contract()
 async def test_a_message_ends_a_waiting_pull(server: Backend) -> None:
-    """It is handed out in the moment it is stored, on whichever node the pull waits; messages of other queues do not end it."""
+    """It is handed out in the moment it is stored, on whichever node the pull waits; messages of
+    other queues do not end it."""
     for raw in (server.raw, server.raw2):
         end = (await find(server.raw, pb.END)).offset
         pending = asyncio.ensure_future(pull(raw, end, polling=20, timeout=30))
@@ -180,8 +214,12 @@ async def test_a_call_without_a_client_id(server: Backend) -> None:
         ("GetOffset", pb.GetOffsetRequest(message_queue=queue())),
         ("QueryOffset", pb.QueryOffsetRequest(message_queue=queue())),
     ):
-        assert (await server.raw.unary(method, request, metadata=())).status.code == pb.CLIENT_ID_REQUIRED
-    stub = server.raw.channel.unary_stream(SERVICE + "PullMessage", response_deserializer=pb.PullMessageResponse.FromString)
+        assert (
+            await server.raw.unary(method, request, metadata=())
+        ).status.code == pb.CLIENT_ID_REQUIRED
+    stub = server.raw.channel.unary_stream(
+        SERVICE + "PullMessage", response_deserializer=pb.PullMessageResponse.FromString
+    )
     got = Pulled([response async for response in stub(b"", timeout=10)])
     assert got.code == pb.CLIENT_ID_REQUIRED
     got = Pulled([response async for response in stub(b"\xff", metadata=CLIENT_ID, timeout=10)])
@@ -190,7 +228,8 @@ async def test_a_call_without_a_client_id(server: Backend) -> None:
 
 @contract()
 async def test_offsets_are_kept_per_group_and_queue(server: Backend) -> None:
-    """What was stored is read, wherever one asks; it may also go back; another group and another queue have their own."""
+    """What was stored is read, wherever one asks; it may also go back; another group and another
+    queue have their own."""
     await send_to_queue_0(server, "a", "b", "c")
     assert await stored(server.raw2) is None
     assert await update(server.raw2, 3) == pb.OK
@@ -205,7 +244,8 @@ async def test_offsets_are_kept_per_group_and_queue(server: Backend) -> None:
 
 @contract()
 async def test_where_a_queue_begins_ends_and_was(server: Backend) -> None:
-    """BEGINNING, END, and the first message stored at or after a time; behind the last one it is the end."""
+    """BEGINNING, END, and the first message stored at or after a time; behind the last one it is
+    the end."""
     start_ms = EPOCH_MS + server.clock.now_ns // 1_000_000
     await send_to_queue_0(server, "a")
     server.pass_time(10)
@@ -213,7 +253,10 @@ async def test_where_a_queue_begins_ends_and_was(server: Backend) -> None:
     for raw in (server.raw, server.raw2):
         assert (await find(raw, pb.BEGINNING)).offset == 0
         assert (await find(raw, pb.END)).offset == 3
-        places = [(await find(raw, pb.TIMESTAMP, at)).offset for at in (0, start_ms, start_ms + 1, start_ms + 10_000, start_ms + 10_001)]
+        places = [
+            (await find(raw, pb.TIMESTAMP, at)).offset
+            for at in (0, start_ms, start_ms + 1, start_ms + 10_000, start_ms + 10_001)
+        ]
         assert places == [0, 0, 1, 1, 3]
 
 
@@ -237,7 +280,8 @@ async def test_offsets_of_a_deleted_topic_and_group_are_gone(server: Backend) ->
 
 @contract()
 async def test_a_lost_leader_ends_no_pull_for_good(server: Backend) -> None:
-    """A pull that waits when leadership goes is put to the next leader; nothing was read, so nothing can be lost."""
+    """A pull that waits when leadership goes is put to the next leader; nothing was read, so
+    nothing can be lost."""
     await send_to_queue_0(server, "a")
     pending = asyncio.ensure_future(pull(server.raw, 1, polling=20, timeout=30))
     await server.until(lambda: pulls(server) == 1)

@@ -13,7 +13,17 @@ import grpc
 from ledgermq.node.broker.queries.why_delivery import WIRE_MAX
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
-from tests.contract.backend import CLIENT_ID, EPOCH_MS, NODE_JS, Backend, Raw, Received, contract, message, receive_request
+from tests.contract.backend import (
+    CLIENT_ID,
+    EPOCH_MS,
+    NODE_JS,
+    Backend,
+    Raw,
+    Received,
+    contract,
+    message,
+    receive_request,
+)
 from tests.contract.test_contract_telemetry import consumer, say
 
 OTHER = (("x-mq-client-id", "t2"),)
@@ -21,12 +31,15 @@ OTHER = (("x-mq-client-id", "t2"),)
 
 def poll(server: Backend, timeout: float | None = 30, **options: Any) -> asyncio.Future[Received]:
     """A running Receive."""
-    return asyncio.ensure_future(server.raw.collect(server.raw.stream(receive_request(**options), timeout=timeout)))
+    return asyncio.ensure_future(
+        server.raw.collect(server.raw.stream(receive_request(**options), timeout=timeout))
+    )
 
 
 @contract()
 async def test_statement_041_order_on_the_stream(server: Backend) -> None:
-    """One status, the messages, one delivery time, gRPC OK; also when there is nothing, and after an error."""
+    """One status, the messages, one delivery time, gRPC OK; also when there is nothing, and after
+    an error."""
     for i in range(3):
         await server.raw.send(message(b"%d" % i))
     got = await server.raw.receive()
@@ -71,7 +84,8 @@ async def test_statement_044_batch_sizes(server: Backend) -> None:
 
 @contract()
 async def test_statement_045_invisible_time(server: Backend) -> None:
-    """Not before the invisible time is over, then at once, with attempt 2, the same id and another handle."""
+    """Not before the invisible time is over, then at once, with attempt 2, the same id and another
+    handle."""
     await server.raw.send(message())
     (first,) = (await server.raw.receive(invisible=10)).messages
     assert first.system_properties.delivery_attempt == 1
@@ -89,12 +103,17 @@ async def test_statement_045_invisible_time(server: Backend) -> None:
 
 @contract(delivery=Delivery(min_invisible_ms=1000))
 async def test_statement_046_invisible_limits(server: Backend) -> None:
-    """Too short and too long are 40011, none at all too unless the lease renews itself; both limits pass."""
+    """Too short and too long are 40011, none at all too unless the lease renews itself; both limits
+    pass."""
     for seconds in (0.999, 0, -1, 12 * 3600 + 0.001, 13 * 3600):
-        assert (await server.raw.receive(invisible=seconds)).status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
+        assert (
+            await server.raw.receive(invisible=seconds)
+        ).status.code == pb.ILLEGAL_INVISIBLE_TIME, seconds
     without = receive_request()
     without.ClearField("invisible_duration")
-    assert (await server.raw.collect(server.raw.stream(without))).status.code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (
+        await server.raw.collect(server.raw.stream(without))
+    ).status.code == pb.ILLEGAL_INVISIBLE_TIME
     for good in (1, 12 * 3600, None):
         assert (await server.raw.receive(invisible=good)).status.code == pb.MESSAGE_NOT_FOUND
 
@@ -106,16 +125,28 @@ async def test_statement_047_what_a_delivered_message_carries(server: Backend) -
     await server.raw.send(message(b"x", topic="F", message_group="g"))
     (got,) = (await server.raw.receive()).messages
     system = got.system_properties
-    assert (system.body_digest.type, system.body_digest.checksum) == (pb.MD5, "98062D04DAC784C63CEEB3CDB2B1FE4A")
-    assert (system.body_encoding, system.message_type, system.delivery_attempt) == (pb.IDENTITY, pb.NORMAL, 1)
+    assert (system.body_digest.type, system.body_digest.checksum) == (
+        pb.MD5,
+        "98062D04DAC784C63CEEB3CDB2B1FE4A",
+    )
+    assert (system.body_encoding, system.message_type, system.delivery_attempt) == (
+        pb.IDENTITY,
+        pb.NORMAL,
+        1,
+    )
     assert system.receipt_handle
     assert system.born_timestamp.ToMilliseconds() == EPOCH_MS
-    assert system.HasField("store_timestamp") and system.store_timestamp.ToMilliseconds() >= EPOCH_MS
+    assert (
+        system.HasField("store_timestamp") and system.store_timestamp.ToMilliseconds() >= EPOCH_MS
+    )
     assert system.store_host == "127.0.0.1:1"
     assert system.HasField("queue_offset") and 0 <= system.queue_id < 4
     assert got.topic == pb.Resource(name="T")
     (fifo,) = (await server.raw.receive("F")).messages
-    assert (fifo.system_properties.message_type, fifo.system_properties.message_group) == (pb.FIFO, "g")
+    assert (fifo.system_properties.message_type, fifo.system_properties.message_group) == (
+        pb.FIFO,
+        "g",
+    )
 
 
 @contract()
@@ -140,7 +171,8 @@ async def test_statement_049_the_queue_id_is_ignored(server: Backend) -> None:
 
 @contract(groups=("g1", "g2"))
 async def test_statement_050_brokers_topics_and_groups(server: Backend) -> None:
-    """An unknown broker is 40000, an unknown topic 40402, an illegal group 40003; no broker means any."""
+    """An unknown broker is 40000, an unknown topic 40402, an illegal group 40003; no broker means
+    any."""
     await server.topic("one", queues=1)
     assert (await server.raw.receive(broker="g9")).status.code == pb.BAD_REQUEST
     assert (await server.raw.receive("nowhere")).status.code == pb.TOPIC_NOT_FOUND
@@ -166,7 +198,8 @@ async def test_statement_053_receive_without_settings(server: Backend) -> None:
 
 @contract(delivery=Delivery(long_poll_max_ms=7000))
 async def test_statement_054_polling_time_without_a_field(server: Backend) -> None:
-    """Without long_polling_timeout the client's Settings count, then the longest time; never more than the longest."""
+    """Without long_polling_timeout the client's Settings count, then the longest time; never more
+    than the longest."""
     for polling, expected in ((None, 7), (60, 7), (2, 2)):
         pending = poll(server, timeout=None, polling=polling)
         await server.until_polls(1)
@@ -195,7 +228,9 @@ async def test_statement_054_058_the_answer_comes_before_the_deadline(server: Ba
         assert server.engine.polls == 1
         server.pass_time(0.15)
         assert (await pending).status.code == pb.MESSAGE_NOT_FOUND
-    assert (await server.raw.collect(server.raw.stream(receive_request(polling=20), timeout=0.19))).status.code == pb.MESSAGE_NOT_FOUND
+    assert (
+        await server.raw.collect(server.raw.stream(receive_request(polling=20), timeout=0.19))
+    ).status.code == pb.MESSAGE_NOT_FOUND
 
 
 @contract()
@@ -216,7 +251,8 @@ async def test_statement_055_a_cancelled_receive_takes_nothing(server: Backend) 
 
 @contract()
 async def test_statement_055_a_lease_of_a_cancelled_receive_comes_back(server: Backend) -> None:
-    """A lease that was in the log but not committed when its caller left is visible again as soon as it is."""
+    """A lease that was in the log but not committed when its caller left is visible again as soon
+    as it is."""
     replicator = server.engine.replicators["g1"]
     for raw in (server.raw, server.raw2):
         await server.raw.send(message())
@@ -238,7 +274,8 @@ async def test_statement_055_a_lease_of_a_cancelled_receive_comes_back(server: B
 
 @contract()
 async def test_a_lease_that_a_slow_disk_holds_up_is_no_empty_topic(server: Backend) -> None:
-    """The poll is over and its messages are leased, but not committed: as long as the caller waits, they are worth waiting for."""
+    """The poll is over and its messages are leased, but not committed: as long as the caller waits,
+    they are worth waiting for."""
     replicator = server.engine.replicators["g1"]
     for polling in (0, 1):
         await server.raw.send(message())
@@ -255,7 +292,8 @@ async def test_a_lease_that_a_slow_disk_holds_up_is_no_empty_topic(server: Backe
 
 
 class _Leaver:
-    """A call whose caller leaves when the second message of the stream is written, or when everything is written but still on its way."""
+    """A call whose caller leaves when the second message of the stream is written, or when
+    everything is written but still on its way."""
 
     def __init__(self, *, late: bool) -> None:
         self.late = late
@@ -286,7 +324,9 @@ async def test_statement_055_leases_that_could_not_be_written_come_back(server: 
     for service, late in product((server.service, server.service2), (False, True)):
         await server.raw.send(*(message(b"%d" % i) for i in range(3)))
         try:
-            await service._receive(receive_request(invisible=None).SerializeToString(), _Leaver(late=late))
+            await service._receive(
+                receive_request(invisible=None).SerializeToString(), _Leaver(late=late)
+            )
         except asyncio.CancelledError:
             await asyncio.gather(*service._releases)
         got = await server.raw.receive(metadata=OTHER)
@@ -302,7 +342,9 @@ async def test_statement_056_groups_and_members(server: Backend) -> None:
     first = await server.raw.receive(batch=10)
     second = await server.raw.receive(batch=32, metadata=OTHER)
     assert sorted(int(body) for body in first.bodies + second.bodies) == list(range(20))
-    assert sorted(int(body) for body in (await server.raw.receive(group="other")).bodies) == list(range(20))
+    assert sorted(int(body) for body in (await server.raw.receive(group="other")).bodies) == list(
+        range(20)
+    )
 
 
 @contract()
@@ -315,7 +357,8 @@ async def test_statement_057_a_new_group_starts_at_the_beginning(server: Backend
 
 @contract()
 async def test_namespaces_are_kept_apart(server: Backend) -> None:
-    """(namespace, name) is the key; the field counts before the header, and messages carry the namespace in effect."""
+    """(namespace, name) is the key; the field counts before the header, and messages carry the
+    namespace in effect."""
     await server.topic("T", namespace="ns")
     header = (("x-mq-client-id", "t1"), ("x-mq-namespace", "ns"))
     await server.raw.send(message(b"header"), metadata=header)
@@ -325,10 +368,16 @@ async def test_namespaces_are_kept_apart(server: Backend) -> None:
     assert sorted(got.bodies) == [b"field", b"header"]
     assert {m.topic.resource_namespace for m in got.messages} == {"ns"}
     assert (await server.raw.receive()).bodies == [b"none"]
-    both = await server.raw.unary("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="T", resource_namespace="ns")), metadata=header)
+    both = await server.raw.unary(
+        "QueryRoute",
+        pb.QueryRouteRequest(topic=pb.Resource(name="T", resource_namespace="ns")),
+        metadata=header,
+    )
     assert both.status.code == pb.OK
     elsewhere = (("x-mq-client-id", "t1"), ("x-mq-namespace", "nowhere"))
-    assert (await server.raw.send(message(b"field first", namespace="ns"), metadata=elsewhere)).status.code == pb.OK
+    assert (
+        await server.raw.send(message(b"field first", namespace="ns"), metadata=elsewhere)
+    ).status.code == pb.OK
     assert (await server.raw.receive(metadata=header)).bodies == [b"field first"]
     request = receive_request(namespace="ns", group="second")
     assert len((await server.raw.collect(server.raw.stream(request))).messages) == 3
@@ -337,28 +386,57 @@ async def test_namespaces_are_kept_apart(server: Backend) -> None:
 @contract({})
 async def test_a_topic_that_is_about_to_come_into_force(server: Backend) -> None:
     """A topic that is agreed but not yet in the broker group's log is waited for."""
-    server.controller.command({"op": "create-topic", "ns": "", "name": "soon", "kind": "normal", "queues": 1, "permission": "rw"})
+    server.controller.command(
+        {
+            "op": "create-topic",
+            "ns": "",
+            "name": "soon",
+            "kind": "normal",
+            "queues": 1,
+            "permission": "rw",
+        }
+    )
     sending = asyncio.ensure_future(server.raw.send(message(topic="soon")))
     receiving = asyncio.ensure_future(server.raw2.receive("soon", polling=5))
     await asyncio.sleep(0)
     await server.reconcile()
     assert (await sending).status.code == pb.OK
     assert (await receiving).bodies == [b"hello"]
-    server.controller.command({"op": "create-topic", "ns": "", "name": "never", "kind": "normal", "queues": 1, "permission": "rw"})
-    assert (await server.raw.send(message(topic="never"), timeout=0.4)).status.code == pb.HA_NOT_AVAILABLE
+    server.controller.command(
+        {
+            "op": "create-topic",
+            "ns": "",
+            "name": "never",
+            "kind": "normal",
+            "queues": 1,
+            "permission": "rw",
+        }
+    )
+    assert (
+        await server.raw.send(message(topic="never"), timeout=0.4)
+    ).status.code == pb.HA_NOT_AVAILABLE
 
 
 def hidden_ms(server: Backend) -> list[int | None]:
     """The durations of all leases of group G."""
     machines = [group.machine.delivery for group in server.engine.groups.values()]
-    rows = [(delivery, key, offset) for delivery in machines for key, queue in delivery.queues.items() for offset in queue.rows]
-    return [row.duration_ms for delivery, key, offset in rows if (row := delivery.row(key, offset)) is not None]
+    rows = [
+        (delivery, key, offset)
+        for delivery in machines
+        for key, queue in delivery.queues.items()
+        for offset in queue.rows
+    ]
+    return [
+        row.duration_ms
+        for delivery, key, offset in rows
+        if (row := delivery.row(key, offset)) is not None
+    ]
 
 
 @contract()
 async def test_statement_029_a_message_that_its_client_cannot_take(server: Backend) -> None:
-    """It is withheld and redelivered like a failed one, while the other messages of the answer arrive; alone it leads to 41301, which names
-    it."""
+    """It is withheld and redelivered like a failed one, while the other messages of the answer
+    arrive; alone it leads to 41301, which names it."""
     raw = Raw(server.port, NODE_JS)
     large = message(bytes(WIRE_MAX))
     await server.raw.send(message(b"a"))
@@ -375,7 +453,10 @@ async def test_statement_029_a_message_that_its_client_cannot_take(server: Backe
         server.pass_time(0.001)
         if steps == 1:
             alone = await raw.receive(invisible=None)
-            assert (alone.status.code, alone.contents) == (pb.MESSAGE_BODY_TOO_LARGE, ["status", "delivery_timestamp"])
+            assert (alone.status.code, alone.contents) == (
+                pb.MESSAGE_BODY_TOO_LARGE,
+                ["status", "delivery_timestamp"],
+            )
             assert large.system_properties.message_id in alone.status.message
     (taken,) = (await server.raw.receive()).messages
     assert (len(taken.body), taken.system_properties.delivery_attempt) == (WIRE_MAX, 3)
@@ -387,7 +468,14 @@ async def test_statement_029_the_largest_body_for_every_client(server: Backend) 
     """64 KiB below 4 MiB there is room for all that a message may have beside its body."""
     raw = Raw(server.port, NODE_JS)
     await server.topic("F" * 127, "fifo", namespace="n" * 127)
-    large = message(bytes(WIRE_MAX - 65_536), "F" * 127, "i" * 255, namespace="n" * 127, message_group="g" * 63, born_host="h" * 4000)
+    large = message(
+        bytes(WIRE_MAX - 65_536),
+        "F" * 127,
+        "i" * 255,
+        namespace="n" * 127,
+        message_group="g" * 63,
+        born_host="h" * 4000,
+    )
     large.system_properties.message_type = pb.FIFO
     large.user_properties.update({f"{i:04}": "v" * 122 for i in range(128)})
     sent = await server.raw.send(large)

@@ -1,4 +1,5 @@
-"""What must not hurt a node's client port: malformed messages, strangers, callers that vanish, oversized requests, many open calls."""
+"""What must not hurt a node's client port: malformed messages, strangers, callers that vanish,
+oversized requests, many open calls."""
 
 from __future__ import annotations
 
@@ -23,13 +24,16 @@ GARBAGE = (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", bytes(range(256)
 
 @contract()
 async def test_malformed_messages(server: Backend) -> None:
-    """Bytes that are no message of the method are 40000 in the body; on Telemetry INVALID_ARGUMENT."""
+    """Bytes that are no message of the method are 40000 in the body; on Telemetry
+    INVALID_ARGUMENT."""
     for data in GARBAGE:
         for method, _ in UNARY:
             assert (await server.raw.unary(method, data)).status.code == pb.BAD_REQUEST, method
         got = await server.raw.collect(server.raw.stream(data))
         assert (got.status.code, got.contents) == (pb.BAD_REQUEST, ["status", "delivery_timestamp"])
-        stream = server.raw.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")(metadata=(("x-mq-client-id", "t1"),))
+        stream = server.raw.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")(
+            metadata=(("x-mq-client-id", "t1"),)
+        )
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.write(data)
             await stream.read()
@@ -43,8 +47,18 @@ async def test_mutated_messages_never_crash(server: Backend) -> None:
     good = [
         ("SendMessage", pb.SendMessageRequest(messages=[message(tag="a", keys=["k"])])),
         ("QueryRoute", route_request()),
-        ("AckMessage", pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="T"), entries=[pb.AckMessageEntry()])),
-        ("Heartbeat", pb.HeartbeatRequest(group=pb.Resource(name="G"), client_type=pb.PUSH_CONSUMER)),
+        (
+            "AckMessage",
+            pb.AckMessageRequest(
+                group=pb.Resource(name="G"),
+                topic=pb.Resource(name="T"),
+                entries=[pb.AckMessageEntry()],
+            ),
+        ),
+        (
+            "Heartbeat",
+            pb.HeartbeatRequest(group=pb.Resource(name="G"), client_type=pb.PUSH_CONSUMER),
+        ),
     ]
     for _ in range(150):
         method, request = chance.choice(good)
@@ -90,7 +104,8 @@ async def test_random_bytes_on_the_port(server: Backend) -> None:
 
 @contract()
 async def test_oversized_requests(server: Backend) -> None:
-    """A request beyond the limit of the port ends with RESOURCE_EXHAUSTED; several full bodies in one are fine."""
+    """A request beyond the limit of the port ends with RESOURCE_EXHAUSTED; several full bodies in
+    one are fine."""
     bodies = [message(bytes(4 << 20)) for _ in range(4)]
     assert (await server.raw.send(*bodies)).status.code == pb.OK
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -105,7 +120,12 @@ async def test_a_connection_that_breaks_in_a_long_poll(server: Backend) -> None:
     raw = Raw(server.port, (*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)))
     stream = raw.telemetry()
     await say(stream, consumer())
-    calls = [asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=20, invisible=None), timeout=30))) for _ in range(20)]
+    calls = [
+        asyncio.ensure_future(
+            raw.collect(raw.stream(receive_request(polling=20, invisible=None), timeout=30))
+        )
+        for _ in range(20)
+    ]
     await server.until_polls(20)
     await raw.close()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -119,14 +139,22 @@ async def test_a_connection_that_breaks_in_a_long_poll(server: Backend) -> None:
 
 @contract()
 async def test_statement_100_five_hundred_open_polls(server: Backend) -> None:
-    """500 open Receive streams do not keep other calls from being answered, and each gets its message."""
+    """500 open Receive streams do not keep other calls from being answered, and each gets its
+    message."""
     calls = [
-        asyncio.ensure_future(server.raw.collect(server.raw.stream(receive_request(polling=20, batch=1), timeout=60))) for _ in range(500)
+        asyncio.ensure_future(
+            server.raw.collect(server.raw.stream(receive_request(polling=20, batch=1), timeout=60))
+        )
+        for _ in range(500)
     ]
     await server.until_polls(500)
     assert (await server.raw.unary("QueryRoute", route_request(), timeout=5)).status.code == pb.OK
     for start in range(0, 500, 50):
-        assert (await server.raw.send(*(message(b"%d" % i) for i in range(start, start + 50)), timeout=20)).status.code == pb.OK
+        assert (
+            await server.raw.send(
+                *(message(b"%d" % i) for i in range(start, start + 50)), timeout=20
+            )
+        ).status.code == pb.OK
     got = await asyncio.gather(*calls)
     assert sorted(int(one.bodies[0]) for one in got) == list(range(500))
     assert server.engine.polls == 0
@@ -134,7 +162,8 @@ async def test_statement_100_five_hundred_open_polls(server: Backend) -> None:
 
 @contract()
 async def test_unexpected_errors_are_statuses(server: Backend) -> None:
-    """A bug inside is 50001 with a sentence; no trace, no name of an exception, and a forwarded call says the same."""
+    """A bug inside is 50001 with a sentence; no trace, no name of an exception, and a forwarded
+    call says the same."""
 
     def broken(group: str, call: Any) -> Any:
         raise ZeroDivisionError("secret detail")
@@ -179,7 +208,10 @@ async def test_streams_of_clients_that_left_are_forgotten(server: Backend) -> No
         stream.cancel()
     gc.collect()
     async with asyncio.timeout(10):
-        while any("serve_telemetry" in repr(task) or "_serve_telemetry" in repr(task) for task in asyncio.all_tasks()):
+        while any(
+            "serve_telemetry" in repr(task) or "_serve_telemetry" in repr(task)
+            for task in asyncio.all_tasks()
+        ):
             await asyncio.sleep(0.01)
     assert len(server.service.clients) == 100
     loop = asyncio.get_running_loop()
@@ -190,15 +222,21 @@ async def test_streams_of_clients_that_left_are_forgotten(server: Backend) -> No
 
 @contract()
 async def test_draining_answers_polls_and_ends_streams(server: Backend) -> None:
-    """Before a node stops, long polls are answered, Telemetry ends with OK, and messages that arrive then are not leased."""
+    """Before a node stops, long polls are answered, Telemetry ends with OK, and messages that
+    arrive then are not leased."""
     for raw, service in ((server.raw, server.service), (server.raw2, server.service2)):
         stream = raw.telemetry()
         await say(stream, consumer())
-        poll = asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=20, invisible=None))))
+        poll = asyncio.ensure_future(
+            raw.collect(raw.stream(receive_request(polling=20, invisible=None)))
+        )
         await server.until_polls(1)
         service.drain()
         got = await poll
-        assert (got.status.code, got.contents) == (pb.MESSAGE_NOT_FOUND, ["status", "delivery_timestamp"])
+        assert (got.status.code, got.contents) == (
+            pb.MESSAGE_NOT_FOUND,
+            ["status", "delivery_timestamp"],
+        )
         assert await stream.read() is grpc.aio.EOF
         assert await stream.code() == grpc.StatusCode.OK
         await server.until_polls(0)

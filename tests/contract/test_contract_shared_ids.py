@@ -1,4 +1,5 @@
-"""Two processes with one client id, as two containers of one image have it: each on a connection of its own, on virtual time."""
+"""Two processes with one client id, as two containers of one image have it: each on a connection of
+its own, on virtual time."""
 
 from __future__ import annotations
 
@@ -36,13 +37,15 @@ def found_shared() -> float:
 
 
 async def listed(server: Backend) -> list[bool]:
-    return [shared for client_id, _, _, shared in server.service.clients.known() if client_id == "t1"]
+    return [
+        shared for client_id, _, _, shared in server.service.clients.known() if client_id == "t1"
+    ]
 
 
 @contract()
 async def test_processes_with_one_client_id_are_told_once_and_kept_apart(server: Backend) -> None:
-    """Neither renews the leases of the other: what one has comes again when it is silent, although the other lives on. Its goodbye ends no
-    lease of the other."""
+    """Neither renews the leases of the other: what one has comes again when it is silent, although
+    the other lives on. Its goodbye ends no lease of the other."""
     before = found_shared()
     first, second = process(server, 1), process(server, 2)
     for raw in (first, second):
@@ -50,7 +53,9 @@ async def test_processes_with_one_client_id_are_told_once_and_kept_apart(server:
     await server.raw.send(*[message(b"%d" % n) for n in range(5)])
     for raw in (first, second):
         assert await raw.ack(await one(raw)) == pb.OK
-    assert (found_shared(), await listed(server)) == (before, [False]), "one process may have changed its connection"
+    assert (found_shared(), await listed(server)) == (before, [False]), (
+        "one process may have changed its connection"
+    )
     for _ in range(3):
         assert await first.ack(await one(first)) == pb.OK
     assert (found_shared(), await listed(server)) == (before + 1, [True])
@@ -70,7 +75,8 @@ async def test_processes_with_one_client_id_are_told_once_and_kept_apart(server:
 
 @contract()
 async def test_a_process_that_changes_its_connection_is_one_process(server: Backend) -> None:
-    """However often: it never comes back on a connection that it left. Its goodbye ends its leases, whichever connection they came on."""
+    """However often: it never comes back on a connection that it left. Its goodbye ends its leases,
+    whichever connection they came on."""
     before = found_shared()
     await server.raw.send(*[message(b"%d" % n) for n in range(5)])
     bodies = set()
@@ -89,7 +95,10 @@ async def test_a_process_that_changes_its_connection_is_one_process(server: Back
     await raw.close()
 
 
-@pytest.mark.parametrize(("connections", "shared"), [("ABA", True), ("ABCB", True), ("AAAA", False), ("ABCD", False), ("AABBCC", False)])
+@pytest.mark.parametrize(
+    ("connections", "shared"),
+    [("ABA", True), ("ABCB", True), ("AAAA", False), ("ABCD", False), ("AABBCC", False)],
+)
 def test_what_tells_several_processes_from_one(connections: str, shared: bool) -> None:
     """A Receive on the connection that was left last is the proof."""
 

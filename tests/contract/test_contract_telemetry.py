@@ -1,4 +1,5 @@
-"""Telemetry, Settings, Heartbeat and goodbye: statements 11–18, 22, 24 and 25 of the contract's checklist, raw."""
+"""Telemetry, Settings, Heartbeat and goodbye: statements 11–18, 22, 24 and 25 of the contract's
+checklist, raw."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, receive_request
 
 
-def producer(max_body_size: int = 128 << 20, topics: tuple[str, ...] = ("T", "F")) -> pb.TelemetryCommand:
+def producer(
+    max_body_size: int = 128 << 20, topics: tuple[str, ...] = ("T", "F")
+) -> pb.TelemetryCommand:
     settings = pb.Settings(client_type=pb.PRODUCER)
     settings.access_point.scheme = pb.IPv4
     settings.access_point.addresses.add(host="127.0.0.1", port=8081)
-    settings.publishing.topics.extend(pb.Resource(name=name, resource_namespace="ns") for name in topics)
+    settings.publishing.topics.extend(
+        pb.Resource(name=name, resource_namespace="ns") for name in topics
+    )
     settings.publishing.max_body_size = max_body_size
     settings.user_agent.version = "5.1.2"
     settings.metric.on = True
@@ -27,7 +32,11 @@ def producer(max_body_size: int = 128 << 20, topics: tuple[str, ...] = ("T", "F"
 
 
 def consumer(
-    expression: str = "*", kind: int = pb.TAG, group: str = "G", topic: str = "T", client: Any = pb.PUSH_CONSUMER
+    expression: str = "*",
+    kind: int = pb.TAG,
+    group: str = "G",
+    topic: str = "T",
+    client: Any = pb.PUSH_CONSUMER,
 ) -> pb.TelemetryCommand:
     settings = pb.Settings(client_type=client)
     settings.subscription.group.name = group
@@ -70,26 +79,46 @@ async def test_statement_013_producer_settings(server: Backend) -> None:
         backoff = settings.backoff_policy
         assert (backoff.max_attempts, backoff.WhichOneof("strategy")) == (3, "exponential_backoff")
         steps = backoff.exponential_backoff
-        assert (steps.initial.ToMilliseconds(), steps.max.ToMilliseconds(), steps.multiplier) == (10, 1000, 2.0)
-        assert (settings.publishing.max_body_size, settings.publishing.validate_message_type) == (4_194_304, True)
+        assert (steps.initial.ToMilliseconds(), steps.max.ToMilliseconds(), steps.multiplier) == (
+            10,
+            1000,
+            2.0,
+        )
+        assert (settings.publishing.max_body_size, settings.publishing.validate_message_type) == (
+            4_194_304,
+            True,
+        )
         assert settings.HasField("metric") and settings.metric.on is False
 
 
 @contract()
 async def test_statement_014_consumer_settings(server: Backend) -> None:
-    """A consumer gets attempts, retry steps, batch size and polling time; fifo is what the server says."""
+    """A consumer gets attempts, retry steps, batch size and polling time; fifo is what the server
+    says."""
     settings = (await say(server.raw.telemetry(), consumer())).settings
     steps = [step.ToSeconds() for step in settings.backoff_policy.customized_backoff.next]
     assert settings.backoff_policy.max_attempts == 17
     assert steps[:5] == [1, 5, 10, 30, 60] and steps[-3:] == [1800, 3600, 7200] and len(steps) == 18
     subscription = settings.subscription
-    assert (subscription.fifo, subscription.receive_batch_size, subscription.long_polling_timeout.ToSeconds()) == (False, 32, 20)
+    assert (
+        subscription.fifo,
+        subscription.receive_batch_size,
+        subscription.long_polling_timeout.ToSeconds(),
+    ) == (False, 32, 20)
     await server.group("careful", max_attempts=5, fifo=True, backoff={"steps_ms": [2000, 500]})
     settings = (await say(server.raw.telemetry(), consumer(group="careful"))).settings
     steps = [step.ToMilliseconds() for step in settings.backoff_policy.customized_backoff.next]
-    assert (settings.backoff_policy.max_attempts, steps, settings.subscription.fifo) == (5, [2000, 500], True)
-    await server.group("patient", backoff={"initial_ms": 5000, "max_ms": 7_200_000, "multiplier": 2.0})
-    steps = (await say(server.raw.telemetry(), consumer(group="patient"))).settings.backoff_policy.exponential_backoff
+    assert (settings.backoff_policy.max_attempts, steps, settings.subscription.fifo) == (
+        5,
+        [2000, 500],
+        True,
+    )
+    await server.group(
+        "patient", backoff={"initial_ms": 5000, "max_ms": 7_200_000, "multiplier": 2.0}
+    )
+    steps = (
+        await say(server.raw.telemetry(), consumer(group="patient"))
+    ).settings.backoff_policy.exponential_backoff
     assert (steps.initial.ToSeconds(), steps.max.ToSeconds(), steps.multiplier) == (5, 7200, 2.0)
 
 
@@ -118,7 +147,8 @@ BAD = {
 
 @contract()
 async def test_statement_017_bad_settings_end_the_stream(server: Backend) -> None:
-    """Settings that cannot be accepted end the stream with INVALID_ARGUMENT and are not remembered."""
+    """Settings that cannot be accepted end the stream with INVALID_ARGUMENT and are not
+    remembered."""
     for name, command in BAD.items():
         stream = server.raw.telemetry()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -154,7 +184,8 @@ async def test_statement_021_the_first_settings_are_repeated_once(server: Backen
 
 @contract()
 async def test_statement_022_the_stream_stays_open(server: Backend) -> None:
-    """Other commands, unknown ones included, leave the stream open; only the client's end ends it, with OK."""
+    """Other commands, unknown ones included, leave the stream open; only the client's end ends it,
+    with OK."""
     stream = server.raw.telemetry()
     await stream.write(pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce="n")))
     await stream.write(pb.TelemetryCommand(verify_message_result=pb.VerifyMessageResult(nonce="n")))
@@ -201,13 +232,16 @@ async def test_statement_025_goodbye(server: Backend) -> None:
     for group in (None, "", "G"):
         await say(server.raw.telemetry(), producer())
         assert await leave(group) == pb.OK
-        assert (await server.raw.unary("Heartbeat", pb.HeartbeatRequest())).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
+        assert (
+            await server.raw.unary("Heartbeat", pb.HeartbeatRequest())
+        ).status.code == pb.UNRECOGNIZED_CLIENT_TYPE
     assert await leave("a b") == pb.ILLEGAL_CONSUMER_GROUP
 
 
 @contract(delivery=Delivery(liveness_ms=400))
 async def test_an_open_stream_is_a_sign_of_life(server: Backend) -> None:
-    """While Telemetry is open the client's automatically renewed leases hold; without it they end with the liveness limit."""
+    """While Telemetry is open the client's automatically renewed leases hold; without it they end
+    with the liveness limit."""
     await server.raw.send(message())
     stream = server.raw.telemetry()
     await say(stream, consumer())
@@ -221,7 +255,9 @@ async def test_an_open_stream_is_a_sign_of_life(server: Backend) -> None:
     server.flush_signs()
     server.pass_time(0.39)
     other = (("x-mq-client-id", "t2"),)
-    assert (await server.raw.receive(invisible=None, metadata=other)).status.code == pb.MESSAGE_NOT_FOUND
+    assert (
+        await server.raw.receive(invisible=None, metadata=other)
+    ).status.code == pb.MESSAGE_NOT_FOUND
     stream.cancel()
     server.pass_time(0.01)
     again = await server.raw.receive(invisible=None, metadata=other)

@@ -1,4 +1,5 @@
-"""Clients that do not take their answers: what the server reads for them is bounded, on the node and for a connection, and others go on."""
+"""Clients that do not take their answers: what the server reads for them is bounded, on the node
+and for a connection, and others go on."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ CONNECTIONS, CALLS = 4, 15
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def field(name: str, value: str) -> bytes:
@@ -29,10 +32,18 @@ def field(name: str, value: str) -> bytes:
 
 
 def call(stream: int, method: str, request: bytes) -> bytes:
-    fields = {":method": "POST", ":scheme": "http", ":path": SERVICE + method, ":authority": "x", "te": "trailers"}
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": SERVICE + method,
+        ":authority": "x",
+        "te": "trailers",
+    }
     fields |= {"content-type": "application/grpc", "x-mq-client-id": "c"}
     head = b"".join(field(name, value) for name, value in fields.items())
-    return frame(1, 4, stream, head) + frame(0, 1, stream, b"\0" + len(request).to_bytes(4, "big") + request)
+    return frame(1, 4, stream, head) + frame(
+        0, 1, stream, b"\0" + len(request).to_bytes(4, "big") + request
+    )
 
 
 WHOLE = pb.FilterExpression(type=pb.TAG, expression="*")
@@ -40,12 +51,20 @@ WHOLE = pb.FilterExpression(type=pb.TAG, expression="*")
 
 def pull_of(topic: str) -> bytes:
     return pb.PullMessageRequest(
-        group=pb.Resource(name="G"), message_queue=queue(topic), batch_size=BATCH, filter_expression=WHOLE
+        group=pb.Resource(name="G"),
+        message_queue=queue(topic),
+        batch_size=BATCH,
+        filter_expression=WHOLE,
     ).SerializeToString()
 
 
 def receive_of(topic: str) -> bytes:
-    request = pb.ReceiveMessageRequest(group=pb.Resource(name="G"), message_queue=queue(topic), batch_size=BATCH, filter_expression=WHOLE)
+    request = pb.ReceiveMessageRequest(
+        group=pb.Resource(name="G"),
+        message_queue=queue(topic),
+        batch_size=BATCH,
+        filter_expression=WHOLE,
+    )
     request.long_polling_timeout.FromSeconds(20)
     request.invisible_duration.FromSeconds(60)
     return request.SerializeToString()
@@ -55,8 +74,11 @@ REQUESTS = {"PullMessage": pull_of("T"), "ReceiveMessage": receive_of("T")}
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_answers_that_nobody_takes_are_bounded(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty calls, for 120 MB with their copies. The client keeps its windows shut, as one whose socket is full does in effect."""
+def test_answers_that_nobody_takes_are_bounded(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty calls, for 120 MB with their copies. The client keeps its windows shut, as one whose
+    socket is full does in effect."""
     budget = AnswerBudget(NODE, CONNECTION)
     monkeypatch.setattr(broker_calls, "ANSWERS", budget)
 
@@ -81,7 +103,9 @@ def test_answers_that_nobody_takes_are_bounded(method: str, monkeypatch: pytest.
         writers = []
         for _ in range(CONNECTIONS):
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(shut + b"".join(call(2 * at + 1, method, REQUESTS[method]) for at in range(CALLS)))
+            writer.write(
+                shut + b"".join(call(2 * at + 1, method, REQUESTS[method]) for at in range(CALLS))
+            )
             writers.append(writer)
         pulls = group._reads.pulls
 
@@ -95,7 +119,9 @@ def test_answers_that_nobody_takes_are_bounded(method: str, monkeypatch: pytest.
         assert NODE <= budget.held_bytes < NODE + 1.1 * ANSWER
         assert max(budget._of.values()) < CONNECTION + 1.1 * ANSWER
         if method == "ReceiveMessage":
-            assert server.engine.in_flight() * BODY * COPIES <= budget.held_bytes, "messages that were not read were leased"
+            assert server.engine.in_flight() * BODY * COPIES <= budget.held_bytes, (
+                "messages that were not read were leased"
+            )
         # Sends go on, and another client gets its messages as soon as there is room.
         assert (await server.raw.send(message(b"other"))).status.code == pb.OK
         waiting = asyncio.create_task(pull(server.raw, 0, batch=1, polling=20, timeout=30))

@@ -1,5 +1,6 @@
-"""Bounds what the service costs for a message that is received 32 at a time and acknowledged by a call of its own: Python calls in our
-modules, without gRPC and without the broker group; and that remembering receipt handles changes no decision about them."""
+"""Bounds what the service costs for a message that is received 32 at a time and acknowledged by a
+call of its own: Python calls in our modules, without gRPC and without the broker group; and that
+remembering receipt handles changes no decision about them."""
 
 from __future__ import annotations
 
@@ -83,12 +84,19 @@ async def served() -> tuple[Counted, Counted]:
     try:
         await backend.topic("orders", queues=1)
         methods: Any = backend.service.methods()
-        sent = pb.SendMessageRequest(messages=[pb.Message(topic=pb.Resource(name="orders"), body=b"x" * 100) for _ in range(2 * BATCH)])
+        sent = pb.SendMessageRequest(
+            messages=[
+                pb.Message(topic=pb.Resource(name="orders"), body=b"x" * 100)
+                for _ in range(2 * BATCH)
+            ]
+        )
         for number, message in enumerate(sent.messages):
             message.system_properties.message_type = pb.NORMAL
             message.system_properties.message_id = f"01{number:032X}"
         await methods["SendMessage"].serve(sent.SerializeToString(), Context())
-        request = pb.ReceiveMessageRequest(group=pb.Resource(name="g"), batch_size=BATCH, auto_renew=True)
+        request = pb.ReceiveMessageRequest(
+            group=pb.Resource(name="g"), batch_size=BATCH, auto_renew=True
+        )
         request.message_queue.topic.name = "orders"
         for _ in range(2):
             # What is cached at first use is there in the second round.
@@ -97,30 +105,49 @@ async def served() -> tuple[Counted, Counted]:
             with receiving:
                 await methods["ReceiveMessage"].serve(data, context)
             parts = [pb.ReceiveMessageResponse.FromString(part) for part in context.written]
-            messages = [part.message.system_properties for part in parts if part.HasField("message")]
-            entries = [pb.AckMessageEntry(message_id=one.message_id, receipt_handle=one.receipt_handle) for one in messages]
-            acks = [pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic, entries=[entry]) for entry in entries]
-            calls = [methods["AckMessage"].serve(ack.SerializeToString(), Context()) for ack in acks]
+            messages = [
+                part.message.system_properties for part in parts if part.HasField("message")
+            ]
+            entries = [
+                pb.AckMessageEntry(message_id=one.message_id, receipt_handle=one.receipt_handle)
+                for one in messages
+            ]
+            acks = [
+                pb.AckMessageRequest(
+                    group=request.group, topic=request.message_queue.topic, entries=[entry]
+                )
+                for entry in entries
+            ]
+            calls = [
+                methods["AckMessage"].serve(ack.SerializeToString(), Context()) for ack in acks
+            ]
             with acknowledging:
                 answers = await asyncio.gather(*calls)
             assert len(messages) == BATCH
-            assert all(pb.AckMessageResponse.FromString(answer).status.code == pb.OK for answer in answers)
+            assert all(
+                pb.AckMessageResponse.FromString(answer).status.code == pb.OK for answer in answers
+            )
         return receiving, acknowledging
     finally:
         await backend.stop()
 
 
 def test_a_message_costs_few_calls_in_the_service() -> None:
-    """An acknowledgement took 45 before handles were remembered. A coroutine that waits counts twice."""
+    """An acknowledgement took 45 before handles were remembered. A coroutine that waits counts
+    twice."""
     receiving, acknowledging = asyncio.run(served())
     assert receiving.calls_a_message <= 24, receiving.functions.most_common(25)
     assert acknowledging.calls_a_message <= 37, acknowledging.functions.most_common(25)
     opaque = "ledgermq.node.frontend.rocketmq.wire.opaque:Opaque."
-    assert receiving.functions[opaque + "_mac"] == BATCH and not acknowledging.functions[opaque + "_mac"]
+    assert (
+        receiving.functions[opaque + "_mac"] == BATCH
+        and not acknowledging.functions[opaque + "_mac"]
+    )
 
 
 def test_a_handle_has_the_mac_that_other_versions_compute() -> None:
-    """HMAC-SHA256 with the key of the kind: handles survive an upgrade of the node that made them."""
+    """HMAC-SHA256 with the key of the kind: handles survive an upgrade of the node that made
+    them."""
     key = hmac.digest(SECRET, b"ledgermq receipt handle 1", "sha256")
     for payload in ("", "g1\ng\nt\n3\n12\n7\n1", "ü" * 700):
         data = payload.encode()
@@ -140,7 +167,13 @@ def test_a_handle_reads_the_same_whether_it_is_remembered_or_not() -> None:
 def test_a_remembered_handle_vouches_for_no_other_text() -> None:
     ours = Handles(SECRET)
     text = ours.make("g1", HANDLE)
-    for forged in (text[:-1] + ("A" if text[-1] != "A" else "B"), text + "=", text.swapcase(), text[:-1], ""):
+    for forged in (
+        text[:-1] + ("A" if text[-1] != "A" else "B"),
+        text + "=",
+        text.swapcase(),
+        text[:-1],
+        "",
+    ):
         with pytest.raises(LedgerError):
             ours.read(forged)
     with pytest.raises(LedgerError):

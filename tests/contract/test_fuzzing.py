@@ -1,4 +1,5 @@
-"""Random requests to every public method of a running node: for some seconds with the slow tests, for half an hour in `make soak`."""
+"""Random requests to every public method of a running node: for some seconds with the slow tests,
+for half an hour in `make soak`."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def run(directory: Path, seed: int, seconds: float, calls: int | None = None) ->
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_random_requests_find_no_bug(tmp_path: Path) -> None:
-    """Whatever is sent, the answer is a status of the contract, the log has no error, and ordinary clients are served in between."""
+    """Whatever is sent, the answer is a status of the contract, the log has no error, and ordinary
+    clients are served in between."""
     run(tmp_path, seed=1, seconds=120, calls=700)
 
 

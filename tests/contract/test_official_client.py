@@ -1,6 +1,8 @@
-"""The unmodified official Python client against three real nodes: the statements of the contract's checklist marked (P).
+"""The unmodified official Python client against three real nodes: the statements of the contract's
+checklist marked (P).
 
-"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows five times the bound plus 15 seconds.
+"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows
+five times the bound plus 15 seconds.
 """
 
 from __future__ import annotations
@@ -45,13 +47,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 LIVENESS_S = 3.0
 LONG_POLL_S = 5.0
-FAST = {"delivery": {"min_invisible_ms": 100, "liveness_ms": int(LIVENESS_S * 1000), "long_poll_max_ms": int(LONG_POLL_S * 1000)}}
+FAST = {
+    "delivery": {
+        "min_invisible_ms": 100,
+        "liveness_ms": int(LIVENESS_S * 1000),
+        "long_poll_max_ms": int(LONG_POLL_S * 1000),
+    }
+}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes for all tests that leave them alive."""
-    with real.running(tmp_path_factory.mktemp("official"), log_file_bytes=16 << 20, extra=FAST) as found:
+    with real.running(
+        tmp_path_factory.mktemp("official"), log_file_bytes=16 << 20, extra=FAST
+    ) as found:
         yield found
 
 
@@ -79,7 +89,8 @@ def producer(client: Official, topic: str) -> str:
 
 
 def test_statement_001_027_receipts(client: Official, topic: str, producer: str) -> None:
-    """The receipt has the id that was sent and an offset; a normal message has no transaction id and no recall handle."""
+    """The receipt has the id that was sent and an offset; a normal message has no transaction id
+    and no recall handle."""
     for _ in range(3):
         receipt = send(client, topic)
         assert len(receipt["id"]) == 34 and receipt["id"].startswith("01")
@@ -106,20 +117,34 @@ def test_statement_020_push_consumer_on_an_unknown_topic(client: Official) -> No
     assert caught.value.kind == "AttributeError"
 
 
-def test_statement_026_everything_arrives_unchanged(client: Official, topic: str, producer: str) -> None:
+def test_statement_026_everything_arrives_unchanged(
+    client: Official, topic: str, producer: str
+) -> None:
     """Body of all byte values, tag, key and properties come back, and nothing more."""
     body = bytes(range(256))
     properties = {"run": "1", "ünï": "cödé"}
-    receipt = client.do("send", name="p", message=message(topic, body, tag="tagA", keys="order-1", properties=properties))
+    receipt = client.do(
+        "send",
+        name="p",
+        message=message(topic, body, tag="tagA", keys="order-1", properties=properties),
+    )
     simple(client, topic)
     (got,) = receive_some(client)
     assert bytes.fromhex(got["body"]) == body
-    assert (got["id"], got["tag"], got["keys"], got["properties"]) == (receipt["id"], "tagA", ["order-1"], properties)
+    assert (got["id"], got["tag"], got["keys"], got["properties"]) == (
+        receipt["id"],
+        "tagA",
+        ["order-1"],
+        properties,
+    )
     assert not got["corrupted"] and got["born_host"] and got["born_ms"] > 0
 
 
-def test_statement_029_036_what_the_client_refuses_itself(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
-    """Too long a body and the wrong kind fail before any call, by the server's Settings and route."""
+def test_statement_029_036_what_the_client_refuses_itself(
+    cluster: LocalCluster, client: Official, topic: str, producer: str
+) -> None:
+    """Too long a body and the wrong kind fail before any call, by the server's Settings and
+    route."""
     with pytest.raises(ClientError) as caught:
         client.do("send", name="p", message=message(topic, bytes(4_194_305)))
     assert caught.value.kind == "IllegalArgumentException"
@@ -129,9 +154,13 @@ def test_statement_029_036_what_the_client_refuses_itself(cluster: LocalCluster,
     assert caught.value.kind == "IllegalArgumentException"
 
 
-def test_statement_040_two_hundred_sends_at_once(cluster: LocalCluster, client: Official, topic: str, producer: str) -> None:
+def test_statement_040_two_hundred_sends_at_once(
+    cluster: LocalCluster, client: Official, topic: str, producer: str
+) -> None:
     """All succeed, ids are unique, every one is consumed."""
-    receipts = client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(200)])
+    receipts = client.do(
+        "send_many", name="p", messages=[message(topic, str(i)) for i in range(200)]
+    )
     assert len({receipt["id"] for receipt in receipts}) == 200
     simple(client, topic)
     seen: dict[str, str] = {}
@@ -150,7 +179,9 @@ def test_statement_042_an_empty_topic(client: Official, topic: str) -> None:
     assert 2.0 <= answer["took"] < 2 + late(0.5)
 
 
-def test_statement_043_a_message_ends_the_poll(client: Official, cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+def test_statement_043_a_message_ends_the_poll(
+    client: Official, cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
     """A message sent into a long poll is returned at once, long before the poll would end."""
     simple(client, topic, await_s=5)
     receive(client)
@@ -162,7 +193,9 @@ def test_statement_043_a_message_ends_the_poll(client: Official, cluster: LocalC
     assert [text(got) for got in answer["messages"]] == ["wake up"]
 
 
-def test_statement_045_invisible_time(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_045_invisible_time(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
     """Not before the invisible time is over, then soon, with attempt 2 and the same id."""
     receipt = send(client, topic)
     simple(client, topic)
@@ -174,14 +207,19 @@ def test_statement_045_invisible_time(client: Official, cluster: LocalCluster, t
     assert again - began >= 2000
 
 
-def test_statement_048_compressed_bodies(client: Official, cluster: LocalCluster, topic: str) -> None:
+def test_statement_048_compressed_bodies(
+    client: Official, cluster: LocalCluster, topic: str
+) -> None:
     """A body marked GZIP is shown inflated, and is not corrupted."""
     sent = pb.Message(topic=pb.Resource(name=topic), body=gzip.compress(b"hello" * 100))
     sent.system_properties.message_id = "01" + "A" * 32
     sent.system_properties.body_encoding = pb.GZIP
-    with grpc.insecure_channel(real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(
+        real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
         stub = channel.unary_unary(
-            "/apache.rocketmq.v2.MessagingService/SendMessage", response_deserializer=pb.SendMessageResponse.FromString
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            response_deserializer=pb.SendMessageResponse.FromString,
         )
         request = pb.SendMessageRequest(messages=[sent]).SerializeToString()
         assert stub(request, metadata=(("x-mq-client-id", "t1"),), timeout=10).status.code == pb.OK
@@ -190,7 +228,9 @@ def test_statement_048_compressed_bodies(client: Official, cluster: LocalCluster
     assert bytes.fromhex(got["body"]) == b"hello" * 100 and not got["corrupted"]
 
 
-def test_statement_051_tag_filter(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_051_tag_filter(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
     """Only the tags asked for come; the others are consumed silently for the group, for good."""
     for i, tag in enumerate(("tagA", "tagB", "tagC") * 4):
         send(client, topic, str(i), tag=tag)
@@ -208,7 +248,8 @@ def test_statement_051_tag_filter(client: Official, cluster: LocalCluster, topic
 
 
 def test_statement_056_057_groups_and_members(client: Official, topic: str, producer: str) -> None:
-    """Members of a group share, groups do not; a group that comes late gets everything from the beginning."""
+    """Members of a group share, groups do not; a group that comes late gets everything from the
+    beginning."""
     sent = {send(client, topic, str(i))["id"] for i in range(20)}
     for name, group in (("a", "G"), ("b", "G"), ("other", "H")):
         simple(client, topic, name=name, group=group)
@@ -223,7 +264,9 @@ def test_statement_056_057_groups_and_members(client: Official, topic: str, prod
     assert late_comer == sent
 
 
-def test_statement_059_acknowledged_for_good(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_059_acknowledged_for_good(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
     """After the acknowledgement nothing is left in the group's state."""
     send(client, topic)
     simple(client, topic)
@@ -250,8 +293,11 @@ def test_statement_061_acknowledging_too_late(client: Official, topic: str, prod
     client.do("ack", name="b", id=again["handle"])
 
 
-def test_statement_063_change_invisible_duration(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
-    """The message gets another handle, and the acknowledgement with it works after the first time is over."""
+def test_statement_063_change_invisible_duration(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
+    """The message gets another handle, and the acknowledgement with it works after the first time
+    is over."""
     send(client, topic)
     simple(client, topic, await_s=2)
     (got,) = receive_some(client, invisible_s=5)
@@ -263,8 +309,11 @@ def test_statement_063_change_invisible_duration(client: Official, cluster: Loca
     assert until_done(cluster, "G", topic, 1).once
 
 
-def test_statement_068_push_consumes_each_message_once(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
-    """100 messages, 100 calls of the listener, 100 acknowledgements; by the log nothing more can come."""
+def test_statement_068_push_consumes_each_message_once(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
+    """100 messages, 100 calls of the listener, 100 acknowledgements; by the log nothing more can
+    come."""
     push(client, topic)
     client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(100)])
     seen = events(client, 100)
@@ -274,7 +323,9 @@ def test_statement_068_push_consumes_each_message_once(client: Official, cluster
 
 
 @pytest.mark.parametrize("mode", ["fail", "raise"])
-def test_statement_069_070_a_failing_listener(client: Official, cluster: LocalCluster, topic: str, producer: str, mode: str) -> None:
+def test_statement_069_070_a_failing_listener(
+    client: Official, cluster: LocalCluster, topic: str, producer: str, mode: str
+) -> None:
     """The next delivery comes one second later, not earlier, with attempt 2."""
     push(client, topic, behaviour={"bad_attempts": 1, "mode": mode})
     send(client, topic)
@@ -285,8 +336,11 @@ def test_statement_069_070_a_failing_listener(client: Official, cluster: LocalCl
     assert leases[1][1] - leases[0][1] >= 1000
 
 
-def test_statement_071_a_slow_listener(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
-    """A listener that works much longer than the liveness limit is called once; its acknowledgement with the original handle counts."""
+def test_statement_071_a_slow_listener(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
+    """A listener that works much longer than the liveness limit is called once; its acknowledgement
+    with the original handle counts."""
     push(client, topic, behaviour={"seconds": 3 * LIVENESS_S})
     send(client, topic)
     events(client, 1)
@@ -294,8 +348,11 @@ def test_statement_071_a_slow_listener(client: Official, cluster: LocalCluster, 
     assert len(client.do("events", name="push")) == 1
 
 
-def test_statement_072_a_killed_consumer(client: Official, cluster: LocalCluster, topic: str, producer: str, tmp_path: Path) -> None:
-    """What a killed consumer held comes to another member after the liveness limit, with attempt 2."""
+def test_statement_072_a_killed_consumer(
+    client: Official, cluster: LocalCluster, topic: str, producer: str, tmp_path: Path
+) -> None:
+    """What a killed consumer held comes to another member after the liveness limit, with attempt
+    2."""
     with official(cluster, tmp_path / "victim") as victim:
         push(victim, topic, behaviour={"seconds": 600})
         send(client, topic)
@@ -310,8 +367,9 @@ def test_statement_072_a_killed_consumer(client: Official, cluster: LocalCluster
 
 @NOT_BUILT
 def test_a_consumer_that_stood_still_gets_its_message_when_it_goes_on(tmp_path: Path) -> None:
-    """The answer reached the kernel of a stopped process, which dropped it when it went on: its call's deadline had passed. The client
-    lives, so without a proof its node would keep the lease for three hours."""
+    """The answer reached the kernel of a stopped process, which dropped it when it went on: its
+    call's deadline had passed. The client lives, so without a proof its node would keep the lease
+    for three hours."""
     delivery = {"long_poll_max_ms": 5000, "liveness_ms": 600_000}
     with (
         real.running(tmp_path / "nodes", nodes=1, extra={"delivery": delivery}) as cluster,
@@ -327,10 +385,13 @@ def test_a_consumer_that_stood_still_gets_its_message_when_it_goes_on(tmp_path: 
         send(producer, "T", "second")
 
         def changed_ms() -> int | None:
-            return next((at for kind, at, _ in control_records(cluster, "n1") if kind == "change"), None)
+            return next(
+                (at for kind, at, _ in control_records(cluster, "n1") if kind == "change"), None
+            )
 
         given_back_ms = real.wait_for(changed_ms, late(10), "an answer that is given back")
-        # That is half a second before the deadline of its call, until which the client would take the answer.
+        # That is half a second before the deadline of its call, until which the client would take
+        # the answer.
         real.wait_for(lambda: time.time() * 1000 > given_back_ms + 1000, 30, "the deadline")
         consumer.process.send_signal(signal.SIGCONT)
 
@@ -338,9 +399,13 @@ def test_a_consumer_that_stood_still_gets_its_message_when_it_goes_on(tmp_path: 
             found = [(text(got), got["attempt"]) for got in events(consumer, 1)]
             return found if ("second", 2) in found else None
 
-        # A client that reads before it looks at its timers takes the answer whose deadline has passed, and then gets the message twice.
+        # A client that reads before it looks at its timers takes the answer whose deadline has
+        # passed, and then gets the message twice.
         found = real.wait_for(got_again, late(10), "the message again")
-        assert found in ([("first", 1), ("second", 2)], [("first", 1), ("second", 1), ("second", 2)])
+        assert found in (
+            [("first", 1), ("second", 2)],
+            [("first", 1), ("second", 1), ("second", 2)],
+        )
         until_done(cluster, "P", "T", 2)
 
 
@@ -351,7 +416,9 @@ def test_statement_073_shutdown_of_an_idle_push_consumer(client: Official, topic
 
 
 @pytest.mark.verify
-def test_statement_074_late_subscriber_with_a_small_cache(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
+def test_statement_074_late_subscriber_with_a_small_cache(
+    client: Official, cluster: LocalCluster, topic: str, producer: str
+) -> None:
     """A consumer that comes late and holds few messages at a time gets all of them in the end."""
     client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(150)])
     push(client, topic, options={"max_cache_message_count": 8})
@@ -361,18 +428,23 @@ def test_statement_074_late_subscriber_with_a_small_cache(client: Official, clus
 
 
 def test_statement_092_lite_topics(client: Official, cluster: LocalCluster) -> None:
-    """Simple and push consumers get their own lite topics only, each in order and with its name; after unsubscribing no more."""
+    """Simple and push consumers get their own lite topics only, each in order and with its name;
+    after unsubscribing no more."""
     parent = f"L{next(_numbers)}"
     real.create_topic(cluster, parent, "lite")
     for group in ("LS", "LP"):
-        request = admin_pb2.CreateGroupRequest(group=admin_pb2.Name(name=group + parent), max_attempts=17, lite_topic=parent)
+        request = admin_pb2.CreateGroupRequest(
+            group=admin_pb2.Name(name=group + parent), max_attempts=17, lite_topic=parent
+        )
         assert real.admin(cluster, "n1", "CreateGroup", request).status.code == 20000
     client.do("producer", name="p", topics=[parent])
     client.do("lite_simple", name="s", group="LS" + parent, topic=parent, await_s=1)
     client.do("lite_push", name="push", group="LP" + parent, topic=parent)
     for name, own in (("s", ("room42", "room43")), ("push", ("room42",))):
         for lite in own:
-            real.wait_for(lambda name=name, lite=lite: _subscribed(client, name, lite), 15, "a subscription")
+            real.wait_for(
+                lambda name=name, lite=lite: _subscribed(client, name, lite), 15, "a subscription"
+            )
 
     def say(lite: str, *bodies: str) -> None:
         for body in bodies:
@@ -388,7 +460,9 @@ def test_statement_092_lite_topics(client: Official, cluster: LocalCluster) -> N
             client.do("ack", name="s", id=found["id"])
     assert sorted(got) == [("room42", "a"), ("room42", "b"), ("room42", "c"), ("room43", "d")]
     assert [body for lite, body in got if lite == "room42"] == ["a", "b", "c"]
-    assert [(e["lite_topic"], text(e)) for e in events(client, 3)] == [("room42", body) for body in "abc"]
+    assert [(e["lite_topic"], text(e)) for e in events(client, 3)] == [
+        ("room42", body) for body in "abc"
+    ]
     client.do("unsubscribe_lite", name="s", lite="room42")
     say("room42", "later")
     say("room43", "e")
@@ -398,7 +472,8 @@ def test_statement_092_lite_topics(client: Official, cluster: LocalCluster) -> N
 
 
 def _subscribed(client: Official, name: str, lite: str) -> bool:
-    """Whether the client knows its quota yet: it comes with the settings, for which a simple consumer does not wait."""
+    """Whether the client knows its quota yet: it comes with the settings, for which a simple
+    consumer does not wait."""
     try:
         client.do("subscribe_lite", name=name, lite=lite)
     except ClientError as error:
@@ -408,8 +483,12 @@ def _subscribed(client: Official, name: str, lite: str) -> bool:
 
 
 def test_statement_023_074_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
-    """Existing clients send, receive and acknowledge again after every node was killed and started, without new Settings from them."""
-    with real.running(tmp_path, extra=FAST) as cluster, official(cluster, tmp_path / "home") as client:
+    """Existing clients send, receive and acknowledge again after every node was killed and started,
+    without new Settings from them."""
+    with (
+        real.running(tmp_path, extra=FAST) as cluster,
+        official(cluster, tmp_path / "home") as client,
+    ):
         real.create_topic(cluster, "T")
         client.do("producer", name="p", topics=["T"])
         push(client, "T")
@@ -420,22 +499,32 @@ def test_statement_023_074_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
         cluster.start_all()
         cluster.wait_ready()
 
-        identity = real.wait_for(lambda: sent_or_none(client, "T", "after"), late(15), "a send after the restart")
+        identity = real.wait_for(
+            lambda: sent_or_none(client, "T", "after"), late(15), "a send after the restart"
+        )
         real.wait_for(
-            lambda: identity in {got["id"] for got in client.do("events", name="push")}, late(15), "the message after the restart"
+            lambda: identity in {got["id"] for got in client.do("events", name="push")},
+            late(15),
+            "the message after the restart",
         )
         found = real.wait_for(
-            lambda: d if (d := Deliveries(cluster, "P", "T")).done and len(d.acked) >= 2 else None, 30, "acknowledgements"
+            lambda: d if (d := Deliveries(cluster, "P", "T")).done and len(d.acked) >= 2 else None,
+            30,
+            "acknowledgements",
         )
         assert found.done
 
 
 def test_two_broker_groups_share_a_topic_and_lose_a_leader(tmp_path: Path) -> None:
-    """One topic has queues in two broker groups of three nodes; the official client does not notice this, nor the kill of a leader.
+    """One topic has queues in two broker groups of three nodes; the official client does not notice
+    this, nor the kill of a leader.
 
     Every message group has one queue and the order in which it was sent.
     """
-    with real.running(tmp_path, groups=("g1", "g2"), extra=FAST) as cluster, official(cluster, tmp_path / "home") as client:
+    with (
+        real.running(tmp_path, groups=("g1", "g2"), extra=FAST) as cluster,
+        official(cluster, tmp_path / "home") as client,
+    ):
         real.create_topic(cluster, "T", queues=4)
         real.create_topic(cluster, "F", kind="fifo", queues=8)
         client.do("producer", name="p", topics=["T", "F"])
@@ -446,12 +535,19 @@ def test_two_broker_groups_share_a_topic_and_lose_a_leader(tmp_path: Path) -> No
         for i in range(80):
             if i == 40:
                 cluster.kill(victim)
-            real.wait_for(lambda i=i: sent_or_none(client, "F", f"{i}", message_group=f"plane-{i % 8}"), 30, f"send {i}")  # type: ignore[misc]
+            real.wait_for(
+                lambda i=i: sent_or_none(client, "F", f"{i}", message_group=f"plane-{i % 8}"),
+                30,
+                f"send {i}",
+            )  # type: ignore[misc]
         cluster.start(victim)
         cluster.wait_ready()
         for name in ("push", "planes"):
             real.wait_for(
-                lambda name=name: {int(text(got)) for got in client.do("events", name=name)} == set(range(80)) or None,  # type: ignore[misc]
+                lambda name=name: (
+                    {int(text(got)) for got in client.do("events", name=name)} == set(range(80))
+                    or None
+                ),  # type: ignore[misc]
                 60,
                 f"all messages at {name}",
             )
@@ -462,7 +558,10 @@ def test_two_broker_groups_share_a_topic_and_lose_a_leader(tmp_path: Path) -> No
                     plane = places.setdefault(parse(record.properties)["__SHARDINGKEY"], {})
                     plane.setdefault(int(record.body), (group, record.queue, record.queue_offset))
         assert sorted(number for plane in places.values() for number in plane) == list(range(80))
-        assert {group for plane in places.values() for group, _, _ in plane.values()} == {"g1", "g2"}
+        assert {group for plane in places.values() for group, _, _ in plane.values()} == {
+            "g1",
+            "g2",
+        }
         for plane in places.values():
             assert len({place[:2] for place in plane.values()}) == 1
             by_offset = sorted(plane, key=lambda number: plane[number][2])

@@ -1,4 +1,5 @@
-"""The seven program outlines of the contract for the official Python client, exactly as they stand there, against three real nodes.
+"""The seven program outlines of the contract for the official Python client, exactly as they stand
+there, against three real nodes.
 
 Once on a calm cluster, and while the leader is killed every five seconds.
 """
@@ -22,7 +23,14 @@ from tests.faults.faulty import audited
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PROGRAMS = Path(__file__).parent / "programs"
-TOPICS = {"T": "normal", "F": "fifo", "D": "delay", "X": "transaction", "P": "priority", "L": "lite"}
+TOPICS = {
+    "T": "normal",
+    "F": "fifo",
+    "D": "delay",
+    "X": "transaction",
+    "P": "priority",
+    "L": "lite",
+}
 CALM = {
     "producer": "failed to fetch topic:no_such_topic route.",
     "simple_consumer": "tagA",
@@ -33,18 +41,29 @@ CALM = {
 }
 """What each must have printed at least; that it ends with status 0 is what it asserts itself."""
 LITE_RACE = "LiteSubscriptionQuotaExceededException"
-"""Lite consumers of this client do not wait for their Settings: one that subscribes too early has a quota of 0."""
-CHANGE_IN_DOUBT = "40013, INVALID_RECEIPT_HANDLE: the lease of this receipt handle has expired, was replaced or is acknowledged already"
-"""A leader died after it had changed a lease and before it answered: the node asks the next leader, which knows the new handle only. The
-contract lets a client hear that (docs/known-weaknesses.md), and these programs do not handle it."""
+"""Lite consumers of this client do not wait for their Settings: one that subscribes too early has a
+quota of 0."""
+CHANGE_IN_DOUBT = (
+    "40013, INVALID_RECEIPT_HANDLE: the lease of this receipt handle has expired, was replaced or"
+    " is acknowledged already"
+)
+"""A leader died after it had changed a lease and before it answered: the node asks the next leader,
+which knows the new handle only. The contract lets a client hear that (docs/known-weaknesses.md),
+and these programs do not handle it."""
 RACES = 3
 """A program that meets one of these is started anew so many times at most."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    periods = {"min_invisible_ms": 100, "transaction_check_ms": 1000, "transaction_interval_ms": 500}
-    with real.running(tmp_path_factory.mktemp("programs"), log_file_bytes=16 << 20, extra={"delivery": periods}) as found:
+    periods = {
+        "min_invisible_ms": 100,
+        "transaction_check_ms": 1000,
+        "transaction_interval_ms": 500,
+    }
+    with real.running(
+        tmp_path_factory.mktemp("programs"), log_file_bytes=16 << 20, extra={"delivery": periods}
+    ) as found:
         for name, kind in TOPICS.items():
             real.create_topic(found, name, kind)
         real.create_group(found, "g_fifo", fifo=True)
@@ -55,15 +74,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def start(cluster: LocalCluster, name: str, home: Path) -> subprocess.Popen[str]:
     home.mkdir()
-    environment = {**os.environ, "HOME": str(home), "EP": real.target(cluster, "n1"), "PYTHONWARNINGS": "ignore", "SECONDS_": "8"}
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "EP": real.target(cluster, "n1"),
+        "PYTHONWARNINGS": "ignore",
+        "SECONDS_": "8",
+    }
     command = [sys.executable, PROGRAMS / f"{name}.py"]
-    return subprocess.Popen(command, env=environment, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
-def run_all(cluster: LocalCluster, home: Path, excused: Sequence[str] = (LITE_RACE,)) -> dict[str, str]:
+def run_all(
+    cluster: LocalCluster, home: Path, excused: Sequence[str] = (LITE_RACE,)
+) -> dict[str, str]:
     """What each printed. One that printed a text of `excused` is started anew.
 
-    The producer comes first: another program wants to find its messages, and no others. The rest runs at once.
+    The producer comes first: another program wants to find its messages, and no others. The rest
+    runs at once.
     """
     home.mkdir()
     printed: dict[str, str] = {}
@@ -90,7 +125,8 @@ def test_the_programs_run_unmodified(cluster: LocalCluster, tmp_path: Path) -> N
 
 @pytest.mark.verify
 def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    """They run repeatedly until two leaders were killed, one every five seconds: all of them end with status 0."""
+    """They run repeatedly until two leaders were killed, one every five seconds: all of them end
+    with status 0."""
 
     def until_two_are_killed(killed: Sequence[str]) -> None:
         for turn in itertools.count():
@@ -99,7 +135,8 @@ def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_pa
                 return
 
     under_kills(cluster, until_two_are_killed, spared="n1")
-    # Messages of every kind are in these logs, and copies made from others; the files must still prove themselves.
+    # Messages of every kind are in these logs, and copies made from others; the files must still
+    # prove themselves.
     cluster.wait_ready()
     assert set(cluster.stop().values()) == {0}
     outcome = audited(cluster)

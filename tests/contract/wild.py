@@ -1,4 +1,5 @@
-"""Random requests: any message type filled from its descriptor, with names, handles and ids that exist in the test.
+"""Random requests: any message type filled from its descriptor, with names, handles and ids that
+exist in the test.
 
 The same seed gives the same requests, as long as the answers are the same.
 """
@@ -13,7 +14,25 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-_INTEGERS = (0, 1, -1, 2, 7, 31, 32, 127, 1000, 65535, 2**31 - 1, -(2**31), 2**40, 1_795_000_000, 1_795_000_000_000, 2**63 - 1, -(2**63))
+_INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    31,
+    32,
+    127,
+    1000,
+    65535,
+    2**31 - 1,
+    -(2**31),
+    2**40,
+    1_795_000_000,
+    1_795_000_000_000,
+    2**63 - 1,
+    -(2**63),
+)
 _ODD = ("", " ", "\n", "\x01\x02", "ü€𝄞", "x" * 63, "x" * 64, "x" * 300, "0", "-1")
 _TEXTS = (*_ODD, "*", "a || b", "|", "a > 1 AND b = 'x'", "a >", "(" * 200)
 _FLOATS = (0.0, -1.0, 1.5, 1e300, float("inf"), float("nan"))
@@ -23,7 +42,8 @@ _REMEMBERED = 200
 
 
 class Wild:
-    """Generates requests. `names`: existing topics, groups and so on; handles and ids from answers are reused."""
+    """Generates requests. `names`: existing topics, groups and so on; handles and ids from answers
+    are reused."""
 
     def __init__(self, seed: int, names: tuple[str, ...]) -> None:
         self.chance = random.Random(seed)
@@ -31,8 +51,8 @@ class Wild:
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
 
     def request(self, descriptor: Any, good: Message | None = None) -> bytes:
-        """The bytes of one request of this type: `good` with some fields changed, or a random one; some requests are corrupted
-        afterwards."""
+        """The bytes of one request of this type: `good` with some fields changed, or a random one;
+        some requests are corrupted afterwards."""
         message = GetMessageClass(descriptor)()
         if good is None:
             self._fill(message, _DEPTH)
@@ -57,7 +77,9 @@ class Wild:
                     continue
                 for item in value if _is_list(field, value) else (value,):
                     self.learn(item)
-            elif field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(("_handle", "_id")):
+            elif field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(
+                ("_handle", "_id")
+            ):
                 self._known.extend(value if _is_list(field, value) else (value,))
 
     def _touch(self, message: Message) -> None:
@@ -74,9 +96,16 @@ class Wild:
                         if other.name != field.name:
                             wanted.ClearField(other.name)
                     message.MergeFrom(wanted)
-            elif field.type == FieldDescriptor.TYPE_MESSAGE and not field.message_type.GetOptions().map_entry:
+            elif (
+                field.type == FieldDescriptor.TYPE_MESSAGE
+                and not field.message_type.GetOptions().map_entry
+            ):
                 value = getattr(message, field.name)
-                for item in value if _repeated(field) else ((value,) if message.HasField(field.name) else ()):
+                for item in (
+                    value
+                    if _repeated(field)
+                    else ((value,) if message.HasField(field.name) else ())
+                ):
                     self._touch(item)
 
     def _fill(self, message: Message, depth: int) -> None:
@@ -84,7 +113,10 @@ class Wild:
             # Most fields are set, so that most requests pass the first checks.
             if depth == 0 or self.chance.random() < 0.25:
                 continue
-            if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
+            if (
+                field.type == FieldDescriptor.TYPE_MESSAGE
+                and field.message_type.GetOptions().map_entry
+            ):
                 self._fill_map(field, getattr(message, field.name))
             elif _repeated(field):
                 into = getattr(message, field.name)
@@ -117,7 +149,11 @@ class Wild:
         if kind in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
             return self.chance.choice(_FLOATS)
         bits = 32 if kind in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32) else 64
-        least = 0 if kind in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64) else -(1 << bits - 1)
+        least = (
+            0
+            if kind in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
+            else -(1 << bits - 1)
+        )
         return min(max(self.chance.choice(_INTEGERS), least), least + (1 << bits) - 1)
 
     def _text(self) -> str:

@@ -1,4 +1,5 @@
-"""Controllers in one process on loopback, for tests: ports, timing, restarts. The assertions are in the tests."""
+"""Controllers in one process on loopback, for tests: ports, timing, restarts. The assertions are in
+the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from ledgermq.proto.workers import node_of
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.real_disk import RealDisk
 
-FAST = Timing(tick_s=0.02, heartbeat_s=0.03, election_min_s=0.12, election_max_s=0.3, reconnect_s=0.05, silent_s=1.0)
+FAST = Timing(
+    tick_s=0.02,
+    heartbeat_s=0.03,
+    election_min_s=0.12,
+    election_max_s=0.3,
+    reconnect_s=0.05,
+    silent_s=1.0,
+)
 SECRET = b"a secret for tests only, 32 bytes"
 
 
@@ -33,19 +41,27 @@ class Cluster:
     """Named controllers with directories below `root`; each can be stopped and restarted."""
 
     def __init__(
-        self, root: Path, nodes: int = 3, timing: Timing = FAST, file_bytes: int = 1 << 16, disk: Callable[[], Disk] = RealDisk
+        self,
+        root: Path,
+        nodes: int = 3,
+        timing: Timing = FAST,
+        file_bytes: int = 1 << 16,
+        disk: Callable[[], Disk] = RealDisk,
     ) -> None:
         self.root = root
         self.timing = timing
         self.file_bytes = file_bytes
         self.disk = disk
-        self.addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(nodes))}
+        self.addresses = {
+            f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(nodes))
+        }
         self.first = tuple(self.addresses)
         self.running: dict[str, Controller] = {}
 
     @property
     def places(self) -> dict[str, tuple[str, ...]]:
-        """The addresses of each node for a controller: its own, and one at which nothing listens."""
+        """The addresses of each node for a controller: its own, and one at which nothing
+        listens."""
         return {name: (address, "127.0.0.1:1") for name, address in self.addresses.items()}
 
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
@@ -63,7 +79,8 @@ class Cluster:
         )
 
     def add_node(self, name: str) -> None:
-        """Add a node after the quorum was formed; it knows the addresses of the others, but they do not know its address."""
+        """Add a node after the quorum was formed; it knows the addresses of the others, but they do
+        not know its address."""
         self.addresses = {**self.addresses, name: f"127.0.0.1:{free_ports(1)[0]}"}
 
     async def start(self, names: Iterable[str] | None = None, secret: bytes = SECRET) -> None:
@@ -87,7 +104,11 @@ class Cluster:
 
         def agreed() -> bool:
             views = {c.health.leader for c in self.running.values() if c.health.ready}
-            return len(views) == 1 and views <= set(self.running) and all(c.health.ready for c in self.running.values())
+            return (
+                len(views) == 1
+                and views <= set(self.running)
+                and all(c.health.ready for c in self.running.values())
+            )
 
         await self.until(agreed)
         return next(iter(self.running.values())).health.leader or ""

@@ -1,4 +1,5 @@
-"""Broker groups as intent: specs, meant leaders, moves that may be repeated, and queues that go where they should."""
+"""Broker groups as intent: specs, meant leaders, moves that may be repeated, and queues that go
+where they should."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def move(source: str, target: str, **more: Any) -> dict[str, Any]:
 
 
 def test_groups_of_a_new_cluster_get_leaders_on_different_nodes() -> None:
-    """Each group prefers another node; a cluster of one group is not changed, and a configured preference is kept."""
+    """Each group prefers another node; a cluster of one group is not changed, and a configured
+    preference is kept."""
     assert [spec.leader_wanted for spec in begun().specs.values()] == ["n1", "n2", "n3"]
     assert begun({"g1": THREE}).specs["g1"].leader_wanted is None
     fixed = begun(preferred_leader="n2")
@@ -60,7 +62,13 @@ def test_groups_of_a_new_cluster_get_leaders_on_different_nodes() -> None:
 def test_what_was_announced_is_not_announced_again() -> None:
     """An older file changes nothing."""
     state = done(begun(), "prefer-leader", group="g1", node="n3")
-    again = done(state, "set-cluster", nodes=NODES, broker_groups=GROUPS, specs={"g1": {**SPEC, "data_file_bytes": 5}})
+    again = done(
+        state,
+        "set-cluster",
+        nodes=NODES,
+        broker_groups=GROUPS,
+        specs={"g1": {**SPEC, "data_file_bytes": 5}},
+    )
     assert again == state and again.specs["g1"].preferred == "n3"
     assert "has no replica" in refused(state, "prefer-leader", group="g1", node="n4")
 
@@ -70,10 +78,25 @@ def test_what_was_announced_is_not_announced_again() -> None:
 
 def test_a_group_is_added_once_and_its_leader_is_another() -> None:
     """The same again is fine whenever it is asked; other settings are refused."""
-    state = done(begun(), "add-broker-group", group="g4", settings={"replicas": ["n2", "n4"], "created_ms": 5})
+    state = done(
+        begun(),
+        "add-broker-group",
+        group="g4",
+        settings={"replicas": ["n2", "n4"], "created_ms": 5},
+    )
     assert state.broker_groups["g4"] == ("n2", "n4") and state.specs["g4"].leader_wanted == "n4"
-    assert done(state, "add-broker-group", group="g4", settings={"replicas": ["n2", "n4"], "created_ms": 6}) == state
-    assert "begun with other settings" in refused(state, "add-broker-group", group="g4", settings={"replicas": ["n1"]})
+    assert (
+        done(
+            state,
+            "add-broker-group",
+            group="g4",
+            settings={"replicas": ["n2", "n4"], "created_ms": 6},
+        )
+        == state
+    )
+    assert "begun with other settings" in refused(
+        state, "add-broker-group", group="g4", settings={"replicas": ["n1"]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +106,11 @@ def test_a_group_is_added_once_and_its_leader_is_another() -> None:
         ("controller", {"replicas": ["n1"]}, "keep something else under that name"),
         ("g4", {"replicas": []}, "has no replicas"),
         ("g4", {"replicas": ["n1", "n1"]}, "two replicas on one node"),
-        ("g4", {"replicas": ["n1", "n9"]}, "n9, which is no node of this cluster; known: n1, n2, n3, n4"),
+        (
+            "g4",
+            {"replicas": ["n1", "n9"]},
+            "n9, which is no node of this cluster; known: n1, n2, n3, n4",
+        ),
         ("g4", None, "no names and values"),
     ],
 )
@@ -95,25 +122,41 @@ def test_a_group_that_cannot_be_is_refused_by_name(group: str, settings: Any, wo
 def test_two_nodes_on_one_address_are_one_place() -> None:
     """Neither a new group nor a move puts two replicas there."""
     state = done(begun(), "set-node", node="n4", addresses={"peer": "n3:1"})
-    assert "nodes n3 and n4 have one address, n3:1" in refused(state, "add-broker-group", group="g4", settings={"replicas": ["n3", "n4"]})
+    assert "nodes n3 and n4 have one address, n3:1" in refused(
+        state, "add-broker-group", group="g4", settings={"replicas": ["n3", "n4"]}
+    )
     assert "have one address" in refused(state, "begin-move", **move("n1", "n4"))
-    assert done(state, "begin-move", **move("n3", "n4")).broker_groups["g1"] == ("n1", "n2", "n3", "n4")
+    assert done(state, "begin-move", **move("n3", "n4")).broker_groups["g1"] == (
+        "n1",
+        "n2",
+        "n3",
+        "n4",
+    )
 
 
 def test_replicas_go_where_the_fewest_are() -> None:
     """Then by name."""
-    assert fewest_replicas({"g1": ["n1", "n2"], "g2": ["n1"]}, ["n3", "n2", "n1", "n4"], 3) == ("n2", "n3", "n4")
+    assert fewest_replicas({"g1": ["n1", "n2"], "g2": ["n1"]}, ["n3", "n2", "n1", "n4"], 3) == (
+        "n2",
+        "n3",
+        "n4",
+    )
 
 
 # -- moves
 
 
 def test_a_move_begins_ends_and_may_be_told_twice() -> None:
-    """The target joins, the source leaves, and the preferred leader is updated; a repeated report changes nothing."""
+    """The target joins, the source leaves, and the preferred leader is updated; a repeated report
+    changes nothing."""
     state = done(begun(), "begin-move", **move("n1", "n4"))
-    assert state.broker_groups["g1"] == ("n1", "n2", "n3", "n4") and state.specs["g1"].move == Move("n1", "n4")
+    assert state.broker_groups["g1"] == ("n1", "n2", "n3", "n4") and state.specs["g1"].move == Move(
+        "n1", "n4"
+    )
     assert done(state, "begin-move", **move("n1", "n4")) == state
-    assert "finish that first: ledgermq move-replica g1 --from n1 --to n4" in refused(state, "begin-move", **move("n2", "n4"))
+    assert "finish that first: ledgermq move-replica g1 --from n1 --to n4" in refused(
+        state, "begin-move", **move("n2", "n4")
+    )
     moved = done(state, "end-move", **move("n1", "n4", done=True))
     spec = moved.specs["g1"]
     assert moved.broker_groups["g1"] == ("n2", "n3", "n4")
@@ -123,7 +166,9 @@ def test_a_move_begins_ends_and_may_be_told_twice() -> None:
 
 def test_a_replica_that_moves_back_joins() -> None:
     """A founder that gave its replica away begins nothing when it gets one again."""
-    state = done(done(begun(), "begin-move", **move("n1", "n4")), "end-move", **move("n1", "n4", done=True))
+    state = done(
+        done(begun(), "begin-move", **move("n1", "n4")), "end-move", **move("n1", "n4", done=True)
+    )
     back = done(state, "begin-move", **move("n4", "n1"))
     assert back.specs["g1"].left == () and back.specs["g1"].joined == ("n1", "n4")
 
@@ -132,7 +177,11 @@ def test_a_move_is_given_up() -> None:
     """Everything is as before, but for the target's directory, which is not opened."""
     state = done(begun(), "begin-move", **move("n1", "n4"))
     after = done(state, "end-move", **move("n1", "n4", done=False))
-    assert after.broker_groups["g1"] == ("n1", "n2", "n3") and after.specs["g1"].left == ("n4",) and after.specs["g1"].preferred == "n1"
+    assert (
+        after.broker_groups["g1"] == ("n1", "n2", "n3")
+        and after.specs["g1"].left == ("n4",)
+        and after.specs["g1"].preferred == "n1"
+    )
 
 
 # -- queues
@@ -155,13 +204,22 @@ def test_queues_grow_where_they_should() -> None:
     assert updated(state, add_group="g2") == {"g1": 6, "g2": 6}
     assert updated(state, add_group="g2", queues=9) == {"g1": 6, "g2": 3}
     assert updated(state, grow={"g2": 4, "g1": 2}) == {"g1": 6, "g2": 4}
-    assert "has 6 queues in broker group g1 already" in refused(state, "update-topic", ns="", name="t", add_group="g1")
-    assert "g9 does not exist; known: g1, g2" in refused(state, "update-topic", ns="", name="t", add_group="g9")
+    assert "has 6 queues in broker group g1 already" in refused(
+        state, "update-topic", ns="", name="t", add_group="g1"
+    )
+    assert "g9 does not exist; known: g1, g2" in refused(
+        state, "update-topic", ns="", name="t", add_group="g9"
+    )
 
 
 @pytest.mark.parametrize("settings", [{"kind": "lite"}, {"dedup_ms": 60_000}])
 def test_topics_that_look_for_messages_by_group_stay_in_theirs(settings: dict[str, Any]) -> None:
     """More queues there, none elsewhere."""
-    state = done(created(begun({"g1": THREE}), **settings), "add-broker-group", group="g2", settings={"replicas": THREE})
+    state = done(
+        created(begun({"g1": THREE}), **settings),
+        "add-broker-group",
+        group="g2",
+        settings={"replicas": THREE},
+    )
     assert updated(state, queues=8) == {"g1": 8}
     refused(state, "update-topic", ns="", name="t", add_group="g2")

@@ -1,4 +1,5 @@
-"""Workers of a node in the controller quorum: the first votes, the others follow, and no machine has more votes than one."""
+"""Workers of a node in the controller quorum: the first votes, the others follow, and no machine
+has more votes than one."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import Any
 from tests.controller.controller_cluster import Cluster
 
 
-def run(root: Path, nodes: int, workers: int, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+def run(
+    root: Path, nodes: int, workers: int, body: Callable[[Cluster], Coroutine[Any, Any, None]]
+) -> None:
     """Run `body` with a quorum in which every node has this many workers."""
 
     async def main() -> None:
@@ -41,7 +44,9 @@ def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> No
     run(tmp_path, 3, 3, body)
 
 
-def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(tmp_path: Path) -> None:
+def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(
+    tmp_path: Path,
+) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.stop(["n3", "n3.2"])
         await cluster.describe()

@@ -1,4 +1,5 @@
-"""Masters of HA groups in the metadata: every command is one of `raft.ha_control`, agreed on like the rest, and bad ones are refused."""
+"""Masters of HA groups in the metadata: every command is one of `raft.ha_control`, agreed on like
+the rest, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from ledgermq.raft.transfer import Cause
 THREE = {"n1": "", "n2": "", "n3": "d3"}
 
 
-def elect(node: str = "n1", *, epoch: int = 0, term: int = 0, cause: Cause = Cause.STARTED, incarnation: str = "") -> ElectionRequest:
+def elect(
+    node: str = "n1",
+    *,
+    epoch: int = 0,
+    term: int = 0,
+    cause: Cause = Cause.STARTED,
+    incarnation: str = "",
+) -> ElectionRequest:
     return ElectionRequest(node, incarnation, 0, epoch, term, THREE, cause, node)
 
 
@@ -28,7 +36,12 @@ def asked(state: State, *wishes: HaRequest, group: str = "g1") -> tuple[State, O
     for wish in wishes:
         operation, arguments = ha.command_of(group, wish)
         # As it travels: JSON text.
-        state, outcome = apply(state, json.loads(json.dumps({"op": operation, "id": f"{group}{state.revision}{wish}", **arguments})))
+        state, outcome = apply(
+            state,
+            json.loads(
+                json.dumps({"op": operation, "id": f"{group}{state.revision}{wish}", **arguments})
+            ),
+        )
     return state, outcome
 
 
@@ -37,7 +50,11 @@ def test_an_election_without_an_entry_takes_the_voters_that_it_names() -> None:
     state, outcome = asked(State(), elect())
     assert outcome.code == Code.OK and outcome.changed
     assert outcome.value is not None
-    assert ha_control.from_json(outcome.value) == state.appointments["g1"] == Appointment(0, 1, 1, "n1", THREE, Cause.STARTED, "n1")
+    assert (
+        ha_control.from_json(outcome.value)
+        == state.appointments["g1"]
+        == Appointment(0, 1, 1, "n1", THREE, Cause.STARTED, "n1")
+    )
 
 
 def test_the_three_commands_are_the_three_functions() -> None:
@@ -58,7 +75,8 @@ def test_the_three_commands_are_the_three_functions() -> None:
 
 
 def test_a_wish_that_is_not_granted_changes_nothing_and_says_why() -> None:
-    """The words are those of the function, with the group's name; the same wish again is refused, under its own id answered."""
+    """The words are those of the function, with the group's name; the same wish again is refused,
+    under its own id answered."""
     state, _ = asked(State(), elect())
     after, outcome = asked(state, elect("n2"))
     assert outcome.code == Code.PRECONDITION_FAILED
@@ -74,7 +92,10 @@ def test_groups_have_masters_of_their_own() -> None:
     """An election in one group leaves the others."""
     state, _ = asked(State(), elect())
     state, _ = asked(state, elect("n2"), group="g2")
-    assert {group: found.master for group, found in state.appointments.items()} == {"g1": "n1", "g2": "n2"}
+    assert {group: found.master for group, found in state.appointments.items()} == {
+        "g1": "n1",
+        "g2": "n2",
+    }
 
 
 def test_appointments_are_exported_and_metadata_without_them_is_read() -> None:
@@ -84,7 +105,10 @@ def test_appointments_are_exported_and_metadata_without_them_is_read() -> None:
     assert restore(tree).appointments == state.appointments
     assert export(restore(tree)) == export(state)
     del tree["appointments"]
-    assert restore(tree) == replace(state, appointments=restore(tree).appointments) and not restore(tree).appointments
+    assert (
+        restore(tree) == replace(state, appointments=restore(tree).appointments)
+        and not restore(tree).appointments
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The controller's journal: nothing promised is forgotten, torn is cut, damage is refused, the first failed sync is final."""
+"""The controller's journal: nothing promised is forgotten, torn is cut, damage is refused, the
+first failed sync is final."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from typing import Any
 import crc32c
 import pytest
 
-from ledgermq.node.controller.journal import FRAME, HEADER, NAME, Journal, check_header, frame, record_at, scan
+from ledgermq.node.controller.journal import (
+    FRAME,
+    HEADER,
+    NAME,
+    Journal,
+    check_header,
+    frame,
+    record_at,
+    scan,
+)
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files.errors import Damaged, LogFenced, NoSpace, UnknownFormat
 
@@ -57,7 +67,8 @@ def records(disk: ForgetfulDisk) -> list[tuple[int, int]]:
 
 
 def test_everything_flushed_is_there_again() -> None:
-    """Term, vote, entries and commit index survive a clean stop, indices and slices work as the library uses them."""
+    """Term, vote, entries and commit index survive a clean stop, indices and slices work as the
+    library uses them."""
     disk = ForgetfulDisk()
     journal = filled(disk)
     journal.deleteEntriesFrom(4)
@@ -65,9 +76,18 @@ def test_everything_flushed_is_there_again() -> None:
     journal.setRaftCommitIndex(4)
     journal._destroy()
     again = opened(disk)
-    assert content(again) == (3, "h:1", [entry(1), entry(2), entry(3), entry(4), (b"\x01\xff raw", 5, 2)])
+    assert content(again) == (
+        3,
+        "h:1",
+        [entry(1), entry(2), entry(3), entry(4), (b"\x01\xff raw", 5, 2)],
+    )
     assert again.getRaftCommitIndex() == 4
-    assert (len(again), again[-1][1], again[0], again[1:3]) == (5, 5, entry(1), [entry(2), entry(3)])
+    assert (len(again), again[-1][1], again[0], again[1:3]) == (
+        5,
+        5,
+        entry(1),
+        [entry(2), entry(3)],
+    )
 
 
 def test_changes_between_two_flushes_are_one_record() -> None:
@@ -87,7 +107,8 @@ def test_changes_between_two_flushes_are_one_record() -> None:
 
 
 def test_a_torn_last_record_is_cut_at_every_byte() -> None:
-    """Whatever prefix of the last record reached the disk, the journal holds exactly what was promised before it."""
+    """Whatever prefix of the last record reached the disk, the journal holds exactly what was
+    promised before it."""
     disk = ForgetfulDisk()
     filled(disk)
     data = disk.read_file(PATH)
@@ -105,7 +126,8 @@ def test_a_torn_last_record_is_cut_at_every_byte() -> None:
 
 
 def test_a_flipped_byte_is_refused_or_belongs_to_an_unpromised_record() -> None:
-    """A changed byte in front of the last record, header included, never yields a journal; in the last it costs that only."""
+    """A changed byte in front of the last record, header included, never yields a journal; in the
+    last it costs that only."""
     disk = ForgetfulDisk()
     filled(disk)
     data = disk.read_file(PATH)
@@ -133,7 +155,8 @@ def test_an_erased_record_in_the_middle_is_damage() -> None:
 
 
 def test_the_idle_mark_protects_the_last_change() -> None:
-    """After a quiet second a record follows the last promise too, so rot in it is damage and not torn; at rest nothing is written."""
+    """After a quiet second a record follows the last promise too, so rot in it is damage and not
+    torn; at rest nothing is written."""
     disk = ForgetfulDisk()
     journal = filled(disk)
     start, _ = records(disk)[-1]
@@ -156,7 +179,8 @@ def test_foreign_and_newer_files_are_refused() -> None:
 
 
 class Work:
-    """Random work as the library does it, with what the journal may come back as if the power goes now."""
+    """Random work as the library does it, with what the journal may come back as if the power goes
+    now."""
 
     def __init__(self, journal: Journal, chance: random.Random) -> None:
         self.journal = journal
@@ -165,7 +189,8 @@ class Work:
         self.snapshot: tuple[Any, Any] | None = None
 
     def durably(self, call: Callable[[], None]) -> None:
-        """While the call runs, the old promise or the new one may survive; afterwards only the new one."""
+        """While the call runs, the old promise or the new one may survive; afterwards only the new
+        one."""
         self.possible.append(content(self.journal))
         call()
         self.possible = [content(self.journal)]
@@ -198,13 +223,20 @@ class Work:
     def covered(self, state: tuple[Any, Any, list[Any]]) -> tuple[Any, Any, list[Any]]:
         """A state as it is after recovery beside the newest snapshot."""
         term, vote, entries = state
-        return term, vote, entries[entries.index(self.snapshot[0]) :] if self.snapshot and self.snapshot[0] in entries else entries
+        return (
+            term,
+            vote,
+            entries[entries.index(self.snapshot[0]) :]
+            if self.snapshot and self.snapshot[0] in entries
+            else entries,
+        )
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_power_cut_at_any_sync_keeps_every_promise(seed: int) -> None:
-    """The power goes at a random sync (of a record, of a rewritten file, of the directory): the restored state has the last promise or the
-    batch being written, never a mixture, and is never refused."""
+    """The power goes at a random sync (of a record, of a rewritten file, of the directory): the
+    restored state has the last promise or the batch being written, never a mixture, and is never
+    refused."""
     chance = random.Random(seed)
     disk = ForgetfulDisk()
     journal = opened(disk)
@@ -249,7 +281,13 @@ def test_the_first_failed_sync_is_final(operation: str) -> None:
             journal.deleteEntriesTo(2)
     assert caught.value.exit_code == 73
     count = len(tried)
-    for call in (journal.flush, journal.clear, lambda: journal.add(*entry(6)), lambda: journal.setCurrentTerm(9, None), journal.mark):
+    for call in (
+        journal.flush,
+        journal.clear,
+        lambda: journal.add(*entry(6)),
+        lambda: journal.setCurrentTerm(9, None),
+        journal.mark,
+    ):
         with pytest.raises(LogFenced):
             call()
     journal._destroy()
@@ -257,7 +295,8 @@ def test_the_first_failed_sync_is_final(operation: str) -> None:
 
 
 def test_a_full_disk_postpones_compaction_and_nothing_else() -> None:
-    """Without room for a second file, promises and votes continue in the first; compaction happens when space returns."""
+    """Without room for a second file, promises and votes continue in the first; compaction happens
+    when space returns."""
     disk = ForgetfulDisk()
     journal = filled(disk)
     disk.capacity_bytes = disk.used_bytes
@@ -273,7 +312,8 @@ def test_a_full_disk_postpones_compaction_and_nothing_else() -> None:
 
 
 def test_a_full_file_on_a_full_disk_is_fatal_and_says_so() -> None:
-    """When neither the file nor the disk has room, the promise is not made: the node stops with the code for a full disk."""
+    """When neither the file nor the disk has room, the promise is not made: the node stops with the
+    code for a full disk."""
     disk = ForgetfulDisk()
     journal = filled(disk)
     disk.capacity_bytes = disk.used_bytes
@@ -297,7 +337,8 @@ def test_a_file_that_is_too_small_grows() -> None:
 
 
 def test_an_interrupted_compaction_is_finished_without_losing_entries() -> None:
-    """The snapshot is there, the journal not yet shortened: entries behind the snapshot stay, for they were acknowledged."""
+    """The snapshot is there, the journal not yet shortened: entries behind the snapshot stay, for
+    they were acknowledged."""
     disk = ForgetfulDisk()
     filled(disk, last=9)
     journal = opened(disk, snapshot=(entry(4), entry(5)))
@@ -306,7 +347,8 @@ def test_an_interrupted_compaction_is_finished_without_losing_entries() -> None:
 
 
 def test_a_snapshot_that_does_not_fit_the_journal_is_refused() -> None:
-    """Without its snapshot, or with an older one, a compacted journal stops the node instead of starting from a gap."""
+    """Without its snapshot, or with an older one, a compacted journal stops the node instead of
+    starting from a gap."""
     disk = ForgetfulDisk()
     journal = filled(disk, last=9)
     journal.deleteEntriesTo(4)

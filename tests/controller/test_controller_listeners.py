@@ -1,5 +1,5 @@
-"""A node that follows the controller quorum without a vote: it receives all changes, may send any command, and does not count for the
-quorum."""
+"""A node that follows the controller quorum without a vote: it receives all changes, may send any
+command, and does not count for the quorum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ async def listener(cluster: Cluster, name: str) -> Controller:
 
 @pytest.mark.parametrize("name", ["a0", "n4"])
 def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, name: str) -> None:
-    """Whatever its name: among voters the order of names decides which node dials; a listener dials all voters."""
+    """Whatever its name: among voters the order of names decides which node dials; a listener dials
+    all voters."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
@@ -78,7 +79,9 @@ def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
         await cluster.until(lambda: not cluster.running["n3"].health.has_quorum)
         with pytest.raises(LedgerError):
             await listening[0].create_topic("", "never", timeout=2)
-        assert all(controller.health.leader not in ("n4", "n5") for controller in cluster.running.values())
+        assert all(
+            controller.health.leader not in ("n4", "n5") for controller in cluster.running.values()
+        )
 
     run(tmp_path, body)
 
@@ -99,7 +102,8 @@ def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
 
 
 def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
-    """Its journal continues with itself as the only voter: its state is kept, it can decide, and it refuses the lost voters."""
+    """Its journal continues with itself as the only voter: its state is kept, it can decide, and it
+    refuses the lost voters."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
@@ -121,6 +125,8 @@ def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> 
         await cluster.until(lambda: cluster.running["n1"].health.ready)
         await cluster.running["n1"].create_topic("", "elsewhere", timeout=20)
         await alone.barrier(timeout=20)
-        assert ("", "elsewhere") not in alone.state.topics and ("", "after") not in cluster.running["n1"].state.topics
+        assert ("", "elsewhere") not in alone.state.topics and ("", "after") not in cluster.running[
+            "n1"
+        ].state.topics
 
     run(tmp_path, body)

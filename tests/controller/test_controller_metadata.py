@@ -19,11 +19,24 @@ from ledgermq.proto.status import Code
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 
 NODES = {"n1": {"peer": "h1:1"}, "n2": {"peer": "h2:1"}, "n3": {"peer": "h3:1"}}
-DESCRIBED = {"op": "set-cluster", "id": "boot", "nodes": NODES, "broker_groups": {"g1": ["n1", "n2"], "g2": ["n2", "n3"]}}
+DESCRIBED = {
+    "op": "set-cluster",
+    "id": "boot",
+    "nodes": NODES,
+    "broker_groups": {"g1": ["n1", "n2"], "g2": ["n2", "n3"]},
+}
 
 
 def topic(name: str = "t", **changes: Any) -> dict[str, Any]:
-    return {"op": "create-topic", "ns": "", "name": name, "kind": "normal", "queues": 4, "permission": "rw", **changes}
+    return {
+        "op": "create-topic",
+        "ns": "",
+        "name": name,
+        "kind": "normal",
+        "queues": 4,
+        "permission": "rw",
+        **changes,
+    }
 
 
 def run(commands: list[dict[str, Any]], state: State | None = None) -> tuple[State, list[Outcome]]:
@@ -40,7 +53,11 @@ def described() -> State:
 
 
 names = st.sampled_from(["a", "b", "c", "rmq_sys_x", "bad name", ""])
-common = {"ns": st.sampled_from(["", "x"]), "name": names, "id": st.sampled_from([f"r{i}" for i in range(12)])}
+common = {
+    "ns": st.sampled_from(["", "x"]),
+    "name": names,
+    "id": st.sampled_from([f"r{i}" for i in range(12)]),
+}
 commands = st.lists(
     st.one_of(
         st.just(DESCRIBED),
@@ -57,10 +74,17 @@ commands = st.lists(
             }
         ),
         st.fixed_dictionaries(
-            {"op": st.just("update-topic"), "queues": st.sampled_from([None, 2, 9]), "permission": st.sampled_from([None, "r"]), **common}
+            {
+                "op": st.just("update-topic"),
+                "queues": st.sampled_from([None, 2, 9]),
+                "permission": st.sampled_from([None, "r"]),
+                **common,
+            }
         ),
         st.fixed_dictionaries({"op": st.just("delete-topic"), **common}),
-        st.fixed_dictionaries({"op": st.just("create-group"), "max_attempts": st.sampled_from([1, 17, 0]), **common}),
+        st.fixed_dictionaries(
+            {"op": st.just("create-group"), "max_attempts": st.sampled_from([1, 17, 0]), **common}
+        ),
         st.fixed_dictionaries({"op": st.just("delete-group"), **common}),
     ),
     max_size=30,
@@ -68,8 +92,11 @@ commands = st.lists(
 
 
 @given(commands, st.integers(0, 30))
-def test_replay_is_deterministic_and_may_start_at_any_snapshot(script: list[dict[str, Any]], cut: int) -> None:
-    """Two replicas end equal, also when one of them began from an exported state that travelled as JSON text."""
+def test_replay_is_deterministic_and_may_start_at_any_snapshot(
+    script: list[dict[str, Any]], cut: int
+) -> None:
+    """Two replicas end equal, also when one of them began from an exported state that travelled as
+    JSON text."""
     whole, outcomes = run(script)
     half, first = run(script[:cut])
     travelled = restore(json.loads(json.dumps(export(half))))
@@ -96,12 +123,16 @@ def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, A
 
 @given(commands)
 def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any]]) -> None:
-    """The revision grows by one exactly when nodes, broker groups, topics or consumer groups change; `changed` reports this too."""
+    """The revision grows by one exactly when nodes, broker groups, topics or consumer groups
+    change; `changed` reports this too."""
     state = State()
     for command in script:
         repeated = command.get("id") in state.answered
         after, outcome = apply(state, command)
-        same = all(getattr(after, part) == getattr(state, part) for part in ("nodes", "broker_groups", "topics", "groups"))
+        same = all(
+            getattr(after, part) == getattr(state, part)
+            for part in ("nodes", "broker_groups", "topics", "groups")
+        )
         assert after.revision == state.revision + (0 if same else 1)
         assert repeated or outcome.changed == (not same)
         assert outcome.code == Code.OK or (same and outcome.detail)
@@ -110,9 +141,12 @@ def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any
         assert sum(config.placement.values()) == config.queues
 
 
-@given(st.integers(1, 60), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 50), min_size=1))
+@given(
+    st.integers(1, 60), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 50), min_size=1)
+)
 def test_queues_spread_evenly(queues: int, load: dict[str, int]) -> None:
-    """Numbers of queues per broker group differ by at most one, and the surplus goes to the groups with the least load."""
+    """Numbers of queues per broker group differ by at most one, and the surplus goes to the groups
+    with the least load."""
     placed = spread(queues, {}, load)
     counts = {group: placed.get(group, 0) for group in load}
     assert sum(counts.values()) == queues
@@ -124,7 +158,9 @@ def test_queues_spread_evenly(queues: int, load: dict[str, int]) -> None:
 
 def test_the_same_settings_again_are_fine_and_others_conflict() -> None:
     """Create is idempotent by settings, not by request, and never changes what exists."""
-    state, outcomes = run([topic(), topic(), topic(queues=5), topic(kind="fifo"), topic(permission="r")], described())
+    state, outcomes = run(
+        [topic(), topic(), topic(queues=5), topic(kind="fifo"), topic(permission="r")], described()
+    )
     assert [o.code for o in outcomes] == [Code.OK, Code.OK, *[Code.PRECONDITION_FAILED] * 3]
     assert [o.changed for o in outcomes] == [True, False, False, False, False]
     assert outcomes[0].value == outcomes[1].value
@@ -132,12 +168,25 @@ def test_the_same_settings_again_are_fine_and_others_conflict() -> None:
 
 
 def test_the_window_of_deduplication_of_a_topic() -> None:
-    """The window is stored with the topic of any kind and sent to every broker group; a creation with another window conflicts, and null
-    does not change it."""
-    state, outcomes = run([DESCRIBED, topic(dedup_ms=60_000, kind="mixed"), topic(dedup_ms=60_000, kind="mixed"), topic(kind="mixed")])
-    assert [(o.code, o.changed) for o in outcomes[1:]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
+    """The window is stored with the topic of any kind and sent to every broker group; a creation
+    with another window conflicts, and null does not change it."""
+    state, outcomes = run(
+        [
+            DESCRIBED,
+            topic(dedup_ms=60_000, kind="mixed"),
+            topic(dedup_ms=60_000, kind="mixed"),
+            topic(kind="mixed"),
+        ]
+    )
+    assert [(o.code, o.changed) for o in outcomes[1:]] == [
+        (20000, True),
+        (20000, False),
+        (Code.PRECONDITION_FAILED, False),
+    ]
     assert "deduplication for 1m" in outcomes[3].detail
-    assert {(config.kind.value, config.dedup_ms) for config in state.topics_of("g1")} == {("mixed", 60_000)}
+    assert {(config.kind.value, config.dedup_ms) for config in state.topics_of("g1")} == {
+        ("mixed", 60_000)
+    }
     update = {"op": "update-topic", "ns": "", "name": "t"}
     for value, expected in ((None, 60_000), (5, 5), (0, 0)):
         state, _ = run([{**update, "dedup_ms": value}], state)
@@ -146,16 +195,28 @@ def test_the_window_of_deduplication_of_a_topic() -> None:
 
 def test_unknown_things_are_not_found() -> None:
     """Update and delete of what does not exist say so with the contract's codes."""
-    missing = [{"op": op, "ns": "", "name": "t"} for op in ("update-topic", "delete-topic", "delete-group")]
+    missing = [
+        {"op": op, "ns": "", "name": "t"} for op in ("update-topic", "delete-topic", "delete-group")
+    ]
     _, outcomes = run(missing, described())
-    assert [o.code for o in outcomes] == [Code.TOPIC_NOT_FOUND, Code.TOPIC_NOT_FOUND, Code.CONSUMER_GROUP_NOT_FOUND]
+    assert [o.code for o in outcomes] == [
+        Code.TOPIC_NOT_FOUND,
+        Code.TOPIC_NOT_FOUND,
+        Code.CONSUMER_GROUP_NOT_FOUND,
+    ]
 
 
 def test_the_durability_of_a_topic() -> None:
-    """The durability is stored with the topic and sent to every broker group; a creation with another one is refused; null does not change
-    it, and "" resets it."""
-    state, outcomes = run([DESCRIBED, topic(durability="high"), topic(durability="high"), topic(), topic("u")])
-    assert [(o.code, o.changed) for o in outcomes[1:4]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
+    """The durability is stored with the topic and sent to every broker group; a creation with
+    another one is refused; null does not change it, and "" resets it."""
+    state, outcomes = run(
+        [DESCRIBED, topic(durability="high"), topic(durability="high"), topic(), topic("u")]
+    )
+    assert [(o.code, o.changed) for o in outcomes[1:4]] == [
+        (20000, True),
+        (20000, False),
+        (Code.PRECONDITION_FAILED, False),
+    ]
     assert "durability high" in outcomes[3].detail
     assert {config.durability.value for config in state.topics_of("g1")} == {"high", ""}
     update = {"op": "update-topic", "ns": "", "name": "t"}
@@ -182,9 +243,17 @@ def test_a_recreated_topic_is_a_new_incarnation() -> None:
 
 
 def test_only_what_was_deleted_is_gone() -> None:
-    """A broker group's log drops deleted topics and those of other groups, but never topics that this state only does not know."""
+    """A broker group's log drops deleted topics and those of other groups, but never topics that
+    this state only does not know."""
     assert described().gone_topics("g1") == frozenset()
-    state, _ = run([topic("one", queues=1), topic("two", queues=1), {"op": "delete-topic", "ns": "", "name": "two"}], described())
+    state, _ = run(
+        [
+            topic("one", queues=1),
+            topic("two", queues=1),
+            {"op": "delete-topic", "ns": "", "name": "two"},
+        ],
+        described(),
+    )
     assert state.gone_topics("g1") == {("", "two")}
     assert state.gone_topics("g2") == {("", "one"), ("", "two")}
     state, _ = run([topic("two", queues=4)], state)
@@ -200,7 +269,9 @@ def test_more_queues_keep_the_old_ones_in_place() -> None:
     """Growing adds queues to broker groups and moves none; shrinking is refused."""
     state, _ = run([topic(queues=3)], described())
     before = state.topics["", "t"].placement
-    state, (grown, shrunk) = run([{"op": "update-topic", "ns": "", "name": "t", "queues": n} for n in (8, 7)], state)
+    state, (grown, shrunk) = run(
+        [{"op": "update-topic", "ns": "", "name": "t", "queues": n} for n in (8, 7)], state
+    )
     after = state.topics["", "t"].placement
     assert grown.code == Code.OK and shrunk.code == Code.PRECONDITION_FAILED
     assert dict(after) == {"g1": 4, "g2": 4}
@@ -209,12 +280,16 @@ def test_more_queues_keep_the_old_ones_in_place() -> None:
 
 def test_names_in_different_namespaces_are_different() -> None:
     """The key of a topic or consumer group is (namespace, name)."""
-    state, _ = run([topic(), topic(ns="x", kind="fifo"), {"op": "delete-topic", "ns": "", "name": "t"}], described())
+    state, _ = run(
+        [topic(), topic(ns="x", kind="fifo"), {"op": "delete-topic", "ns": "", "name": "t"}],
+        described(),
+    )
     assert list(state.topics) == [("x", "t")]
 
 
 def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
-    """Null leaves a setting alone, a backoff without values is the default again, and creating with other settings is refused."""
+    """Null leaves a setting alone, a backoff without values is the default again, and creating with
+    other settings is refused."""
     group = {"ns": "", "name": "g"}
     steps = {"steps_ms": [1000, 5000]}
     create = {"op": "create-group", **group, "max_attempts": 5, "fifo": True, "backoff": steps}
@@ -224,31 +299,57 @@ def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
     assert not again.changed and other.code == Code.PRECONDITION_FAILED
     update = {"op": "update-group", **group, "max_attempts": 3, "broadcast": True, "fifo": None}
     state, (outcome,) = run([update], state)
-    assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "backoff": steps, "broadcast": True}
-    assert run([{"op": "update-group", **group, "lite_topic": "L"}], state)[1][0].code == Code.BAD_REQUEST
+    assert outcome.value == {
+        **group,
+        "max_attempts": 3,
+        "fifo": True,
+        "backoff": steps,
+        "broadcast": True,
+    }
+    assert (
+        run([{"op": "update-group", **group, "lite_topic": "L"}], state)[1][0].code
+        == Code.BAD_REQUEST
+    )
     assert restore(export(state)).groups == state.groups
-    _, (outcome,) = run([{"op": "update-group", **group, "backoff": {}, "lite_topic": "L", "broadcast": False}], state)
+    _, (outcome,) = run(
+        [{"op": "update-group", **group, "backoff": {}, "lite_topic": "L", "broadcast": False}],
+        state,
+    )
     assert outcome.value == {**group, "max_attempts": 3, "fifo": True, "lite_topic": "L"}
 
 
 def test_dead_letter_topics_are_where_the_logs_say() -> None:
-    """Each broker group with dead letters adds a queue; operators cannot create, change or delete these topics; they are not sent to the
-    logs."""
+    """Each broker group with dead letters adds a queue; operators cannot create, change or delete
+    these topics; they are not sent to the logs."""
     key = {"ns": "", "name": "%DLQ%g"}
     adopt = {"op": "adopt-topic", **key}
-    state, outcomes = run([{**adopt, "broker_group": "g2"}, {**adopt, "broker_group": "g1"}, {**adopt, "broker_group": "g1"}], described())
+    state, outcomes = run(
+        [
+            {**adopt, "broker_group": "g2"},
+            {**adopt, "broker_group": "g1"},
+            {**adopt, "broker_group": "g1"},
+        ],
+        described(),
+    )
     assert [outcome.changed for outcome in outcomes] == [True, True, False]
-    assert dict(state.topics["", "%DLQ%g"].placement) == {"g1": 1, "g2": 1} and state.topics["", "%DLQ%g"].queues == 2
+    assert (
+        dict(state.topics["", "%DLQ%g"].placement) == {"g1": 1, "g2": 1}
+        and state.topics["", "%DLQ%g"].queues == 2
+    )
     assert restore(export(state)).topics == state.topics
     assert not state.topics_of("g1") and not state.gone_topics("g1")
     refused = [topic("%DLQ%g"), {"op": "update-topic", **key}, {"op": "delete-topic", **key}]
     assert [outcome.code for outcome in run(refused, state)[1]] == [Code.PRECONDITION_FAILED] * 3
-    bad = [{**adopt, "broker_group": "g9"}, {"op": "adopt-topic", "ns": "", "name": "t", "broker_group": "g1"}]
+    bad = [
+        {**adopt, "broker_group": "g9"},
+        {"op": "adopt-topic", "ns": "", "name": "t", "broker_group": "g1"},
+    ]
     assert [outcome.code for outcome in run(bad, state)[1]] == [Code.BAD_REQUEST] * 2
 
 
 def test_a_broker_group_sees_its_share() -> None:
-    """`topics_of` gives each group's log its number of queues and leaves out topics without one there."""
+    """`topics_of` gives each group's log its number of queues and leaves out topics without one
+    there."""
     state, _ = run([topic("one", queues=1), topic("three", queues=3, permission="r")], described())
     assert state.topics_of("g1") == (
         TopicConfig("", "one", TopicKind.NORMAL, 1, Permission.READ_WRITE, 2),
@@ -268,21 +369,54 @@ def test_a_broker_group_sees_its_share() -> None:
         (topic(kind="odd"), Code.BAD_REQUEST),
         (topic(dedup_ms=-1), Code.BAD_REQUEST),
         (topic(dedup_ms="1"), Code.BAD_REQUEST),
-        ({"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17}, Code.ILLEGAL_CONSUMER_GROUP),
-        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": "yes"}, Code.BAD_REQUEST),
-        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "lite_topic": "a b"}, Code.ILLEGAL_TOPIC),
-        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "backoff": {"steps_ms": [0]}}, Code.BAD_REQUEST),
-        ({"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "backoff": {"initial_ms": 5}}, Code.BAD_REQUEST),
+        (
+            {"op": "create-group", "ns": "", "name": "g g", "max_attempts": 17},
+            Code.ILLEGAL_CONSUMER_GROUP,
+        ),
+        (
+            {"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "fifo": "yes"},
+            Code.BAD_REQUEST,
+        ),
+        (
+            {"op": "create-group", "ns": "", "name": "g", "max_attempts": 17, "lite_topic": "a b"},
+            Code.ILLEGAL_TOPIC,
+        ),
+        (
+            {
+                "op": "create-group",
+                "ns": "",
+                "name": "g",
+                "max_attempts": 17,
+                "backoff": {"steps_ms": [0]},
+            },
+            Code.BAD_REQUEST,
+        ),
+        (
+            {
+                "op": "create-group",
+                "ns": "",
+                "name": "g",
+                "max_attempts": 17,
+                "backoff": {"initial_ms": 5},
+            },
+            Code.BAD_REQUEST,
+        ),
         ({"op": "update-group", "ns": "", "name": "no_such"}, Code.CONSUMER_GROUP_NOT_FOUND),
         ({"op": "set-cluster", "nodes": {}, "broker_groups": {"g9": ["n9"]}}, Code.BAD_REQUEST),
         ({"op": "set-node", "node": "n9", "addresses": {"peer": "h:1"}}, Code.PRECONDITION_FAILED),
-        ({"op": "set-node", "node": "n9", "addresses": {"phone": "h:1"}, "state": "member"}, Code.BAD_REQUEST),
+        (
+            {"op": "set-node", "node": "n9", "addresses": {"phone": "h:1"}, "state": "member"},
+            Code.BAD_REQUEST,
+        ),
         ({"op": "set-node", "node": "n/9", "addresses": {}, "state": "member"}, Code.BAD_REQUEST),
         ({"op": "set-node", "node": "n9", "addresses": {}, "state": "guest"}, Code.BAD_REQUEST),
         ({"op": "remove-node", "node": "n1"}, Code.PRECONDITION_FAILED),
         ({"op": "remove-node", "node": "n9"}, Code.PRECONDITION_FAILED),
         ({"op": "place-replica", "group": "g9", "node": "n1", "present": True}, Code.BAD_REQUEST),
-        ({"op": "place-replica", "group": "g1", "node": "n9", "present": True}, Code.PRECONDITION_FAILED),
+        (
+            {"op": "place-replica", "group": "g1", "node": "n9", "present": True},
+            Code.PRECONDITION_FAILED,
+        ),
         ({"op": "place-replica", "group": "g1", "node": "n1", "present": None}, Code.BAD_REQUEST),
         ({"op": "set-cluster", "nodes": [], "broker_groups": {}}, Code.BAD_REQUEST),
     ],
@@ -324,7 +458,10 @@ def test_the_level_is_raised_one_by_one_and_never_lowered(monkeypatch: pytest.Mo
 def test_a_level_above_that_of_the_program_stops_the_controller() -> None:
     """By the command and by the state: status 76, with what to do."""
     above = LEVEL_MAX + 1
-    said = f"the cluster has feature level {above}, this program reads up to {LEVEL_MAX}: start the program that raised it"
+    said = (
+        f"the cluster has feature level {above}, this program reads up to {LEVEL_MAX}: start the"
+        " program that raised it"
+    )
     with pytest.raises(UnknownCommand, match=said):
         apply(State(level=LEVEL_MAX), {"op": "raise-level", "level": above})
     with pytest.raises(UnknownCommand, match=said):
@@ -332,29 +469,55 @@ def test_a_level_above_that_of_the_program_stops_the_controller() -> None:
 
 
 def test_checkpoint_keys() -> None:
-    """The newest key of each node is the one that it signs with; the command needs level 2, and a key that is known changes nothing."""
+    """The newest key of each node is the one that it signs with; the command needs level 2, and a
+    key that is known changes nothing."""
     add = {"op": "add-checkpoint-key", "node": "n1", "public": "ab" * 32, "created_ms": 5}
     _, refused = apply(State(), add)
     assert refused.code == Code.PRECONDITION_FAILED and "upgrade finish" in refused.detail
-    state, (one, again, two, other) = run([add, add, {**add, "public": "cd" * 32}, {**add, "node": "n2"}], State(level=2))
+    state, (one, again, two, other) = run(
+        [add, add, {**add, "public": "cd" * 32}, {**add, "node": "n2"}], State(level=2)
+    )
     assert (one.changed, again.changed, two.changed, other.changed) == (True, False, True, True)
-    assert [(key.node, key.public[:2]) for key in state.checkpoint_keys] == [("n1", "ab"), ("n1", "cd"), ("n2", "ab")]
-    assert signs_with(state.checkpoint_keys, "n1") == "cd" * 32 and signs_with(state.checkpoint_keys, "n3") is None
+    assert [(key.node, key.public[:2]) for key in state.checkpoint_keys] == [
+        ("n1", "ab"),
+        ("n1", "cd"),
+        ("n2", "ab"),
+    ]
+    assert (
+        signs_with(state.checkpoint_keys, "n1") == "cd" * 32
+        and signs_with(state.checkpoint_keys, "n3") is None
+    )
     assert restore(export(state)) == state
-    for wrong in ({**add, "public": "ab"}, {**add, "public": "zz" * 32}, {**add, "node": ""}, {**add, "created_ms": True}):
+    for wrong in (
+        {**add, "public": "ab"},
+        {**add, "public": "zz" * 32},
+        {**add, "node": ""},
+        {**add, "created_ms": True},
+    ):
         assert apply(State(level=2), wrong)[1].code == Code.BAD_REQUEST
 
 
 def test_remembered_requests_are_bounded() -> None:
     """The oldest answers are forgotten, the newest kept."""
-    state, _ = run([{"op": "delete-topic", "ns": "", "name": "t", "id": str(i)} for i in range(REMEMBERED_REQUESTS + 10)])
+    state, _ = run(
+        [
+            {"op": "delete-topic", "ns": "", "name": "t", "id": str(i)}
+            for i in range(REMEMBERED_REQUESTS + 10)
+        ]
+    )
     assert list(state.answered) == [str(i) for i in range(10, REMEMBERED_REQUESTS + 10)]
 
 
 def test_states_cannot_be_changed_by_readers() -> None:
     """A snapshot handed to another thread is read-only all the way down."""
     state, _ = run([topic()], described())
-    for mapping in (state.nodes, state.nodes["n1"], state.topics, state.topics["", "t"].placement, state.answered):
+    for mapping in (
+        state.nodes,
+        state.nodes["n1"],
+        state.topics,
+        state.topics["", "t"].placement,
+        state.answered,
+    ):
         with pytest.raises(TypeError):
             mapping["new"] = 1  # type: ignore[index]
 
@@ -367,7 +530,8 @@ def carried_out(state: State, *commands: dict[str, Any]) -> State:
 
 
 def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one_again() -> None:
-    """Configuration files are only seeds: changes by `member` commands survive restarts with an older file."""
+    """Configuration files are only seeds: changes by `member` commands survive restarts with an
+    older file."""
     before = described()
     moved = carried_out(
         before,
@@ -377,18 +541,36 @@ def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one
         {"op": "place-replica", "group": "g1", "node": "n1", "present": False},
         {"op": "remove-node", "node": "n1"},
     )
-    assert moved.nodes["n2"]["peer"] == "elsewhere:1" and moved.nodes["n4"] == {"peer": "new:1", "state": "joining"}
-    assert moved.broker_groups["g1"] == ("n2", "n4") and "n1" not in moved.nodes and set(moved.removed_nodes) == {"n1"}
+    assert moved.nodes["n2"]["peer"] == "elsewhere:1" and moved.nodes["n4"] == {
+        "peer": "new:1",
+        "state": "joining",
+    }
+    assert (
+        moved.broker_groups["g1"] == ("n2", "n4")
+        and "n1" not in moved.nodes
+        and set(moved.removed_nodes) == {"n1"}
+    )
     again = carried_out(moved, {**DESCRIBED, "id": "a restart with the old file"})
-    assert (again.nodes, again.broker_groups, again.removed_nodes) == (moved.nodes, moved.broker_groups, moved.removed_nodes)
+    assert (again.nodes, again.broker_groups, again.removed_nodes) == (
+        moved.nodes,
+        moved.broker_groups,
+        moved.removed_nodes,
+    )
     assert restore(json.loads(json.dumps(export(again)))) == again
-    back = carried_out(again, {"op": "set-node", "node": "n1", "addresses": NODES["n1"], "state": "member"})
-    assert "n1" in back.nodes and not back.removed_nodes and "state" not in back.nodes["n1"], "an operator's word does"
+    back = carried_out(
+        again, {"op": "set-node", "node": "n1", "addresses": NODES["n1"], "state": "member"}
+    )
+    assert "n1" in back.nodes and not back.removed_nodes and "state" not in back.nodes["n1"], (
+        "an operator's word does"
+    )
 
 
 def test_removing_a_node_twice_is_fine() -> None:
     """So is every other member command: an operator repeats what was interrupted."""
-    steps = [{"op": "place-replica", "group": "g1", "node": "n1", "present": False}, {"op": "remove-node", "node": "n1"}]
+    steps = [
+        {"op": "place-replica", "group": "g1", "node": "n1", "present": False},
+        {"op": "remove-node", "node": "n1"},
+    ]
     state = carried_out(described(), *steps)
     assert carried_out(state, *steps) is state
 
@@ -397,8 +579,13 @@ def test_nothing_that_votes_is_placed_on_an_observer_by_itself() -> None:
     """An observer is a node like any other, but for this; it may become a member."""
     state = State()
     for node, told in (("n1", "member"), ("n2", "joining"), ("dr1", "observer")):
-        state, outcome = metadata.apply(state, {"op": "set-node", "node": node, "addresses": {"peer": f"{node}:1"}, "state": told})
+        state, outcome = metadata.apply(
+            state,
+            {"op": "set-node", "node": node, "addresses": {"peer": f"{node}:1"}, "state": told},
+        )
         assert outcome.code == 20000
     assert may_vote(state) == ("n1", "n2") and state.nodes["dr1"]["state"] == "observer"
-    state, _ = metadata.apply(state, {"op": "set-node", "node": "dr1", "addresses": {}, "state": "member"})
+    state, _ = metadata.apply(
+        state, {"op": "set-node", "node": "dr1", "addresses": {}, "state": "member"}
+    )
     assert set(may_vote(state)) == {"n1", "n2", "dr1"}

@@ -1,4 +1,5 @@
-"""Real quorums on loopback: agreement, restarts, lost leaders, snapshots, and the order of syncing and speaking."""
+"""Real quorums on loopback: agreement, restarts, lost leaders, snapshots, and the order of syncing
+and speaking."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ from ledgermq.storage.files.real_disk import RealDisk
 from tests.controller.controller_cluster import FAST, Cluster
 
 
-def with_cluster(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]], nodes: int = 3, **settings: Any) -> None:
+def with_cluster(
+    root: Path,
+    body: Callable[[Cluster], Coroutine[Any, Any, None]],
+    nodes: int = 3,
+    **settings: Any,
+) -> None:
     """Run `body` on a started and described cluster."""
 
     async def run() -> None:
@@ -51,10 +57,16 @@ def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: in
 
     async def body(cluster: Cluster) -> None:
         for name, controller in cluster.running.items():
-            topic, created = await controller.create_topic("", f"t-{name}", TopicKind.FIFO, 5, timeout=20)
-            again, repeated = await controller.create_topic("", f"t-{name}", TopicKind.FIFO, 5, timeout=20)
+            topic, created = await controller.create_topic(
+                "", f"t-{name}", TopicKind.FIFO, 5, timeout=20
+            )
+            again, repeated = await controller.create_topic(
+                "", f"t-{name}", TopicKind.FIFO, 5, timeout=20
+            )
             assert (created, repeated, topic) == (True, False, again)
-            changed = await controller.update_topic("", f"t-{name}", queues=6, permission=Permission.READ, timeout=20)
+            changed = await controller.update_topic(
+                "", f"t-{name}", queues=6, permission=Permission.READ, timeout=20
+            )
             group, _ = await controller.create_group("x", f"g-{name}", 3, timeout=20)
             for other in cluster.running.values():
                 await other.barrier(timeout=20)
@@ -69,22 +81,28 @@ def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: in
     with_cluster(tmp_path, body, nodes)
 
 
-def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(tmp_path: Path) -> None:
-    """A command that is already in a journal keeps its outcome: such a group can be changed and deleted."""
+def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    """A command that is already in a journal keeps its outcome: such a group can be changed and
+    deleted."""
 
     async def body(cluster: Cluster) -> None:
         controller = cluster.running["n1"]
         with pytest.raises(LedgerError) as refused:
             await controller.create_group("", "%DLQ%zz")
         assert refused.value.code == Code.ILLEGAL_CONSUMER_GROUP
-        outcome = await controller.submit("create-group", {"ns": "", "name": "%DLQ%zz", "max_attempts": 17}, DEFAULT_TIMEOUT_S)
+        outcome = await controller.submit(
+            "create-group", {"ns": "", "name": "%DLQ%zz", "max_attempts": 17}, DEFAULT_TIMEOUT_S
+        )
         assert outcome.changed and (await controller.delete_group("", "%DLQ%zz")).name == "%DLQ%zz"
 
     with_cluster(tmp_path, body, nodes=1)
 
 
 def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
-    """Other settings: Conflict; illegal name: BadRequest with the naming code; unknown: NotFound; oversized: BadRequest."""
+    """Other settings: Conflict; illegal name: BadRequest with the naming code; unknown: NotFound;
+    oversized: BadRequest."""
 
     async def body(cluster: Cluster) -> None:
         controller = cluster.running["n1"]
@@ -103,7 +121,8 @@ def test_refusals_are_errors_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
-    """After every node was stopped, each comes back with everything that was answered, even before a leader is found."""
+    """After every node was stopped, each comes back with everything that was answered, even before
+    a leader is found."""
 
     async def body(cluster: Cluster) -> None:
         for index in range(5):
@@ -123,7 +142,8 @@ def test_a_restart_of_all_nodes_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
-    """Another node leads, takes commands, and brings the old leader up to date when it returns; below a majority nothing is changed."""
+    """Another node leads, takes commands, and brings the old leader up to date when it returns;
+    below a majority nothing is changed."""
 
     async def body(cluster: Cluster) -> None:
         for round_ in range(2):
@@ -139,7 +159,10 @@ def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
         await cluster.until(lambda: not survivor.health.has_quorum)
         with pytest.raises(LedgerError, match="try again") as caught:
             await survivor.create_topic("", "lonely", timeout=0.3)
-        assert caught.value.code in (Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT) and caught.value.retryable
+        assert (
+            caught.value.code in (Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT)
+            and caught.value.retryable
+        )
         with pytest.raises(LedgerError, match="majority of n1, n2, n3"):
             await survivor.barrier(timeout=0.1)
         assert not survivor.health.ready and len(survivor.state.topics) == 2
@@ -148,7 +171,8 @@ def test_the_quorum_goes_on_without_its_leader(tmp_path: Path) -> None:
 
 
 def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
-    """While a node is away the others compact their journals; it gets the snapshot, and all restart from theirs."""
+    """While a node is away the others compact their journals; it gets the snapshot, and all restart
+    from theirs."""
 
     async def body(cluster: Cluster) -> None:
         away = await cluster.leader()
@@ -156,7 +180,9 @@ def test_a_node_far_behind_is_brought_up_by_a_snapshot(tmp_path: Path) -> None:
         controller = next(iter(cluster.running.values()))
         for index in range(40):
             await controller.create_topic("", f"t{index}", timeout=20)
-        await cluster.until(lambda: all(len(c._quorum.journal) < 30 for c in cluster.running.values() if c._quorum))
+        await cluster.until(
+            lambda: all(len(c._quorum.journal) < 30 for c in cluster.running.values() if c._quorum)
+        )
         await cluster.start([away])
         await cluster.running[away].barrier(timeout=20)
         assert cluster.running[away].state.topics == controller.state.topics
@@ -191,11 +217,14 @@ def test_a_damaged_snapshot_stops_the_node(tmp_path: Path) -> None:
         with pytest.raises(Damaged, match="checksum"):
             quorum._SyncObj__loadDumpFile(True)
 
-    with_cluster(tmp_path, body, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0))
+    with_cluster(
+        tmp_path, body, nodes=1, timing=replace(FAST, compact_entries=4, compact_again_s=0.0)
+    )
 
 
 def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
-    """Callbacks run on the event loop with ever newer states, on all nodes, also for changes made elsewhere."""
+    """Callbacks run on the event loop with ever newer states, on all nodes, also for changes made
+    elsewhere."""
 
     async def body(cluster: Cluster) -> None:
         loop = asyncio.get_running_loop()
@@ -217,7 +246,8 @@ def test_a_change_is_told_on_the_loop(tmp_path: Path) -> None:
 
 
 def test_waiting_barriers_share_a_round(tmp_path: Path) -> None:
-    """A hundred callers cost a few log entries, and none of them joins a round that began before its call."""
+    """A hundred callers cost a few log entries, and none of them joins a round that began before
+    its call."""
 
     async def body(cluster: Cluster) -> None:
         controller = cluster.running["n1"]
@@ -237,7 +267,9 @@ def test_a_repeated_submission_makes_one_topic(tmp_path: Path) -> None:
         settings = {"ns": "", "name": "t", "kind": "normal", "queues": 8, "permission": "rw"}
         answers = []
         for name in ("n1", "n2"):
-            (outcome, _) = await cluster.running[name]._attempt({"op": "create-topic", "id": "same", **settings}, 20)
+            (outcome, _) = await cluster.running[name]._attempt(
+                {"op": "create-topic", "id": "same", **settings}, 20
+            )
             answers.append(outcome)
         assert answers[0] == answers[1] and answers[0] is not None and answers[0].changed
 
@@ -327,7 +359,8 @@ def forgotten(quorum: Quorum) -> str | None:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[str]]:
-    """Check every message at the moment it leaves and every command when it is applied: (kinds seen, violations)."""
+    """Check every message at the moment it leaves and every command when it is applied: (kinds
+    seen, violations)."""
     seen: list[str] = []
     violations: list[str] = []
     send, carry_out = TCPTransport.send, Quorum._SyncObj__doApplyCommand  # type: ignore[attr-defined]
@@ -371,18 +404,25 @@ async def exercise(root: Path, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_nothing_is_said_or_applied_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
-    """At every message that leaves (votes, acknowledgements, pushes) and at every applied command, the journal as of its last sync holds
-    all that the node believes to have promised."""
+def test_nothing_is_said_or_applied_before_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    """At every message that leaves (votes, acknowledgements, pushes) and at every applied command,
+    the journal as of its last sync holds all that the node believes to have promised."""
     seen, violations = watch(monkeypatch)
     asyncio.run(exercise(tmp_path, nodes))
-    expected = {"apply", "request_vote", "response_vote", "append_entries", "next_node_idx"} if nodes > 1 else {"apply"}
+    expected = (
+        {"apply", "request_vote", "response_vote", "append_entries", "next_node_idx"}
+        if nodes > 1
+        else {"apply"}
+    )
     assert expected <= set(seen)
     assert violations == []
 
 
 def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the flush before sending, the same trace names votes, pushes and acknowledgements that left too early."""
+    """Without the flush before sending, the same trace names votes, pushes and acknowledgements
+    that left too early."""
     _, violations = watch(monkeypatch)
     monkeypatch.setattr(Quorum, "make_durable", lambda self: None)
     asyncio.run(exercise(tmp_path, 3))
@@ -390,8 +430,11 @@ def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.Monke
     assert {"request_vote", "response_vote", "append_entries"} <= early
 
 
-def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The node gets exit code 73 and one message, and no traceback is logged; calls fail with the reason; nothing was promised."""
+def test_a_failed_sync_ends_the_controller_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node gets exit code 73 and one message, and no traceback is logged; calls fail with the
+    reason; nothing was promised."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path, 1, disk=DurableView)
@@ -408,10 +451,16 @@ def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path, caplog: p
                 await controller.create_topic("", "t", timeout=0.5)
             async with asyncio.timeout(20):
                 fatal = await told
-            assert fatal.exit_code == 73 and fatal.__cause__ is None and fatal.what.endswith("cannot be written (Input/output error)")
+            assert (
+                fatal.exit_code == 73
+                and fatal.__cause__ is None
+                and fatal.what.endswith("cannot be written (Input/output error)")
+            )
             assert fatal.remedy == "check the disk, then start the node again"
             assert [record.getMessage() for record in caplog.records if record.exc_info] == []
-            assert not controller.health.ready and "Input/output error" in (controller.health.failed or "")
+            assert not controller.health.ready and "Input/output error" in (
+                controller.health.failed or ""
+            )
             assert ("", "t") not in controller.state.topics
         finally:
             await cluster.stop()
@@ -432,7 +481,8 @@ def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path, caplog: p
 def test_what_ends_the_controller_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int, traced: bool
 ) -> None:
-    """What happens to files has a status and no trace; anything else is a bug, and its trace goes with it."""
+    """What happens to files has a status and no trace; anything else is a bug, and its trace goes
+    with it."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path, 1)
@@ -470,11 +520,15 @@ def test_the_journal_holds_no_pickle(tmp_path: Path) -> None:
     commands = [command for command, _, _ in kept.entries]
     assert {command[:1] for command in commands} == {b"\x01", b"\x02", b"J"}
     assert commands[0] == b'\x02["voters",["n1"]]', "the first entry says who votes"
-    assert [json.loads(c[1:])["op"] for c in commands if c[:1] == b"J"] == ["set-cluster", "create-topic"]
+    assert [json.loads(c[1:])["op"] for c in commands if c[:1] == b"J"] == [
+        "set-cluster",
+        "create-topic",
+    ]
 
 
 def test_a_caller_hears_that_there_is_no_quorum_while_he_still_listens(tmp_path: Path) -> None:
-    """However short his patience; another one's barrier, in the same round, is as patient as it was."""
+    """However short his patience; another one's barrier, in the same round, is as patient as it
+    was."""
 
     @bounded
     class Service:

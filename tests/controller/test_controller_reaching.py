@@ -1,4 +1,5 @@
-"""Controllers reconnect: after addresses without an answer, silently broken connections, and names that resolve to another address."""
+"""Controllers reconnect: after addresses without an answer, silently broken connections, and names
+that resolve to another address."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from ledgermq.node.controller.resolving import Resolver
 from tests.controller.controller_cluster import SECRET, Cluster
 
 SECONDS = 10.0
-"""Far below what the system needs by itself: two minutes for a connection that is not answered, half a minute for one that died."""
+"""Far below what the system needs by itself: two minutes for a connection that is not answered,
+half a minute for one that died."""
 
 
 @contextmanager
@@ -32,7 +34,8 @@ def silent() -> Iterator[str]:
 
 @contextmanager
 def deaf() -> Iterator[str]:
-    """A place where nothing answers at all, as where a machine was: the kernel drops what does not fit into a queue of one."""
+    """A place where nothing answers at all, as where a machine was: the kernel drops what does not
+    fit into a queue of one."""
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         door.listen(0)
@@ -51,11 +54,16 @@ class Elsewhere(Cluster):
     former = ""
 
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
-        return replace(super().config(name, secret), addresses={name: (self.former, at) for name, at in self.addresses.items()})
+        return replace(
+            super().config(name, secret),
+            addresses={name: (self.former, at) for name, at in self.addresses.items()},
+        )
 
 
 @pytest.mark.parametrize("place", [silent, deaf])
-def test_a_place_that_does_not_greet_is_given_up_for_the_next(tmp_path: Path, place: Callable[[], Any]) -> None:
+def test_a_place_that_does_not_greet_is_given_up_for_the_next(
+    tmp_path: Path, place: Callable[[], Any]
+) -> None:
     """Whether it takes connections or not."""
 
     async def run() -> None:
@@ -63,7 +71,10 @@ def test_a_place_that_does_not_greet_is_given_up_for_the_next(tmp_path: Path, pl
         with place() as cluster.former:
             try:
                 await cluster.start()
-                await cluster.until(lambda: all(controller.health.ready for controller in cluster.running.values()), SECONDS)
+                await cluster.until(
+                    lambda: all(controller.health.ready for controller in cluster.running.values()),
+                    SECONDS,
+                )
             finally:
                 await cluster.stop()
 
@@ -71,24 +82,35 @@ def test_a_place_that_does_not_greet_is_given_up_for_the_next(tmp_path: Path, pl
 
 
 class OverIpv6(Cluster):
-    """Nodes at IPv6 addresses. The first listens on everything; every node's first place is one of a form that no network knows."""
+    """Nodes at IPv6 addresses. The first listens on everything; every node's first place is one of
+    a form that no network knows."""
 
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
         ports = {node: at.rpartition(":")[2] for node, at in self.addresses.items()}
         places = {node: ("fe80::1%lo:1", f"[::1]:{port}") for node, port in ports.items()}
-        return replace(super().config(name, secret), addresses=places, listen=f"[{'::' if name == 'n1' else '::1'}]:{ports[name]}")
+        return replace(
+            super().config(name, secret),
+            addresses=places,
+            listen=f"[{'::' if name == 'n1' else '::1'}]:{ports[name]}",
+        )
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_a_quorum_over_ipv6(tmp_path: Path) -> None:
-    """Brackets in the places and none in the sockets; `::` takes IPv4 too. A place that is none costs an attempt, and not the thread."""
+    """Brackets in the places and none in the sockets; `::` takes IPv4 too. A place that is none
+    costs an attempt, and not the thread."""
 
     async def run() -> None:
         cluster = OverIpv6(tmp_path)
         try:
             await cluster.start()
-            await cluster.until(lambda: all(controller.health.ready for controller in cluster.running.values()), SECONDS)
-            socket.create_connection(("127.0.0.1", int(cluster.addresses["n1"].rpartition(":")[2])), SECONDS).close()
+            await cluster.until(
+                lambda: all(controller.health.ready for controller in cluster.running.values()),
+                SECONDS,
+            )
+            socket.create_connection(
+                ("127.0.0.1", int(cluster.addresses["n1"].rpartition(":")[2])), SECONDS
+            ).close()
         finally:
             await cluster.stop()
 
@@ -96,7 +118,8 @@ def test_a_quorum_over_ipv6(tmp_path: Path) -> None:
 
 
 class Line:
-    """A connection between two nodes: it carries bytes until it is cut, and then keeps both ends open without carrying anything."""
+    """A connection between two nodes: it carries bytes until it is cut, and then keeps both ends
+    open without carrying anything."""
 
     def __init__(self, to: str) -> None:
         self._to = to.rsplit(":", 1)
@@ -136,7 +159,8 @@ class Line:
 
 
 def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: Path) -> None:
-    """They have nothing to say to each other until their leader is gone; they notice before, and the dialler goes to the new place."""
+    """They have nothing to say to each other until their leader is gone; they notice before, and
+    the dialler goes to the new place."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path)
@@ -153,7 +177,10 @@ def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: P
             ends = {quiet: dials, dials: quiet}
 
             def reached(yes: bool) -> bool:
-                return all((other in cluster.running[node].health.reached) == yes for node, other in ends.items())
+                return all(
+                    (other in cluster.running[node].health.reached) == yes
+                    for node, other in ends.items()
+                )
 
             await cluster.until(lambda: reached(True), SECONDS)
             lines[0].cut()
@@ -169,7 +196,8 @@ def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: P
 
 
 def test_a_line_without_news_is_kept(tmp_path: Path) -> None:
-    """Between two nodes that do not lead: their first vote uses the existing connection, however long it was idle."""
+    """Between two nodes that do not lead: their first vote uses the existing connection, however
+    long it was idle."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path)
@@ -213,7 +241,10 @@ class Names:
         if addresses is None:
             raise socket.gaierror("no such name")
         families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
-        return [(family, None, None, "", (address, 0)) for family, address in zip(families, addresses, strict=True)]
+        return [
+            (family, None, None, "", (address, 0))
+            for family, address in zip(families, addresses, strict=True)
+        ]
 
 
 def resolved(resolver: Resolver, host: str) -> tuple[str, ...]:
@@ -238,7 +269,11 @@ def test_addresses_need_no_look_up_and_the_older_kind_goes_first() -> None:
     """The others follow: a node may listen at one kind alone, whatever its name has."""
     names = Names(["::1", "10.0.0.2", "10.0.0.1"])
     resolver = Resolver(names)
-    assert resolver.resolve("127.0.0.1") == ("127.0.0.1",) and resolver.resolve("::1") == ("::1",) and not names.asked
+    assert (
+        resolver.resolve("127.0.0.1") == ("127.0.0.1",)
+        and resolver.resolve("::1") == ("::1",)
+        and not names.asked
+    )
     assert resolved(resolver, "n1") == ("10.0.0.1", "10.0.0.2", "::1")
 
 

@@ -1,4 +1,5 @@
-"""A leader that believed an older answer of a node sends what the node has: the node keeps every entry that it acknowledged."""
+"""A leader that believed an older answer of a node sends what the node has: the node keeps every
+entry that it acknowledged."""
 
 from __future__ import annotations
 
@@ -82,8 +83,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("covered", [COVERED - 1, COVERED, COVERED + 1, 9, END])
-def test_a_snapshot_of_entries_that_the_node_has_takes_nothing_away(node: Node, tmp_path: Path, covered: int) -> None:
-    """Older than the node's own, the same, newer, and as new as its journal; before and after a restart."""
+def test_a_snapshot_of_entries_that_the_node_has_takes_nothing_away(
+    node: Node, tmp_path: Path, covered: int
+) -> None:
+    """Older than the node's own, the same, newer, and as new as its journal; before and after a
+    restart."""
     before, own = node.entries, (node.home / snapshot.NAME).read_bytes()
     snapshot_up_to(tmp_path / "sent", covered)
     node.hear_snapshot(tmp_path / "sent")
@@ -94,7 +98,9 @@ def test_a_snapshot_of_entries_that_the_node_has_takes_nothing_away(node: Node, 
     assert node.entries == before
 
 
-def test_a_compaction_that_is_not_finished_does_not_meet_an_older_snapshot(node: Node, tmp_path: Path) -> None:
+def test_a_compaction_that_is_not_finished_does_not_meet_an_older_snapshot(
+    node: Node, tmp_path: Path
+) -> None:
     """The node wrote its snapshot, and shortens its journal with its next tick."""
     node.hear(entries=[], prevLogIdx=END, prevLogTerm=2)
     node.quorum.forceLogCompaction()
@@ -116,7 +122,9 @@ def test_a_snapshot_beyond_the_journal_replaces_it(node: Node, tmp_path: Path) -
     assert node.entries == [entry(END + 4), entry(END + 5)]
 
 
-def test_after_a_crash_between_a_received_snapshot_and_its_journal_the_snapshot_counts(node: Node) -> None:
+def test_after_a_crash_between_a_received_snapshot_and_its_journal_the_snapshot_counts(
+    node: Node,
+) -> None:
     """The snapshot has its name, and the journal still is the former one."""
     node.quorum.destroy()
     snapshot_up_to(node.home / snapshot.NAME, END + 5)
@@ -139,7 +147,12 @@ def test_entries_that_the_node_has_are_not_cut(node: Node) -> None:
 def test_entries_behind_those_that_the_node_has_are_added(node: Node, first: int) -> None:
     before, sent = node.entries, [list(entry(index)) for index in range(first, END + 4)]
     node.hear(entries=sent, prevLogIdx=first - 1, prevLogTerm=entry(first - 1)[2])
-    assert [tuple(each) for each in node.entries] == [*before, entry(END + 1), entry(END + 2), entry(END + 3)]
+    assert [tuple(each) for each in node.entries] == [
+        *before,
+        entry(END + 1),
+        entry(END + 2),
+        entry(END + 3),
+    ]
     assert node.known_to_leader == END + 4
 
 

@@ -1,4 +1,5 @@
-"""The voters of the controller quorum: they change one at a time, are kept in journal and snapshot, and a change never loses the quorum."""
+"""The voters of the controller quorum: they change one at a time, are kept in journal and snapshot,
+and a change never loses the quorum."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ NAMES = ("n1", "n2", "n3", "n4", "n5")
 groups_of = st.sets(st.sampled_from(NAMES), min_size=1)
 
 
-def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]], nodes: int = 3, **settings: Any) -> None:
+def run(
+    root: Path,
+    body: Callable[[Cluster], Coroutine[Any, Any, None]],
+    nodes: int = 3,
+    **settings: Any,
+) -> None:
     async def main() -> None:
         cluster = Cluster(root, nodes, **settings)
         try:
@@ -41,7 +47,9 @@ def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]], nodes:
     asyncio.run(main())
 
 
-async def changed(cluster: Cluster, node: str, *, present: bool, by: str | None = None) -> tuple[str, ...]:
+async def changed(
+    cluster: Cluster, node: str, *, present: bool, by: str | None = None
+) -> tuple[str, ...]:
     asked = by or next(name for name in cluster.running if name != node)
     return await cluster.running[asked].set_voter(node, present=present, timeout=20)
 
@@ -61,8 +69,11 @@ async def joined(cluster: Cluster, name: str) -> Controller:
 
 
 @given(groups_of, groups_of, groups_of, st.booleans())
-def test_two_changes_in_a_row_always_share_a_majority(current: set[str], wanted: set[str], reached: set[str], settled: bool) -> None:
-    """Whatever may be appended: every majority of before meets every majority of after, and a majority of after is there."""
+def test_two_changes_in_a_row_always_share_a_majority(
+    current: set[str], wanted: set[str], reached: set[str], settled: bool
+) -> None:
+    """Whatever may be appended: every majority of before meets every majority of after, and a
+    majority of after is there."""
     leader = min(current)
     if voters.objection(leader, current, wanted, reached | {leader}, settled=settled) is not None:
         return
@@ -78,10 +89,17 @@ def majorities(nodes: set[str]) -> list[set[str]]:
 
 
 @given(st.lists(st.one_of(st.none(), groups_of), max_size=8), st.integers(0, 8))
-def test_the_newest_entry_that_names_voters_counts_and_a_cut_brings_back_the_one_before(named: list[set[str] | None], kept: int) -> None:
+def test_the_newest_entry_that_names_voters_counts_and_a_cut_brings_back_the_one_before(
+    named: list[set[str] | None], kept: int
+) -> None:
     """The voters are a function of the journal's entries and of nothing else."""
-    entries: list[Entry] = [(b"J{}" if n is None else voters.encode(sorted(n)), index, 1) for index, n in enumerate(named, 1)]
-    expected = [(index, tuple(sorted(n))) for index, n in enumerate(named[:kept], 1) if n is not None]
+    entries: list[Entry] = [
+        (b"J{}" if n is None else voters.encode(sorted(n)), index, 1)
+        for index, n in enumerate(named, 1)
+    ]
+    expected = [
+        (index, tuple(sorted(n))) for index, n in enumerate(named[:kept], 1) if n is not None
+    ]
     assert voters.newest(entries[:kept]) == (expected[-1] if expected else None)
 
 
@@ -96,7 +114,8 @@ def test_an_entry_about_members_that_this_version_does_not_know_is_no_entry_to_s
 
 
 def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
-    """The fourth node gets the whole state and votes; with it and two of the old ones the quorum continues; restarts keep this."""
+    """The fourth node gets the whole state and votes; with it and two of the old ones the quorum
+    continues; restarts keep this."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
@@ -113,7 +132,10 @@ def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
         await cluster.leader()
         for controller in cluster.running.values():
             await controller.barrier(timeout=20)
-            assert controller.health.voters == ("n1", "n2", "n3", "n4") and ("", "after") in controller.state.topics
+            assert (
+                controller.health.voters == ("n1", "n2", "n3", "n4")
+                and ("", "after") in controller.state.topics
+            )
 
     run(tmp_path, body)
 
@@ -134,15 +156,28 @@ def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) ->
 
 
 def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
-    """The entries that named them are gone; the snapshot names them, also to a node that gets it instead of the log."""
+    """The entries that named them are gone; the snapshot names them, also to a node that gets it
+    instead of the log."""
 
     async def body(cluster: Cluster) -> None:
-        await asyncio.gather(*(cluster.running["n1"].create_topic("", f"a{index}", timeout=20) for index in range(40)))
+        await asyncio.gather(
+            *(
+                cluster.running["n1"].create_topic("", f"a{index}", timeout=20)
+                for index in range(40)
+            )
+        )
         await joined(cluster, "n4")
         await changed(cluster, "n3", present=False, by="n4")
         await cluster.stop(["n3"])
-        await asyncio.gather(*(cluster.running["n1"].create_topic("", f"b{index}", timeout=20) for index in range(60)))
-        await cluster.until(lambda: all(c._quorum and len(c._quorum.journal) < 50 for c in cluster.running.values()))
+        await asyncio.gather(
+            *(
+                cluster.running["n1"].create_topic("", f"b{index}", timeout=20)
+                for index in range(60)
+            )
+        )
+        await cluster.until(
+            lambda: all(c._quorum and len(c._quorum.journal) < 50 for c in cluster.running.values())
+        )
         fifth = await joined(cluster, "n5")
         await fifth.barrier(timeout=20)
         assert len(fifth.state.topics) == 100
@@ -154,8 +189,11 @@ def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
     run(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
 
 
-def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(tmp_path: Path) -> None:
-    """Whether a leader or another node is removed: the rest continues, and its elections reach no node."""
+def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
+    tmp_path: Path,
+) -> None:
+    """Whether a leader or another node is removed: the rest continues, and its elections reach no
+    node."""
 
     async def body(cluster: Cluster) -> None:
         leader = await cluster.leader()
@@ -181,7 +219,9 @@ def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -
         await cluster.stop(["n3"])
         await cluster.until(lambda: cluster.running["n1"].health.reached == {"n1", "n2"})
         await cluster.until(lambda: cluster.running["n1"].health.has_quorum)
-        with pytest.raises(Conflict, match=r"quorum of 3 would become one of 2 of which only 1 .*missing: n3"):
+        with pytest.raises(
+            Conflict, match=r"quorum of 3 would become one of 2 of which only 1 .*missing: n3"
+        ):
             await changed(cluster, "n2", present=False, by="n1")
         assert await changed(cluster, "n3", present=False) == ("n1", "n2")
 
@@ -189,7 +229,8 @@ def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -
 
 
 def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
-    """A partitioned leader appends a change; the log of a new leader replaces it, and all nodes have the old voters."""
+    """A partitioned leader appends a change; the log of a new leader replaces it, and all nodes
+    have the old voters."""
 
     async def body(cluster: Cluster) -> None:
         leader = await cluster.leader()
@@ -199,7 +240,9 @@ def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path
         await cluster.stop([leader])
         journal = tmp_path / leader / "controller"
         await asyncio.to_thread(_append, journal, cut)
-        await cluster.until(lambda: all(cluster.running[name].health.leader in others for name in others))
+        await cluster.until(
+            lambda: all(cluster.running[name].health.leader in others for name in others)
+        )
         await cluster.running[others[0]].create_topic("", "t", timeout=20)
         await cluster.start([leader])
         await cluster.running[leader].barrier(timeout=20)
@@ -217,7 +260,8 @@ def _append(directory: Path, command: bytes) -> None:
 
 
 def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
-    """Votes belong to names: with another address it is the same voter, and the others reach it as soon as they know the address."""
+    """Votes belong to names: with another address it is the same voter, and the others reach it as
+    soon as they know the address."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.stop(["n1"])
@@ -234,7 +278,8 @@ def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
 
 
 def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
-    """The only node waits for the second once it has let it in; the last voter cannot be removed."""
+    """The only node waits for the second once it has let it in; the last voter cannot be
+    removed."""
 
     async def body(cluster: Cluster) -> None:
         await joined(cluster, "n2")
@@ -246,25 +291,45 @@ def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
     run(tmp_path, body, nodes=1)
 
 
-def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_left(tmp_path: Path) -> None:
-    """Behind every record, between snapshot and compaction, and behind it; whatever the configuration says meanwhile."""
+def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_left(
+    tmp_path: Path,
+) -> None:
+    """Behind every record, between snapshot and compaction, and behind it; whatever the
+    configuration says meanwhile."""
     disk, home = RealDisk(), tmp_path / "home"
     home.mkdir()
     journal = Journal(disk, str(home), snapshot=None, file_bytes=1 << 16)
     three, four, later = ("n1", "n2", "n3"), ("n1", "n2", "n3", "n4"), ("n2", "n3", "n4")
-    commands = [voters.encode(three), b"\x01", b"J{}", voters.encode(four), b"J{}", voters.encode(later), b"J{}"]
+    commands = [
+        voters.encode(three),
+        b"\x01",
+        b"J{}",
+        voters.encode(four),
+        b"J{}",
+        voters.encode(later),
+        b"J{}",
+    ]
     left: list[tuple[Path, tuple[str, ...]]] = []
 
     def crash(expected: tuple[str, ...]) -> None:
         left.append((Path(shutil.copytree(home, tmp_path / f"left-{len(left)}")), expected))
 
-    for index, (command, expected) in enumerate(zip(commands, [three, three, three, four, four, later, later], strict=True), 1):
+    for index, (command, expected) in enumerate(
+        zip(commands, [three, three, three, four, four, later, later], strict=True), 1
+    ):
         journal.add(command, index, min(index - 1, 1))
         journal.flush()
         crash(expected)
     for last, covered in ((3, three), (5, four), (7, later)):
         newest = journal[last - journal[0][1]]
-        snapshot.write(disk, str(home / snapshot.NAME), export(State()), newest, journal[newest[1] - 1 - journal[0][1]], covered)
+        snapshot.write(
+            disk,
+            str(home / snapshot.NAME),
+            export(State()),
+            newest,
+            journal[newest[1] - 1 - journal[0][1]],
+            covered,
+        )
         crash(later)
         journal.deleteEntriesTo(last - 1 - journal[0][1])
         crash(later)
@@ -277,7 +342,8 @@ def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_
         quorum = Quorum(place, {}, SECRET, disk, FAST, 1 << 16)
         try:
             assert quorum.voters == expected, directory.name
-            # The first tick loads the snapshot, which must not bring back what the journal has replaced.
+            # The first tick loads the snapshot, which must not bring back what the journal has
+            # replaced.
             quorum.tick()
             assert quorum.voters == expected, directory.name
             assert {node.id for node in quorum.otherNodes} == set(expected) - {"n1"}

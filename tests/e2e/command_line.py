@@ -41,7 +41,8 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """The error line: the last line on stderr, with a remedy and without a traceback before it."""
+        """The error line: the last line on stderr, with a remedy and without a traceback before
+        it."""
         lines = self.err.splitlines()
         assert lines and lines[-1].startswith("error: ") and "; " in lines[-1], self.err
         assert "Traceback" not in self.err
@@ -57,11 +58,15 @@ def environment(endpoints: str) -> dict[str, str]:
 class CommandLine:
     """Runs commands against one cluster, through all of its endpoints."""
 
-    def __init__(self, endpoints: str, *more: str | Path, keys: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, endpoints: str, *more: str | Path, keys: tuple[str, str] | None = None
+    ) -> None:
         """`more`: options added to every command. `keys`: the credentials of every command."""
         self.endpoints = endpoints
         self._more = more
-        self._keys = {} if keys is None else {"LEDGERMQ_ACCESS_KEY": keys[0], "LEDGERMQ_SECRET_KEY": keys[1]}
+        self._keys = (
+            {} if keys is None else {"LEDGERMQ_ACCESS_KEY": keys[0], "LEDGERMQ_SECRET_KEY": keys[1]}
+        )
 
     @classmethod
     def of(cls, cluster: LocalCluster) -> CommandLine:
@@ -69,33 +74,55 @@ class CommandLine:
 
     def run(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
         environ = {**environment(self.endpoints), **self._keys}
-        status, out, err = forked.run([*map(str, arguments), *map(str, self._more)], environ, stdin, timeout_s)
+        status, out, err = forked.run(
+            [*map(str, arguments), *map(str, self._more)], environ, stdin, timeout_s
+        )
         return Outcome(status, out.decode(errors="replace"), err.decode())
 
     def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
         """Run a command that must succeed."""
         outcome = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
-        assert outcome.status == 0, f"{arguments}: exit status {outcome.status}\n{outcome.out}\n{outcome.err}"
+        assert outcome.status == 0, (
+            f"{arguments}: exit status {outcome.status}\n{outcome.out}\n{outcome.err}"
+        )
         return outcome
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
         """Start a command without waiting for its end; all its streams are pipes."""
         command = [*LEDGERMQ, *map(str, arguments), *map(str, self._more)]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={**environment(self.endpoints), **self._keys})
+        return subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env={**environment(self.endpoints), **self._keys},
+        )
 
     def send_lines(self, topic: str, bodies: Iterable[str], *more: str) -> Any:
         """Run `send --file -`. Returns its summary."""
-        return self.ok("send", "--topic", topic, "--file", "-", "--json", *more, stdin="".join(f"{b}\n" for b in bodies).encode()).json
+        return self.ok(
+            "send",
+            "--topic",
+            topic,
+            "--file",
+            "-",
+            "--json",
+            *more,
+            stdin="".join(f"{b}\n" for b in bodies).encode(),
+        ).json
 
     def consume_all(self, topic: str, group: str, *more: str) -> list[str]:
         """The bodies that `consume --until-empty` printed."""
-        return self.ok("consume", "--topic", topic, "--group", group, "--until-empty", "1s", *more).out.splitlines()
+        return self.ok(
+            "consume", "--topic", topic, "--group", group, "--until-empty", "1s", *more
+        ).out.splitlines()
 
 
 def described(cli: CommandLine, topic: str, least: int = 0) -> dict[str, Any]:
-    """What `topic describe` reports once it counts at least `least` messages. The ends of queues whose leaders did not answer the asked
-    node in time are null, and so is their sum; or they are those of a replica that lags behind."""
+    """What `topic describe` reports once it counts at least `least` messages. The ends of queues
+    whose leaders did not answer the asked node in time are null, and so is their sum; or they are
+    those of a replica that lags behind."""
 
     def found() -> dict[str, Any] | None:
         answer: dict[str, Any] = cli.ok("topic", "describe", topic, "--json").json

@@ -1,7 +1,8 @@
-"""A real Prometheus (Debian's package `prometheus`) that scrapes the nodes of a test and evaluates the alert rules.
+"""A real Prometheus (Debian's package `prometheus`) that scrapes the nodes of a test and evaluates
+the alert rules.
 
-The rules are those of `deploy/prometheus/alerts.yaml` with shorter times: how long a condition must hold, over which time a counter is
-looked at, and the ages in `SHORTER`. No other number is changed.
+The rules are those of `deploy/prometheus/alerts.yaml` with shorter times: how long a condition must
+hold, over which time a counter is looked at, and the ages in `SHORTER`. No other number is changed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def alerts() -> list[str]:
     """The names of all alerts."""
-    return [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule["alert"]
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def shorter_rules() -> str:
@@ -83,10 +88,14 @@ class Prometheus:
     def firing(self, alert: str, **labels: str) -> bool:
         """Whether this alert fires with these labels."""
         wanted = {"alertname": alert, **labels}
-        return any(one["state"] == "firing" and wanted.items() <= one["labels"].items() for one in self._get("alerts")["alerts"])
+        return any(
+            one["state"] == "firing" and wanted.items() <= one["labels"].items()
+            for one in self._get("alerts")["alerts"]
+        )
 
     def fired(self, alert: str, **labels: str) -> bool:
-        """Whether this alert has fired with these labels since Prometheus was started, however short."""
+        """Whether this alert has fired with these labels since Prometheus was started, however
+        short."""
         wanted = {"alertname": alert, "alertstate": "firing", **labels}
         matchers = ",".join(f'{name}="{value}"' for name, value in wanted.items())
         return bool(self.query(f"count_over_time(ALERTS{{{matchers}}}[1h])"))
@@ -119,7 +128,9 @@ class Prometheus:
             self.wait_ended(alert)
 
     def _get(self, what: str, **parameters: str) -> dict[str, Any]:
-        with _OPENER.open(f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}", timeout=30) as answer:
+        with _OPENER.open(
+            f"{self._url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}", timeout=30
+        ) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         data: dict[str, Any] = found["data"]
@@ -135,13 +146,26 @@ def watching(cluster: LocalCluster, directory: Path) -> Iterator[Prometheus]:
     port = free_ports(1)[0].http_port
     found = Prometheus(cluster, port)
     (directory / "rules.yaml").write_text(shorter_rules())
-    scrape = {"job_name": "ledgermq", "static_configs": [{"targets": [found.instance(node) for node in cluster.nodes]}]}
-    times = {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": f"{SCRAPE_S}s", "evaluation_interval": "1s"}
+    scrape = {
+        "job_name": "ledgermq",
+        "static_configs": [{"targets": [found.instance(node) for node in cluster.nodes]}],
+    }
+    times = {
+        "scrape_interval": f"{SCRAPE_S}s",
+        "scrape_timeout": f"{SCRAPE_S}s",
+        "evaluation_interval": "1s",
+    }
     config = {"global": times, "rule_files": ["rules.yaml"], "scrape_configs": [scrape]}
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [program, f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'tsdb'}"]
+    command = [
+        program,
+        f"--config.file={directory / 'prometheus.yml'}",
+        f"--storage.tsdb.path={directory / 'tsdb'}",
+    ]
     with (directory / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
+        )
         try:
             wait_for(lambda: process.poll() is not None or found.ready(), 60, "Prometheus")
             assert process.poll() is None, (directory / "prometheus.log").read_text()

@@ -1,4 +1,5 @@
-"""A real Prometheus beside real nodes: every alert is made to fire by a fault that it is for, and ends after the fault."""
+"""A real Prometheus beside real nodes: every alert is made to fire by a fault that it is for, and
+ends after the fault."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ FAULTS = {
     "LedgerMQSlowDisk": "syncs of 150 ms",
     "LedgerMQClockOff": "a wall clock that is set an hour ahead",
     "LedgerMQPeerTls": "a node that comes back with a certificate that has ended",
-    "LedgerMQStrangeDirectory": "a node that comes back with a directory that was replaced, while no leader can admit it",
+    "LedgerMQStrangeDirectory": (
+        "a node that comes back with a directory that was replaced, while no leader can admit it"
+    ),
     "LedgerMQConsumersBehind": "a consumer that receives and stays away",
     "LedgerMQDeadLetters": "a message that is received and never acknowledged",
     "LedgerMQAnswersNotTaken": "a client that pulls messages and keeps its windows shut",
@@ -66,7 +69,8 @@ SILENT = {
     "audit: Log files kept, by reason",
     "audit: Log files removed",
 }
-"""Diagrams without a value in a cluster that has no HA group, no native readers, no damage, and one log file."""
+"""Diagrams without a value in a cluster that has no HA group, no native readers, no damage, and one
+log file."""
 
 
 def test_every_alert_has_a_fault() -> None:
@@ -78,7 +82,12 @@ def test_alerts_of_nodes_that_are_gone(tmp_path: Path) -> None:
     groups = ("g1", {"name": "h1", "replication": "ha", "min_in_sync": 3})
     with running(tmp_path, groups=groups) as cluster, watching(cluster, tmp_path) as seen:
         _, two, three = cluster.nodes
-        mine = ("LedgerMQNodeDown", "LedgerMQNoLeader", "LedgerMQInSyncSetTooSmall", "LedgerMQStrangeDirectory")
+        mine = (
+            "LedgerMQNodeDown",
+            "LedgerMQNoLeader",
+            "LedgerMQInSyncSetTooSmall",
+            "LedgerMQStrangeDirectory",
+        )
         seen.begin(*mine)
 
         cluster.kill(three)
@@ -91,7 +100,9 @@ def test_alerts_of_nodes_that_are_gone(tmp_path: Path) -> None:
         cluster.kill(three)
         former = put_aside(cluster, three, tmp_path / "former")
         cluster.start(three)
-        assert CommandLine.of(cluster).ok("status", "--wait", "90s", "--strict", timeout_s=120), "it has a new directory, and takes part"
+        assert CommandLine.of(cluster).ok("status", "--wait", "90s", "--strict", timeout_s=120), (
+            "it has a new directory, and takes part"
+        )
 
         assert not seen.fired("LedgerMQStrangeDirectory")
         cluster.kill(two)
@@ -129,9 +140,13 @@ def put_back(cluster: LocalCluster, node: str, place: Path) -> None:
 
 
 def test_alerts_of_damaged_and_unread_files(tmp_path: Path) -> None:
-    """The scrub is slow, so that a difference lasts until the damaged entry is found. It reads no file again, so that the log ages."""
+    """The scrub is slow, so that a difference lasts until the damaged entry is found. It reads no
+    file again, so that the log ages."""
     extra = {"scrub": {"bytes_per_s": "64KiB"}}
-    with running(tmp_path, log_file_bytes=1 << 20, extra=extra) as cluster, watching(cluster, tmp_path) as seen:
+    with (
+        running(tmp_path, log_file_bytes=1 << 20, extra=extra) as cluster,
+        watching(cluster, tmp_path) as seen,
+    ):
         mine = ("LedgerMQReplicasDiffer", "LedgerMQDamageFound", "LedgerMQReplicaNotRunning")
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
@@ -140,7 +155,9 @@ def test_alerts_of_damaged_and_unread_files(tmp_path: Path) -> None:
         seen.begin(*mine)
 
         node = next(name for name in cluster.nodes if name != leader(cluster))
-        assert cli.ok("status", "--wait", "60s", "--strict") and len(log_files(cluster, node)) <= 2, "the file is not sealed yet"
+        assert (
+            cli.ok("status", "--wait", "60s", "--strict") and len(log_files(cluster, node)) <= 2
+        ), "the file is not sealed yet"
         flip(cluster, node, sent[50])
         cli.send_lines(TOPIC, sent[200:])
         seen.wait_fired("LedgerMQReplicasDiffer", broker_group="g1")
@@ -152,7 +169,9 @@ def test_alerts_of_damaged_and_unread_files(tmp_path: Path) -> None:
         flip(cluster, node, sent[60])
         cluster.settings = ("scrub.bytes_per_s=64MiB", "scrub.again_hours=0.001")
         cluster.start(node)
-        seen.wait_firing("LedgerMQReplicaNotRunning", broker_group="g1", instance=seen.instance(node))
+        seen.wait_firing(
+            "LedgerMQReplicaNotRunning", broker_group="g1", instance=seen.instance(node)
+        )
         for other in cluster.nodes:
             if other != node:
                 cluster.start(other)
@@ -165,12 +184,19 @@ def test_alerts_of_a_store_that_is_away(tmp_path: Path) -> None:
     [address] = free_ports(1)
     (tmp_path / "store").mkdir()
     tiered = {**tiered_settings(tmp_path / "store", address.client_port), "retry_ms": "500ms"}
-    with running(tmp_path, log_file_bytes=1 << 20, extra={"tiered": tiered}) as cluster, watching(cluster, tmp_path) as seen:
+    with (
+        running(tmp_path, log_file_bytes=1 << 20, extra={"tiered": tiered}) as cluster,
+        watching(cluster, tmp_path) as seen,
+    ):
         create_topic(cluster, TOPIC)
         seen.begin("LedgerMQNotInObjectStore")
-        CommandLine.of(cluster).send_lines(TOPIC, [f"body-{number:05d}-{'x' * 900}" for number in range(3000)])
+        CommandLine.of(cluster).send_lines(
+            TOPIC, [f"body-{number:05d}-{'x' * 900}" for number in range(3000)]
+        )
         for node in cluster.nodes:
-            seen.wait_firing("LedgerMQNotInObjectStore", broker_group="g1", instance=seen.instance(node))
+            seen.wait_firing(
+                "LedgerMQNotInObjectStore", broker_group="g1", instance=seen.instance(node)
+            )
         with serving(program(tmp_path), tmp_path / "store", address.client_port):
             seen.wait_calm("LedgerMQNotInObjectStore")
 
@@ -187,7 +213,9 @@ def test_an_alert_of_a_wrong_clock(tmp_path: Path, bad_disks: type[BadDisks]) ->
         seen.wait_calm("LedgerMQClockOff")
 
 
-def test_the_alert_of_a_certificate_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alert_of_a_certificate_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the node that has it; it ends when the files are replaced, without a restart."""
     with running(tmp_path, tls=True) as cluster, watching(cluster, tmp_path) as seen:
         seen.begin("LedgerMQPeerTls")
@@ -202,18 +230,28 @@ def test_the_alert_of_a_certificate_that_has_ended(tmp_path: Path, monkeypatch: 
             shutil.copy(tls / f"{three}.{kind}", tmp_path / f"{three}.{kind}")
             shutil.copy(ended / f"{three}.{kind}", tls / f"{three}.{kind}")
         cluster.start(three)
-        seen.wait_firing("LedgerMQPeerTls", instance=seen.instance(one), peer=three, reason="expired")
+        seen.wait_firing(
+            "LedgerMQPeerTls", instance=seen.instance(one), peer=three, reason="expired"
+        )
         for kind in ("key", "pem"):
             shutil.copy(tmp_path / f"{three}.{kind}", tls / f"{three}.{kind}")
         cluster.wait_ready()
         seen.wait_calm("LedgerMQPeerTls")
 
 
-def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
-    """A slow disk, a follower that stands still, consumers that stay away; meanwhile every diagram of the dashboards is asked for."""
+def test_alerts_of_what_is_slow_and_what_is_never_done(
+    tmp_path: Path, bad_disks: type[BadDisks]
+) -> None:
+    """A slow disk, a follower that stands still, consumers that stay away; meanwhile every diagram
+    of the dashboards is asked for."""
     with faulty(tmp_path, kind=bad_disks) as cluster, watching(cluster, tmp_path) as seen:
         assert isinstance(cluster, BadDisks)
-        mine = ("LedgerMQSlowDisk", "LedgerMQFollowerBehind", "LedgerMQConsumersBehind", "LedgerMQDeadLetters")
+        mine = (
+            "LedgerMQSlowDisk",
+            "LedgerMQFollowerBehind",
+            "LedgerMQConsumersBehind",
+            "LedgerMQDeadLetters",
+        )
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
         cli.ok("group", "create", "away")
@@ -238,7 +276,11 @@ def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks
         leave_one(cluster, "poison", 1)
         # A message that has used up its attempts becomes a dead letter at the next Receive.
         dead = 'rocketmq_send_to_dlq_messages_total{consumer_group="poison"} > 0'
-        wait_for(lambda: cli.consume_all(TOPIC, "poison") is not None and seen.query(dead), 120, "a dead letter")
+        wait_for(
+            lambda: cli.consume_all(TOPIC, "poison") is not None and seen.query(dead),
+            120,
+            "a dead letter",
+        )
         seen.wait_fired("LedgerMQDeadLetters", topic=TOPIC, consumer_group="poison")
         without_values = silent(seen)
         print(f"diagrams without a value: {sorted(without_values)}")
@@ -250,7 +292,9 @@ def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks
         follower = cluster.others(leads)[0]
         cluster.children[follower].signal(signal.SIGSTOP)
         try:
-            CommandLine(target(cluster, leads)).send_lines("large", [f"{number:03d}" + "x" * 250_000 for number in range(300)])
+            CommandLine(target(cluster, leads)).send_lines(
+                "large", [f"{number:03d}" + "x" * 250_000 for number in range(300)]
+            )
             seen.wait_firing("LedgerMQFollowerBehind", broker_group="g1", follower=follower)
         finally:
             cluster.children[follower].signal(signal.SIGCONT)
@@ -260,7 +304,10 @@ def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks
 
 def leave_one(cluster: LocalCluster, group: str, seconds: float) -> None:
     """Receive one message and do not acknowledge it."""
-    with Connection(cluster.endpoints) as connection, Receiver(connection, TOPIC, group, invisible_s=seconds) as receiver:
+    with (
+        Connection(cluster.endpoints) as connection,
+        Receiver(connection, TOPIC, group, invisible_s=seconds) as receiver,
+    ):
         assert len(receiver.receive(30, 1)) == 1
 
 
@@ -276,11 +323,25 @@ def silent(seen: Prometheus) -> set[str]:
 
 @pytest.mark.usefixtures("unmounted")
 def test_alerts_of_full_disks_of_too_many_series_and_of_answers(tmp_path: Path) -> None:
-    """One disk that fills up and is full, then all; three consumer groups where one has room; and a client that takes no answer."""
-    extra = {"retention": {"check_ms": 500}, "metrics": {"series_max": 12}, "limits": {"unread_ms": 1000}}
-    with faulty(tmp_path, kind=SmallDisks, extra=extra) as cluster, watching(cluster, tmp_path) as seen:
+    """One disk that fills up and is full, then all; three consumer groups where one has room; and a
+    client that takes no answer."""
+    extra = {
+        "retention": {"check_ms": 500},
+        "metrics": {"series_max": 12},
+        "limits": {"unread_ms": 1000},
+    }
+    with (
+        faulty(tmp_path, kind=SmallDisks, extra=extra) as cluster,
+        watching(cluster, tmp_path) as seen,
+    ):
         assert isinstance(cluster, SmallDisks)
-        mine = ("LedgerMQDiskFillsUp", "LedgerMQDiskFull", "LedgerMQWritesRefused", "LedgerMQSeriesLeftOut", "LedgerMQAnswersNotTaken")
+        mine = (
+            "LedgerMQDiskFillsUp",
+            "LedgerMQDiskFull",
+            "LedgerMQWritesRefused",
+            "LedgerMQSeriesLeftOut",
+            "LedgerMQAnswersNotTaken",
+        )
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
         seen.begin(*mine)

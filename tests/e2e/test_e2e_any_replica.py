@@ -1,4 +1,5 @@
-"""Native readers served by a follower, on real clusters: under load, when the leader is killed, and when the follower is paused."""
+"""Native readers served by a follower, on real clusters: under load, when the leader is killed, and
+when the follower is paused."""
 
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MESSAGES = 3000
 
 
-def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause(tmp_path: Path) -> None:
-    """By offset, no message is repeated or missing, whichever node serves; the follower serves as long as it can, and again later."""
+def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause(
+    tmp_path: Path,
+) -> None:
+    """By offset, no message is repeated or missing, whichever node serves; the follower serves as
+    long as it can, and again later."""
 
     async def work(cluster: LocalCluster) -> None:
         first = await asyncio.to_thread(leader, cluster)
         near, third = sorted(set(cluster.nodes) - {first})
-        endpoints = ";".join([target(cluster, near), target(cluster, third), target(cluster, first)])
+        endpoints = ";".join(
+            [target(cluster, near), target(cluster, third), target(cluster, first)]
+        )
         cli = CommandLine(endpoints)
         offsets: dict[int, list[int]] = {queue: [] for queue in range(2)}
         bodies: list[bytes] = []
@@ -39,7 +45,11 @@ def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause
                     bodies.extend(batch.bodies())
                     served.update(found.replica for found in consumer.statistics().served_by)
 
-            sending = asyncio.create_task(asyncio.to_thread(cli.send_lines, "t", [f"m{k}" for k in range(MESSAGES)], "--timeout", "60s"))
+            sending = asyncio.create_task(
+                asyncio.to_thread(
+                    cli.send_lines, "t", [f"m{k}" for k in range(MESSAGES)], "--timeout", "60s"
+                )
+            )
             await read(300)
             assert served == {near}, "the endpoint that was named first"
             cluster.kill(first)
@@ -48,8 +58,11 @@ def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause
             cluster.children[near].signal(signal.SIGSTOP)
             try:
                 there = CommandLine(target(cluster, third))
-                # Two of three are gone for a moment: nothing is committed before the follower goes on, and nothing is read twice.
-                more = asyncio.create_task(asyncio.to_thread(there.send_lines, "t", ["after"], "--timeout", "60s"))
+                # Two of three are gone for a moment: nothing is committed before the follower goes
+                # on, and nothing is read twice.
+                more = asyncio.create_task(
+                    asyncio.to_thread(there.send_lines, "t", ["after"], "--timeout", "60s")
+                )
                 await asyncio.sleep(8)
             finally:
                 cluster.children[near].signal(signal.SIGCONT)
@@ -59,7 +72,8 @@ def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause
             while not expected <= {*bodies}:
                 await read(len(bodies) + 1)
             assert consumer.statistics().skipped == 0
-        # A send whose answer was lost with the leader may be stored twice: each under an offset of its own.
+        # A send whose answer was lost with the leader may be stored twice: each under an offset of
+        # its own.
         assert all(found == list(range(len(found))) for found in offsets.values())
         del cluster.children[first]
 

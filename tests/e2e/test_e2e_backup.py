@@ -1,4 +1,5 @@
-"""Backup and restore of a real cluster: taken while it runs, brought back into new directories, refused beside intact peers."""
+"""Backup and restore of a real cluster: taken while it runs, brought back into new directories,
+refused beside intact peers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ BODIES = [f"{number:06d}".ljust(2000, ".") for number in range(160)]
 
 @contextmanager
 def cluster_of(directory: Path, **options: Any) -> Iterator[LocalCluster]:
-    """Three nodes that hold BODIES in a topic of two queues, of which the group g has read the first; ended whatever the test did."""
+    """Three nodes that hold BODIES in a topic of two queues, of which the group g has read the
+    first; ended whatever the test did."""
     cluster = prepare(directory, **options)
     cluster.start_all()
     try:
@@ -31,7 +33,10 @@ def cluster_of(directory: Path, **options: Any) -> Iterator[LocalCluster]:
         cli.ok("group", "create", "g")
         # A group that has read from a topic keeps what it has not read from being trimmed.
         cli.send_lines("t", BODIES[:1])
-        assert cli.ok("consume", "--topic", "t", "--group", "g", "--max", "1").out.splitlines() == BODIES[:1]
+        assert (
+            cli.ok("consume", "--topic", "t", "--group", "g", "--max", "1").out.splitlines()
+            == BODIES[:1]
+        )
         assert cli.send_lines("t", BODIES[1:])["acknowledged"] == len(BODIES) - 1
         yield cluster
     finally:
@@ -48,7 +53,11 @@ def wait_until_noted(cluster: LocalCluster) -> None:
     """Every node has noted what is committed now: at most a few seconds."""
     (group,) = status(cluster, "n1").groups
     for node in cluster.nodes:
-        wait_for(lambda node=node: noted(cluster, node) >= group.commit_index, 20, f"the checkpoint of {node}")
+        wait_for(
+            lambda node=node: noted(cluster, node) >= group.commit_index,
+            20,
+            f"the checkpoint of {node}",
+        )
 
 
 def put_away(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -61,12 +70,15 @@ def put_away(cluster: LocalCluster, tmp_path: Path) -> None:
 
 def stop_and_audit(cluster: LocalCluster) -> None:
     assert set(cluster.stop().values()) <= {0}
-    audited = CommandLine.of(cluster).ok("audit", *(cluster.data(node) for node in cluster.nodes), "--engine", "local")
+    audited = CommandLine.of(cluster).ok(
+        "audit", *(cluster.data(node) for node in cluster.nodes), "--engine", "local"
+    )
     assert audited.out.splitlines()[-1] == "audit: PASS"
 
 
 def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
-    """Each node is backed up while messages are sent; restored together, they have all messages acknowledged before, and continue."""
+    """Each node is backed up while messages are sent; restored together, they have all messages
+    acknowledged before, and continue."""
     with cluster_of(tmp_path) as cluster:
         wait_until_noted(cluster)
         cli = CommandLine.of(cluster)
@@ -81,7 +93,9 @@ def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
         try:
             points = []
             for node in cluster.nodes:
-                told = cli.ok("backup", "--data", cluster.data(node), "--to", tmp_path / f"b-{node}", "--json").json
+                told = cli.ok(
+                    "backup", "--data", cluster.data(node), "--to", tmp_path / f"b-{node}", "--json"
+                ).json
                 points.append(told["groups"][0]["index"])
         finally:
             ended.set()
@@ -100,13 +114,18 @@ def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) -> None:
-    """Of a trimmed log. A single replica restored beside peers that remember its predecessor takes no part; restored for all nodes the same
-    backup is the cluster again, with its topics, its consumer group's progress and every message that was kept."""
+    """Of a trimmed log. A single replica restored beside peers that remember its predecessor takes
+    no part; restored for all nodes the same backup is the cluster again, with its topics, its
+    consumer group's progress and every message that was kept."""
     eager = {"retention": {"hours": 0.0003, "check_ms": 200, "reserve_bytes": "1MiB"}}
     with cluster_of(tmp_path, log_file_bytes=64 << 10, extra=eager) as cluster:
         cli = CommandLine.of(cluster)
         read = cli.ok("consume", "--topic", "t", "--group", "g", "--max", "99").out.splitlines()
-        wait_for(lambda: not any(first_file(cluster, node) for node in cluster.nodes), 60, "the first trim")
+        wait_for(
+            lambda: not any(first_file(cluster, node) for node in cluster.nodes),
+            60,
+            "the first trim",
+        )
         wait_until_noted(cluster)
         told = cli.ok("backup", "--data", cluster.data("n2"), "--to", tmp_path / "b", "--json").json
         assert told["groups"][0]["begin_index"] > 0
@@ -119,7 +138,9 @@ def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) 
         assert cli.send_lines("t", ["while n2 is refused"])["acknowledged"] == 1
         put_away(cluster, tmp_path)
         for node in cluster.nodes:
-            cli.ok("restore", "--from", tmp_path / "b", "--data", cluster.data(node), "--node", node)
+            cli.ok(
+                "restore", "--from", tmp_path / "b", "--data", cluster.data(node), "--node", node
+            )
         cluster.start_all()
         cluster.wait_ready()
         rest = cli.consume_all("t", "g")
@@ -129,9 +150,12 @@ def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["parquet", "iceberg"])
-def test_a_sink_that_is_ahead_of_a_restored_log_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the log is behind the sink's position, and when it has passed it. In another place the sink writes everything that the log
-    has, and together with what the former place has from before the point of the restore each message is there once."""
+def test_a_sink_that_is_ahead_of_a_restored_log_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the log is behind the sink's position, and when it has passed it. In another place the
+    sink writes everything that the log has, and together with what the former place has from before
+    the point of the restore each message is there once."""
     pytest.importorskip("pyarrow")
     rows = rows_of_table(tmp_path, monkeypatch) if kind == "iceberg" else rows_of_files(tmp_path)
 
@@ -151,14 +175,19 @@ def test_a_sink_that_is_ahead_of_a_restored_log_is_refused(kind: str, tmp_path: 
         cli.ok(*command("former"))
         assert cluster.stop() == {"n1": 0}
         cluster.data("n1").rename(tmp_path / "old")
-        told = cli.ok("restore", "--from", tmp_path / "b", "--data", cluster.data("n1"), "--json").json
+        told = cli.ok(
+            "restore", "--from", tmp_path / "b", "--data", cluster.data("n1"), "--json"
+        ).json
         cluster.start_all()
         cluster.wait_ready()
         new = [f"new-{k}" for k in range(80)]
         for part in (new[:20], new[20:]):
             cli.send_lines("t", part)
             refused = cli.run(*command("former"))
-            assert refused.status == 64 and "has messages that the cluster does not have" in refused.err, refused
+            assert (
+                refused.status == 64
+                and "has messages that the cluster does not have" in refused.err
+            ), refused
             assert len(rows("former")) == 100
         assert "is not in the log: there is entry" in refused.err
         cli.ok(*command("again"))
@@ -166,8 +195,14 @@ def test_a_sink_that_is_ahead_of_a_restored_log_is_refused(kind: str, tmp_path: 
         assert sorted(body for _, _, body in rows("again")) == log
         (point,) = (group["store_ms"] for group in told["groups"])
         first = min(offset for offset, _, _ in rows("again"))
-        older = [body for offset, store_ms, body in rows("former") if store_ms <= point and offset < first]
-        assert not older and {body for _, store_ms, body in rows("former") if store_ms <= point} == {f"kept-{k}" for k in range(50)}
+        older = [
+            body
+            for offset, store_ms, body in rows("former")
+            if store_ms <= point and offset < first
+        ]
+        assert not older and {
+            body for _, store_ms, body in rows("former") if store_ms <= point
+        } == {f"kept-{k}" for k in range(50)}
 
 
 def rows_of_files(directory: Path) -> Callable[[str], list[tuple[int, int, str]]]:
@@ -176,24 +211,45 @@ def rows_of_files(directory: Path) -> Callable[[str], list[tuple[int, int, str]]
 
     def rows(place: str) -> list[tuple[int, int, str]]:
         paths = (directory / place).rglob("*.parquet")
-        tables = [pq.read_table(path, columns=["offset", "store_ms", "body"], partitioning=None) for path in paths]
-        return [(row["offset"], row["store_ms"], row["body"].decode()) for table in tables for row in table.to_pylist()]
+        tables = [
+            pq.read_table(path, columns=["offset", "store_ms", "body"], partitioning=None)
+            for path in paths
+        ]
+        return [
+            (row["offset"], row["store_ms"], row["body"].decode())
+            for table in tables
+            for row in table.to_pylist()
+        ]
 
     return rows
 
 
-def rows_of_table(directory: Path, patch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[int, int, str]]]:
+def rows_of_table(
+    directory: Path, patch: pytest.MonkeyPatch
+) -> Callable[[str], list[tuple[int, int, str]]]:
     """As `rows_of_files`, with a catalog of its own."""
     catalogs = pytest.importorskip("pyiceberg.catalog")
-    where = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+    where = {
+        "type": "sql",
+        "uri": f"sqlite:///{directory}/catalog.db",
+        "warehouse": f"file://{directory}/warehouse",
+    }
     for key, value in where.items():
         patch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
     catalog = catalogs.load_catalog("lake", **where)
     catalog.create_namespace("s")
 
     def rows(place: str) -> list[tuple[int, int, str]]:
-        found = catalog.load_table(f"s.{place}").scan(selected_fields=("offset", "store_time", "body")).to_arrow().to_pylist()
-        return [(row["offset"], round(row["store_time"].timestamp() * 1000), row["body"].decode()) for row in found]
+        found = (
+            catalog.load_table(f"s.{place}")
+            .scan(selected_fields=("offset", "store_time", "body"))
+            .to_arrow()
+            .to_pylist()
+        )
+        return [
+            (row["offset"], round(row["store_time"].timestamp() * 1000), row["body"].decode())
+            for row in found
+        ]
 
     return rows
 

@@ -1,6 +1,7 @@
 """The console in a real browser: Chromium on the pages of three nodes with TLS and authentication.
 
-Needs Debian's chromium and the package playwright; axe-core comes from npm. REWRITE=1 renews the pictures of docs/console.md.
+Needs Debian's chromium and the package playwright; axe-core comes from npm. REWRITE=1 renews the
+pictures of docs/console.md.
 """
 
 from __future__ import annotations
@@ -53,8 +54,23 @@ AXE = "axe-core@4.14.1"
 PAGES = (
     *("/", "/nodes", "/node?name=n1", "/broker-groups", "/broker-group?name=g1", "/rebalance"),
     *("/topics", "/topic?name=orders", "/messages?topic=orders"),
-    *("/groups", "/group?name=billing", "/dead-letters", "/dead-letters?group=billing", "/waiting?topic=orders", "/clients", "/users"),
-    *("/why", "/audit?group=g1", "/verdict?number=1", "/confirm/run-audit", "/form/create-topic", "/confirm/delete-topic?topic=orders"),
+    *(
+        "/groups",
+        "/group?name=billing",
+        "/dead-letters",
+        "/dead-letters?group=billing",
+        "/waiting?topic=orders",
+        "/clients",
+        "/users",
+    ),
+    *(
+        "/why",
+        "/audit?group=g1",
+        "/verdict?number=1",
+        "/confirm/run-audit",
+        "/form/create-topic",
+        "/confirm/delete-topic?topic=orders",
+    ),
     *("/form/move-replica?broker_group=g1&from=n1", "/confirm/rotate-user?user=alice"),
 )
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images" / "console"
@@ -66,14 +82,16 @@ KILL_EVERY_S = 600.0
 LOOK_EVERY_S = 10.0
 LOAD = ("--topic", "busy", "--rate", "100")
 GROWTH_MIB = {"node": 20.0, "console": 5.0}
-"""Between the second and the last quarter of the soak: far less than a leak of one kilobyte a message, or an update of a page."""
+"""Between the second and the last quarter of the soak: far less than a leak of one kilobyte a
+message, or an update of a page."""
 
 
 @dataclass
 class Surf:
     """A browser on a console.
 
-    `pid`: the console's process. `requests`: every address that the browser asked. `complaints`: what it said on its own console.
+    `pid`: the console's process. `requests`: every address that the browser asked. `complaints`:
+    what it said on its own console.
     """
 
     url: str
@@ -98,12 +116,20 @@ class Surf:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes, two users, and a topic whose only message is a script that a consumer group has given up."""
+    """Three nodes, two users, and a topic whose only message is a script that a consumer group has
+    given up."""
     with real.running(tmp_path_factory.mktemp("console"), extra=SETTINGS, tls=True) as found:
         secret = found.directory / "root.secret"
         secret.write_text(ROOT[1])
         CommandLine.of(found).ok(
-            "user", "create", ROOT[0], "--admin", "--secret-file", secret, "--cluster-secret", found.directory / "secret"
+            "user",
+            "create",
+            ROOT[0],
+            "--admin",
+            "--secret-file",
+            secret,
+            "--cluster-secret",
+            found.directory / "secret",
         )
         secret.write_text(ALICE[1])
         cli = of(found)
@@ -123,8 +149,15 @@ def of(cluster: LocalCluster) -> CommandLine:
 def give_up(cluster: LocalCluster) -> None:
     """Receive one message as the group `billing`, and forward it to the dead-letter topic."""
     assert cluster.ca_file is not None
-    wire: dict[str, Any] = {"credentials": Credentials(*ROOT), "tls": True, "ca": cluster.ca_file.read_bytes()}
-    with Connection(cluster.endpoints, timeout_s=60, **wire) as connection, Receiver(connection, "orders", "billing") as receiver:
+    wire: dict[str, Any] = {
+        "credentials": Credentials(*ROOT),
+        "tls": True,
+        "ca": cluster.ca_file.read_bytes(),
+    }
+    with (
+        Connection(cluster.endpoints, timeout_s=60, **wire) as connection,
+        Receiver(connection, "orders", "billing") as receiver,
+    ):
         (message,) = real.wait_for(lambda: receiver.receive(1), 60, "the message")
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             topic=message.topic,
@@ -134,7 +167,11 @@ def give_up(cluster: LocalCluster) -> None:
             delivery_attempt=1,
             max_delivery_attempts=1,
         )
-        connection.ask(MESSAGING + "ForwardMessageToDeadLetterQueue", request, pb.ForwardMessageToDeadLetterQueueResponse)
+        connection.ask(
+            MESSAGING + "ForwardMessageToDeadLetterQueue",
+            request,
+            pb.ForwardMessageToDeadLetterQueueResponse,
+        )
 
 
 @contextmanager
@@ -142,7 +179,11 @@ def console(cluster: LocalCluster, *more: str) -> Iterator[tuple[str, int]]:
     """The address and the process of a console of the cluster; it must end cleanly."""
     options = ["--listen", "127.0.0.1:0", "--tls", "--ca", str(cluster.ca_file), *more]
     child = subprocess.Popen(
-        [*LEDGERMQ, "console", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.endpoints)
+        [*LEDGERMQ, "console", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(cluster.endpoints),
     )
     try:
         assert child.stdout is not None
@@ -161,18 +202,31 @@ def console(cluster: LocalCluster, *more: str) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def surf(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Surf]:
-    """A browser that looks at a console. Afterwards: no request left the address, and the policy had nothing to forbid."""
-    with console(cluster, *getattr(request, "param", ())) as (url, pid), playwright.sync_playwright() as driver:
+    """A browser that looks at a console. Afterwards: no request left the address, and the policy
+    had nothing to forbid."""
+    with (
+        console(cluster, *getattr(request, "param", ())) as (url, pid),
+        playwright.sync_playwright() as driver,
+    ):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         page = browser.new_context(viewport={"width": 1100, "height": 820}).new_page()
         found = Surf(url, pid, page)
         page.on("request", lambda request: found.requests.append(request.url))
-        page.on("console", lambda message: found.complaints.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: (
+                found.complaints.append(message.text) if message.type == "error" else None
+            ),
+        )
         page.on("pageerror", lambda error: found.complaints.append(str(error)))
         yield found
         browser.close()
-        assert found.requests and not [one for one in found.requests if not one.startswith(url + "/")]
-        assert not [one for one in found.complaints if "Content Security Policy" in one or "Error:" in one]
+        assert found.requests and not [
+            one for one in found.requests if not one.startswith(url + "/")
+        ]
+        assert not [
+            one for one in found.complaints if "Content Security Policy" in one or "Error:" in one
+        ]
 
 
 def picture(surf: Surf, name: str) -> None:
@@ -183,16 +237,23 @@ def picture(surf: Surf, name: str) -> None:
 
         PICTURES.mkdir(parents=True, exist_ok=True)
         small = io.BytesIO()
-        Image.open(io.BytesIO(content)).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+        Image.open(io.BytesIO(content)).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
+            small, "PNG", optimize=True
+        )
         assert len(small.getvalue()) <= PICTURE_MAX_BYTES
         (PICTURES / f"{name}.png").write_bytes(small.getvalue())
 
 
 def test_a_leader_dies_while_the_page_is_open(surf: Surf, cluster: LocalCluster) -> None:
-    """The overview keeps its data, says what is missing, and shows the new leader, all without being loaded again."""
+    """The overview keeps its data, says what is missing, and shows the new leader, all without
+    being loaded again."""
     surf.sign_in(ROOT)
     surf.sees("3 of 3 nodes up")
-    former = next(group["leader"] for group in of(cluster).ok("status", "--json").json["groups"] if group["group"] == "g1")
+    former = next(
+        group["leader"]
+        for group in of(cluster).ok("status", "--json").json["groups"]
+        if group["group"] == "g1"
+    )
     loads = surf.page.evaluate("performance.timeOrigin")
     try:
         cluster.kill(former)
@@ -209,7 +270,8 @@ def test_a_leader_dies_while_the_page_is_open(surf: Surf, cluster: LocalCluster)
 
 
 def test_a_script_stays_text_and_a_dead_letter_is_resent(surf: Surf, cluster: LocalCluster) -> None:
-    """The body is shown as it is and runs nowhere; the letter is resent after a confirmation, and is delivered."""
+    """The body is shown as it is and runs nowhere; the letter is resent after a confirmation, and
+    is delivered."""
     surf.sign_in(ROOT)
     surf.go("/messages?topic=orders")
     surf.sees("<script>document.title")
@@ -225,11 +287,17 @@ def test_a_script_stays_text_and_a_dead_letter_is_resent(surf: Surf, cluster: Lo
     surf.page.get_by_role("button", name="Resend dead letters").click()
     surf.sees("billing: 1 resent")
     assert "taken" not in surf.page.title()
-    assert of(cluster).ok("consume", "--topic", "orders", "--group", "billing", "--max", "1").out.strip() == SCRIPT
+    assert (
+        of(cluster)
+        .ok("consume", "--topic", "orders", "--group", "billing", "--max", "1")
+        .out.strip()
+        == SCRIPT
+    )
 
 
 def test_a_forbidden_user_sees_the_refusal(surf: Surf) -> None:
-    """A producer may neither look nor change; the cluster's words are shown. After signing out nothing is shown."""
+    """A producer may neither look nor change; the cluster's words are shown. After signing out
+    nothing is shown."""
     surf.sign_in(ALICE)
     surf.sees("the state of the cluster: not loaded.")
     surf.go("/confirm/delete-topic?topic=orders")
@@ -243,7 +311,8 @@ def test_a_forbidden_user_sees_the_refusal(surf: Surf) -> None:
 
 
 def test_the_map_shows_what_is_sealed_and_equal(surf: Surf, cluster: LocalCluster) -> None:
-    """Once log files are full, the map says up to where the replicas are equal, and what was never compared."""
+    """Once log files are full, the map says up to where the replicas are equal, and what was never
+    compared."""
     # Other tests look at the first message of `orders`.
     of(cluster).ok("topic", "create", "filler")
     of(cluster).send_lines("filler", ["x" * BODY] * (3 * real.SMALL_LOG_FILE_BYTES // BODY))
@@ -257,7 +326,9 @@ def test_the_map_shows_what_is_sealed_and_equal(surf: Surf, cluster: LocalCluste
     picture(surf, "audit")
 
 
-def test_a_node_shows_its_process_its_log_and_its_configuration_without_secrets(surf: Surf, cluster: LocalCluster) -> None:
+def test_a_node_shows_its_process_its_log_and_its_configuration_without_secrets(
+    surf: Surf, cluster: LocalCluster
+) -> None:
     """Asked at another node than the one that is shown; the cluster secret is not on the page."""
     surf.sign_in(ROOT)
     for node in cluster.nodes:
@@ -301,7 +372,9 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     if npm is None:
         pytest.skip("npm is not installed")
     directory = tmp_path_factory.mktemp("axe")
-    done = subprocess.run([npm, "pack", AXE, "--silent"], cwd=directory, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [npm, "pack", AXE, "--silent"], cwd=directory, capture_output=True, text=True, timeout=120
+    )
     if done.returncode:
         pytest.skip(f"npm cannot fetch {AXE}: {done.stderr[-200:]}")
     with tarfile.open(next(directory.glob("*.tgz"))) as archive:
@@ -311,7 +384,8 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_audit_is_run_and_its_report_is_read(surf: Surf, axe: str) -> None:
-    """With the keyboard alone; the audit has the console's TLS settings and the keys of the user."""
+    """With the keyboard alone; the audit has the console's TLS settings and the keys of the
+    user."""
     surf.sign_in(ROOT)
     surf.go("/audit?group=g1")
     surf.sees("No audit has ended since this console was started.")
@@ -322,7 +396,9 @@ def test_an_audit_is_run_and_its_report_is_read(surf: Surf, axe: str) -> None:
     surf.sees("PASS")
     surf.go("/audit?group=g1")
     picture(surf, "verdicts")
-    colour = surf.page.locator("strong.verdict").evaluate("one => getComputedStyle(one).borderLeftColor")
+    colour = surf.page.locator("strong.verdict").evaluate(
+        "one => getComputedStyle(one).borderLeftColor"
+    )
     assert colour == "rgb(46, 125, 50)"
     surf.page.get_by_role("link", name="Report 1").press("Enter")
     surf.sees("PASS 0 findings.")
@@ -352,19 +428,25 @@ def test_every_page_is_usable_by_all(surf: Surf, axe: str, scheme: str) -> None:
 
 
 def test_the_keyboard_reaches_everything(surf: Surf) -> None:
-    """The first stop leads past the menu, the focus stays on its link while the page updates, and updates can be paused."""
+    """The first stop leads past the menu, the focus stays on its link while the page updates, and
+    updates can be paused."""
     surf.sign_in(ROOT)
-    # The click does not wait for the page behind the sign-in, and a key on the page before it would be lost.
+    # The click does not wait for the page behind the sign-in, and a key on the page before it would
+    # be lost.
     surf.sees("3 of 3 nodes up")
     surf.page.keyboard.press("Tab")
     assert surf.page.evaluate("document.activeElement.className") == "skip"
     link = surf.page.get_by_role("link", name="g1", exact=True)
     link.focus()
-    with surf.page.expect_response(lambda response: response.request.headers.get("hx-request") == "true", timeout=WAIT_MS):
+    with surf.page.expect_response(
+        lambda response: response.request.headers.get("hx-request") == "true", timeout=WAIT_MS
+    ):
         pass
     playwright.expect(link).to_be_focused()
     surf.page.get_by_role("button", name="Pause updates").press("Enter")
-    playwright.expect(surf.page.get_by_role("button", name="Pause updates")).to_have_attribute("aria-pressed", "true")
+    playwright.expect(surf.page.get_by_role("button", name="Pause updates")).to_have_attribute(
+        "aria-pressed", "true"
+    )
 
 
 def loads(cluster: LocalCluster, stack: ExitStack, seconds: float) -> None:
@@ -380,8 +462,9 @@ def loads(cluster: LocalCluster, stack: ExitStack, seconds: float) -> None:
 @pytest.mark.timeout(SOAK_S + 1800)
 @pytest.mark.parametrize("surf", [("--idle", "24h", "--session", "24h")], indirect=True)
 def test_two_hours_on_a_busy_cluster(surf: Surf, cluster: LocalCluster) -> None:
-    """Every ten minutes the leader is killed. The memory of the console and of the nodes stays flat, and a change of the leader makes no
-    more requests than a page makes anyway. Open pages: overview, one topic, one consumer group."""
+    """Every ten minutes the leader is killed. The memory of the console and of the nodes stays
+    flat, and a change of the leader makes no more requests than a page makes anyway. Open pages:
+    overview, one topic, one consumer group."""
     of(cluster).ok("topic", "create", "busy", "--queues", "8")
     of(cluster).ok("group", "create", "workers")
     surf.sign_in(ROOT)
@@ -403,12 +486,20 @@ def test_two_hours_on_a_busy_cluster(surf: Surf, cluster: LocalCluster) -> None:
                 asked.append(len(surf.requests) - seen)
                 pids = {
                     "console": surf.pid,
-                    **{node: child.process.pid for node, child in cluster.children.items() if child.exit_code is None},
+                    **{
+                        node: child.process.pid
+                        for node, child in cluster.children.items()
+                        if child.exit_code is None
+                    },
                 }
                 for name, pid in pids.items():
                     samples[name].append(anonymous_mib(pid))
                 if look == 20:
-                    former = next(group["leader"] for group in of(cluster).ok("status", "--json").json["groups"] if group["group"] == "g1")
+                    former = next(
+                        group["leader"]
+                        for group in of(cluster).ok("status", "--json").json["groups"]
+                        if group["group"] == "g1"
+                    )
                     cluster.kill(former)
                     kills += 1
                 elif look == 30:
@@ -416,10 +507,16 @@ def test_two_hours_on_a_busy_cluster(surf: Surf, cluster: LocalCluster) -> None:
             cluster.wait_ready()
             surf.sees("3 of 3 nodes up")
     usual = statistics.median(asked)
-    report.say(f"{kills} leaders killed; requests of three pages in {LOOK_EVERY_S:g} s: median {usual:g}, most {max(asked)}")
+    report.say(
+        f"{kills} leaders killed; requests of three pages in {LOOK_EVERY_S:g} s: median {usual:g},"
+        f" most {max(asked)}"
+    )
     for name, found in samples.items():
         quarters = medians_by_quarter(found)
-        report.say(f"{name}: RssAnon at most {max(found):.0f} MiB, by quarter {', '.join(f'{one:.1f}' for one in quarters)}")
+        report.say(
+            f"{name}: RssAnon at most {max(found):.0f} MiB, by quarter"
+            f" {', '.join(f'{one:.1f}' for one in quarters)}"
+        )
     assert kills and 0 < max(asked) <= 2 * usual
     for name, found in samples.items():
         second, last = medians_by_quarter(found)[1::2]

@@ -1,4 +1,5 @@
-"""Real clients that disconnect while a node sends them an answer: this is no failure, so it is counted and not logged."""
+"""Real clients that disconnect while a node sends them an answer: this is no failure, so it is
+counted and not logged."""
 
 from __future__ import annotations
 
@@ -48,12 +49,21 @@ channel.close()
 def left(cluster: LocalCluster) -> int:
     """How many calls the node could not answer to their end."""
     lines = http(cluster, "n1", "/metrics")[1].splitlines()
-    return round(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("ledgermq_calls_left_total ")))
+    return round(
+        sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("ledgermq_calls_left_total ")
+        )
+    )
 
 
 @pytest.mark.verify
-def test_a_client_that_is_cut_off_in_the_middle_of_an_answer_is_counted_and_not_logged(tmp_path: Path) -> None:
-    """Killed, or its call cancelled, behind the first of many large messages; in a Receive and in a native Fetch."""
+def test_a_client_that_is_cut_off_in_the_middle_of_an_answer_is_counted_and_not_logged(
+    tmp_path: Path,
+) -> None:
+    """Killed, or its call cancelled, behind the first of many large messages; in a Receive and in a
+    native Fetch."""
     with running(tmp_path, nodes=1, log_file_bytes=64 << 20) as cluster:
         create_topic(cluster, "T", queues=1)
         where = target(cluster, "n1")
@@ -61,13 +71,26 @@ def test_a_client_that_is_cut_off_in_the_middle_of_an_answer_is_counted_and_not_
             path, read = SERVICE + "SendMessage", pb.SendMessageResponse.FromString
             send = channel.unary_unary(path, pb.SendMessageRequest.SerializeToString, read)
             for _ in range(40):
-                answer = send(pb.SendMessageRequest(messages=[message(bytes(BODY))]), metadata=CLIENT_ID, timeout=30)
+                answer = send(
+                    pb.SendMessageRequest(messages=[message(bytes(BODY))]),
+                    metadata=CLIENT_ID,
+                    timeout=30,
+                )
                 assert answer.status.code == pb.OK, answer
         for number, how in enumerate(["kill", "cancel"] * 2, 1):
-            subprocess.run([sys.executable, "-c", CUT_OFF, where, how, f"g{number}"], check=how == "cancel", timeout=60)
-            wait_for(lambda number=number: left(cluster) == number or None, 30, f"call {number} of a client that left")  # type: ignore[misc]
+            subprocess.run(
+                [sys.executable, "-c", CUT_OFF, where, how, f"g{number}"],
+                check=how == "cancel",
+                timeout=60,
+            )
+            wait_for(
+                lambda number=number: left(cluster) == number or None,
+                30,
+                f"call {number} of a client that left",
+            )  # type: ignore[misc]
         for _ in range(2):
             subprocess.run([sys.executable, "-c", CUT_OFF, where, "fetch", ""], timeout=60)
         lines = [json.loads(line) for line in log_lines(cluster, "n1")]
-        # A warning about a slow disk is the node's own and says nothing about clients; what a library logs names its logger.
+        # A warning about a slow disk is the node's own and says nothing about clients; what a
+        # library logs names its logger.
         assert [line for line in lines if line["level"] == "error" or "logger" in line] == []

@@ -34,7 +34,8 @@ def bodies_in_log(cli: CommandLine) -> set[str]:
 
 
 def send_through(cli: CommandLine, cluster: LocalCluster, event: Callable[[], object]) -> list[str]:
-    """`send --file -` of TOTAL messages; `event` happens after a part of them is stored and before the rest is given.
+    """`send --file -` of TOTAL messages; `event` happens after a part of them is stored and before
+    the rest is given.
 
     Every message must be acknowledged.
     """
@@ -56,7 +57,8 @@ def send_through(cli: CommandLine, cluster: LocalCluster, event: Callable[[], ob
 
 
 def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
-    """Every message that `send` says was acknowledged is stored and consumed; the killed node comes back and catches up."""
+    """Every message that `send` says was acknowledged is stored and consumed; the killed node comes
+    back and catches up."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
@@ -71,8 +73,8 @@ def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_killed_follower_catches_up(tmp_path: Path) -> None:
-    """A restarted follower has the messages of its downtime when `status --strict` succeeds; without it the cluster is degraded, not
-    down."""
+    """A restarted follower has the messages of its downtime when `status --strict` succeeds;
+    without it the cluster is degraded, not down."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
@@ -86,7 +88,9 @@ def test_killed_follower_catches_up(tmp_path: Path) -> None:
 
         def durable_everywhere() -> bool:
             (group,) = cli.ok("status", "--json").json["groups"]
-            return {replica["durable_index"] for replica in group["replicas"]} == {group["commit_index"]}
+            return {replica["durable_index"] for replica in group["replicas"]} == {
+                group["commit_index"]
+            }
 
         # Level is who has received everything; the last sync may still run.
         wait_for(durable_everywhere, 60, "the follower's last sync")
@@ -95,14 +99,17 @@ def test_killed_follower_catches_up(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_everything_survives_the_death_of_all_nodes(tmp_path: Path) -> None:
-    """Topics, messages, consumer groups and acknowledgements are there after SIGKILL of every node."""
+    """Topics, messages, consumer groups and acknowledgements are there after SIGKILL of every
+    node."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
         cli.ok("group", "create", "g", "--max-attempts", "9")
         bodies = [f"m{k}" for k in range(500)]
         assert cli.send_lines(TOPIC, bodies)["acknowledged"] == 500
-        before = cli.ok("consume", "--topic", TOPIC, "--group", "g", "--max", "200").out.splitlines()
+        before = cli.ok(
+            "consume", "--topic", TOPIC, "--group", "g", "--max", "200"
+        ).out.splitlines()
         assert len(before) == 200
         for node in cluster.nodes:
             cluster.kill(node)
@@ -117,7 +124,8 @@ def test_everything_survives_the_death_of_all_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_leader_that_stands_still_is_replaced_and_takes_part_again(tmp_path: Path) -> None:
-    """SIGSTOP of the leader under load: another one takes over; after SIGCONT the old one follows and nothing is lost."""
+    """SIGSTOP of the leader under load: another one takes over; after SIGCONT the old one follows
+    and nothing is lost."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
@@ -126,7 +134,11 @@ def test_leader_that_stands_still_is_replaced_and_takes_part_again(tmp_path: Pat
 
         def stand_still() -> None:
             cluster.children[first].signal(signal.SIGSTOP)
-            wait_for(lambda: any(g.leader not in ("", first) for g in status(cluster, watcher).groups), 30, "another leader")
+            wait_for(
+                lambda: any(g.leader not in ("", first) for g in status(cluster, watcher).groups),
+                30,
+                "another leader",
+            )
 
         try:
             bodies = send_through(cli, cluster, stand_still)

@@ -1,4 +1,5 @@
-"""HA groups on real processes: official and native clients, the classes of acknowledgements, and the status."""
+"""HA groups on real processes: official and native clients, the classes of acknowledgements, and
+the status."""
 
 from __future__ import annotations
 
@@ -22,10 +23,15 @@ GROUPS = {"sync": {"replication": "ha"}, "alone": {"replication": "ha", "ack": "
 
 
 @pytest.fixture(scope="module", params=["alone", "sync"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Clusters with one HA group each, one per acknowledgement mode, so that a topic is completely in the group."""
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """Clusters with one HA group each, one per acknowledgement mode, so that a topic is completely
+    in the group."""
     name = str(request.param)
-    with running(tmp_path_factory.mktemp("ha"), groups=({"name": name, **GROUPS[name]},)) as cluster:
+    with running(
+        tmp_path_factory.mktemp("ha"), groups=({"name": name, **GROUPS[name]},)
+    ) as cluster:
         yield cluster
 
 
@@ -54,19 +60,25 @@ def test_every_acknowledgement_names_its_class(cluster: LocalCluster, cli: Comma
     assert cli.consume_all("plain", "g") == ["x"] * 3
 
 
-def test_native_streams_and_their_receipts(cluster: LocalCluster, cli: CommandLine, tmp_path: Path) -> None:
+def test_native_streams_and_their_receipts(
+    cluster: LocalCluster, cli: CommandLine, tmp_path: Path
+) -> None:
     """A file is sent in frames; every receipt says its class and proves itself against the log."""
     cli.ok("topic", "create", "native")
     source, receipts = tmp_path / "in.jsonl", tmp_path / "receipts.parquet"
     source.write_text("".join(f'{{"body":"m{number}"}}\n' for number in range(500)))
-    sent = cli.ok("send", "--topic", "native", "--file", source, "--receipts", receipts, "--json").json
+    sent = cli.ok(
+        "send", "--topic", "native", "--file", source, "--receipts", receipts, "--json"
+    ).json
     assert (sent["acknowledged"], sent["durability"]) == (500, class_of(cluster))
     assert set(pq.read_table(receipts).column("durability").to_pylist()) == {class_of(cluster)}
     cli.ok("receipts", "verify", receipts)
     assert sorted(cli.consume_all("native", "g")) == sorted(f"m{number}" for number in range(500))
 
 
-def test_an_official_client_sends_and_receives_over_a_handover(cluster: LocalCluster, cli: CommandLine, tmp_path: Path) -> None:
+def test_an_official_client_sends_and_receives_over_a_handover(
+    cluster: LocalCluster, cli: CommandLine, tmp_path: Path
+) -> None:
     """The client does not notice it: the brokers stay the same."""
     cli.ok("topic", "create", "orders")
     group = group_of(cluster)
@@ -74,14 +86,19 @@ def test_an_official_client_sends_and_receives_over_a_handover(cluster: LocalClu
         client.do("producer", name="p", topics=["orders"])
         client.do("send", name="p", message=message("orders", "before"))
         other = next(node for node in cluster.nodes if node != leader(cluster, group))
-        assert f"{other} leads {group}" in cli.ok("transfer", group, "--to", other, "--timeout", "30s").out
+        assert (
+            f"{other} leads {group}"
+            in cli.ok("transfer", group, "--to", other, "--timeout", "30s").out
+        )
         client.do("send", name="p", message=message("orders", "after"))
     assert sorted(cli.consume_all("orders", "g")) == ["after", "before"]
     why = cli.ok("why-leader-moved", group, "--json").json
     assert why["reason"] == "operator", why
 
 
-def test_status_and_metrics_tell_master_epoch_and_in_sync_set(cluster: LocalCluster, cli: CommandLine) -> None:
+def test_status_and_metrics_tell_master_epoch_and_in_sync_set(
+    cluster: LocalCluster, cli: CommandLine
+) -> None:
     """For people master and slave, for scripts leader and follower."""
     name = group_of(cluster)
 
@@ -93,9 +110,19 @@ def test_status_and_metrics_tell_master_epoch_and_in_sync_set(cluster: LocalClus
     found = wait_for(in_sync, 60, "all replicas in sync")
     assert found["replication"] == "ha" and found["ha"]["epoch"] == found["term"]
     assert found["ha"]["in_sync"] == ["n1", "n2", "n3"] and found["ha"]["short"] is None
-    assert (found["ha"]["ack"], found["ha"]["min_in_sync"]) == (("async", 1) if name == "alone" else ("in-sync", 2))
-    assert sorted(replica["role"] for replica in found["replicas"]) == ["follower", "follower", "leader"]
+    assert (found["ha"]["ack"], found["ha"]["min_in_sync"]) == (
+        ("async", 1) if name == "alone" else ("in-sync", 2)
+    )
+    assert sorted(replica["role"] for replica in found["replicas"]) == [
+        "follower",
+        "follower",
+        "leader",
+    ]
     text = cli.ok("status").out
     assert "master" in text and "slave" in text and "HA groups" in text
     size = f'ledgermq_broker_group_in_sync{{broker_group="{name}"}} 3.0'
-    wait_for(lambda: size in http(cluster, leader(cluster, name), "/metrics")[1], 60, "the size of the set at the master")
+    wait_for(
+        lambda: size in http(cluster, leader(cluster, name), "/metrics")[1],
+        60,
+        "the size of the set at the master",
+    )

@@ -1,4 +1,5 @@
-"""A RocketMQ store root becomes a running cluster: an official client continues at its position, and all messages keep theirs."""
+"""A RocketMQ store root becomes a running cluster: an official client continues at its position,
+and all messages keep theirs."""
 
 from __future__ import annotations
 
@@ -19,13 +20,27 @@ FIRST, COUNT, READ = 5000, 300, 5020
 
 
 def store_root(path: Path, kind: str) -> StoreRoot:
-    """One topic with two queues, the first of which lost its first 5,000 messages to retention; and one delayed message."""
+    """One topic with two queues, the first of which lost its first 5,000 messages to retention; and
+    one delayed message."""
     root = StoreRoot(path, kind, file_bytes=16384)
     root.begin_queue("orders", 0, FIRST)
     for number in range(COUNT):
         names = {"UNIQ_KEY": f"{number:032X}", "TAGS": "a", "KEYS": f"k{number}", "colour": "blue"}
-        root.send("orders", b"body %d" % number, number % 2, properties=names, born_ms=BORN_MS + number, store_ms=BORN_MS + 2 * number)
-    late = {"UNIQ_KEY": "F" * 32, "REAL_TOPIC": "orders", "REAL_QID": "1", "DELAY": "2", "TAGS": "a"}
+        root.send(
+            "orders",
+            b"body %d" % number,
+            number % 2,
+            properties=names,
+            born_ms=BORN_MS + number,
+            store_ms=BORN_MS + 2 * number,
+        )
+    late = {
+        "UNIQ_KEY": "F" * 32,
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "1",
+        "DELAY": "2",
+        "TAGS": "a",
+    }
     root.send("SCHEDULE_TOPIC_XXXX", b"late", 1, properties=late, store_ms=BORN_MS + 2 * COUNT)
     root.topics(orders={"readQueueNums": 2, "writeQueueNums": 2})
     root.groups(workers={})
@@ -36,12 +51,24 @@ def store_root(path: Path, kind: str) -> StoreRoot:
 
 @pytest.mark.parametrize("kind", ["commitlog", "dledger"])
 def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
-    """Import, start, consume from the carried-over offset, find by key, produce more, stop, audit."""
+    """Import, start, consume from the carried-over offset, find by key, produce more, stop,
+    audit."""
     root = store_root(tmp_path / "store", kind)
     directory = tmp_path / "cluster"
-    command = [*LEDGERMQ, "import", "--from", root.path, "--data", directory, "--log-file-size", "1MiB"]
+    command = [
+        *LEDGERMQ,
+        "import",
+        "--from",
+        root.path,
+        "--data",
+        directory,
+        "--log-file-size",
+        "1MiB",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "import: PASS"), done.stdout + done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "import: PASS"), (
+        done.stdout + done.stderr
+    )
     cluster = LocalCluster.prepare(directory)
     cluster.start_all()
     try:
@@ -50,9 +77,14 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
         queues = described(cli, "orders", COUNT)["queue_list"]
         assert [queue["min_offset"] for queue in queues] == [FIRST, 0]
         (found,) = cli.ok("query", "--topic", "orders", "--key", "k7", "--json").lines
-        place, times = (found["queue"], found["offset"], found["body"]), (found["born_ms"], found["store_ms"])
+        place, times = (
+            (found["queue"], found["offset"], found["body"]),
+            (found["born_ms"], found["store_ms"]),
+        )
         assert (place, times) == ((1, 3, "body 7"), (BORN_MS + 7, BORN_MS + 14))
-        wanted = {f"body {number}" for number in range(0, COUNT, 2) if FIRST + number // 2 >= READ} | {"late"}
+        wanted = {
+            f"body {number}" for number in range(0, COUNT, 2) if FIRST + number // 2 >= READ
+        } | {"late"}
         got: set[str] = set()
         with official(cluster, tmp_path / "home") as client:
             client.do("simple", name="c", group="workers", subscription={"orders": "*"}, await_s=5)
@@ -64,7 +96,10 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
                     got.add(body)
                     client.do("ack", name="c", id=one["id"])
             client.do("producer", name="p", topics=["orders"])
-            sent = [client.do("send", name="p", message=message("orders", f"new {number}")) for number in range(6)]
+            sent = [
+                client.do("send", name="p", message=message("orders", f"new {number}"))
+                for number in range(6)
+            ]
             assert len({one["id"] for one in sent}) == 6
             news = {f"new {number}" for number in range(6)}
             while news:
@@ -74,10 +109,17 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
         queues = described(cli, "orders", FIRST + COUNT + 7)["queue_list"]
         # The delayed message and the six new ones stand behind the imported ones.
         assert sum(queue["max_offset"] for queue in queues) == FIRST + COUNT + 7
-        # The imported entries have a tree like any others: once the first file is full, its entries can be proven.
+        # The imported entries have a tree like any others: once the first file is full, its entries
+        # can be proven.
         cli.send_lines("orders", ["x" * 2000] * 600)
-        wait_for(lambda: full_files(cluster, "n1") and full_files_sealed(cluster), 60, "the seal of the first log file")
-        assert cli.ok("prove", "--broker-group", "g1", "--index", "1", "--to", tmp_path / "proof").out
+        wait_for(
+            lambda: full_files(cluster, "n1") and full_files_sealed(cluster),
+            60,
+            "the seal of the first log file",
+        )
+        assert cli.ok(
+            "prove", "--broker-group", "g1", "--index", "1", "--to", tmp_path / "proof"
+        ).out
         assert set(cluster.stop().values()) <= {0}
     finally:
         end_all(cluster)

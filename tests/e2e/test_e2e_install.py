@@ -1,4 +1,5 @@
-"""Replicas that the log alone cannot bring back: below a trim, or with their directory lost. Files and a snapshot come from a peer."""
+"""Replicas that the log alone cannot bring back: below a trim, or with their directory lost. Files
+and a snapshot come from a peer."""
 
 from __future__ import annotations
 
@@ -9,14 +10,24 @@ from pathlib import Path
 import pytest
 
 from ledgermq.node.process.local import LocalCluster
-from tests.cluster import create_topic, full_files_sealed, leader, log_events, log_file_bases, running, wait_for
+from tests.cluster import (
+    create_topic,
+    full_files_sealed,
+    leader,
+    log_events,
+    log_file_bases,
+    running,
+    wait_for,
+)
 from tests.e2e.audit.test_e2e_repair import metric, passes, replica, states
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
 
 FILE_BYTES = 64 << 10
-TRIMMING = {"retention": {"hours": 0.0003, "follower_hours": 0.0003, "check_ms": 200, "reserve_bytes": 0}}
+TRIMMING = {
+    "retention": {"hours": 0.0003, "follower_hours": 0.0003, "check_ms": 200, "reserve_bytes": 0}
+}
 
 
 def bodies(first: int, count: int) -> list[str]:
@@ -29,7 +40,8 @@ def begins(cluster: LocalCluster, node: str) -> int:
 
 
 def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
-    """What it lacks is gone from every log: it gets begin, snapshot and files, keeps its promises, and is a voter as before."""
+    """What it lacks is gone from every log: it gets begin, snapshot and files, keeps its promises,
+    and is a voter as before."""
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra=TRIMMING) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
@@ -41,10 +53,18 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
         end = log_file_bases(cluster, node)[-1]
         sent = bodies(40, 200)
         cli.send_lines("t", sent)
-        wait_for(lambda: all(begins(cluster, other) > end + FILE_BYTES for other in others), 90, "a trim beyond the follower")
+        wait_for(
+            lambda: all(begins(cluster, other) > end + FILE_BYTES for other in others),
+            90,
+            "a trim beyond the follower",
+        )
         before = len(states(cluster, node))
         cluster.start(node)
-        wait_for(lambda: states(cluster, node)[before:][-2:] == ["installing", "running"], 40, "the installation")
+        wait_for(
+            lambda: states(cluster, node)[before:][-2:] == ["installing", "running"],
+            40,
+            "the installation",
+        )
         assert cli.ok("status", "--wait", "40s", "--strict")
         assert metric(cluster, node, "ledgermq_rebuilds_total") >= 1
         assert begins(cluster, node) >= end and replica(cli, node)["role"] == "follower"
@@ -55,7 +75,8 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
 
 
 def test_a_wiped_node_comes_back_as_a_learner_and_votes_again(tmp_path: Path) -> None:
-    """rm -rf of one node's data under load: the same node with the same configuration is a learner, and a voter once it has caught up."""
+    """rm -rf of one node's data under load: the same node with the same configuration is a learner,
+    and a voter once it has caught up."""
     with running(tmp_path, log_file_bytes=256 << 10) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
@@ -79,7 +100,11 @@ def test_a_wiped_node_comes_back_as_a_learner_and_votes_again(tmp_path: Path) ->
         assert "leader" not in roles[:-1]
         found = cli.ok("peek", "--topic", "t", "--max", "10000", "--json").lines
         assert sorted(message["body"] for message in found) == sorted(sent + more)
-        told = [event for event in log_events(cluster, node) if event.get("event") == "broker group opened"]
+        told = [
+            event
+            for event in log_events(cluster, node)
+            if event.get("event") == "broker group opened"
+        ]
         assert told[-1]["admitted"] is False
         # It counts: with another voter down the group goes on.
         other = next(name for name in cluster.nodes if name not in (node, leader(cluster)))

@@ -1,4 +1,5 @@
-"""A cluster over IPv6 alone: every port of every node is at an address of loopback that no IPv4 address leads to."""
+"""A cluster over IPv6 alone: every port of every node is at an address of loopback that no IPv4
+address leads to."""
 
 from __future__ import annotations
 
@@ -49,11 +50,14 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def test_a_cluster_over_ipv6_alone(cluster: LocalCluster) -> None:
-    """Official contract and native streams, TLS on both ports, another leader, the command line, the pages, the console and an audit."""
+    """Official contract and native streams, TLS on both ports, another leader, the command line,
+    the pages, the console and an audit."""
     for node, at in cluster.nodes.items():
         for kind in PORTS:
             with socket.socket() as four:
-                assert four.connect_ex(("127.0.0.1", getattr(at, kind))) != 0, f"{kind} of {node} answers over IPv4"
+                assert four.connect_ex(("127.0.0.1", getattr(at, kind))) != 0, (
+                    f"{kind} of {node} answers over IPv4"
+                )
     assert all(text.startswith("[::1]:") for text in cluster.endpoints.split(";"))
     ca = cluster.ca_file
     assert ca is not None
@@ -68,7 +72,9 @@ def test_a_cluster_over_ipv6_alone(cluster: LocalCluster) -> None:
     cluster.kill(first)
     others = [node for node in cluster.nodes if node != first]
     real.wait_for(lambda: all(cluster.ready(node) for node in others), 60, "another leader")
-    assert sorted(cli.consume_all("t", "g")) == sorted([f"m{n}" for n in range(50)] + [f"n{n}" for n in range(50)])
+    assert sorted(cli.consume_all("t", "g")) == sorted(
+        [f"m{n}" for n in range(50)] + [f"n{n}" for n in range(50)]
+    )
     with Consumer(cluster.endpoints, "t", start="earliest", **wire) as consumer:
         read = 0
         for batch in consumer.batches():
@@ -85,9 +91,12 @@ def test_a_cluster_over_ipv6_alone(cluster: LocalCluster) -> None:
 
 
 def official_routes(cluster: LocalCluster, authority: bytes) -> None:
-    """A client finds the queues at the addresses that it used, whether it puts them in brackets or not."""
+    """A client finds the queues at the addresses that it used, whether it puts them in brackets or
+    not."""
     at = next(iter(cluster.nodes.values()))
-    with grpc.secure_channel(joined("::1", at.client_port), grpc.ssl_channel_credentials(authority)) as channel:
+    with grpc.secure_channel(
+        joined("::1", at.client_port), grpc.ssl_channel_credentials(authority)
+    ) as channel:
         ask = channel.unary_unary(
             "/apache.rocketmq.v2.MessagingService/QueryRoute",
             request_serializer=pb.QueryRouteRequest.SerializeToString,
@@ -98,7 +107,9 @@ def official_routes(cluster: LocalCluster, authority: bytes) -> None:
             if host:
                 request.endpoints.addresses.add(host=host, port=at.client_port)
             answer = ask(request, metadata=(("x-mq-client-id", "c"),), timeout=10)
-            (found,) = {queue.broker.endpoints.SerializeToString() for queue in answer.message_queues}
+            (found,) = {
+                queue.broker.endpoints.SerializeToString() for queue in answer.message_queues
+            }
             endpoints = pb.Endpoints.FromString(found)
             assert (endpoints.scheme, endpoints.addresses[0].host) == (pb.IPv6, host or "::1")
 
@@ -111,7 +122,9 @@ def console(cli: CommandLine) -> None:
         assert process.stdout is not None and select.select([process.stdout], [], [], 60)[0]
         url = process.stdout.readline().decode().partition("console=")[2].strip()
         assert url.startswith("http://[::1]:")
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as page:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            url, timeout=30
+        ) as page:
             assert page.status == 200 and b"broker group" in page.read().lower()
     finally:
         process.terminate()

@@ -1,5 +1,5 @@
-"""Retention in a real cluster: small files are sealed and removed on every replica, a created group keeps its unread messages, and nothing
-else is lost."""
+"""Retention in a real cluster: small files are sealed and removed on every replica, a created group
+keeps its unread messages, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def bodies(first: int, count: int) -> list[str]:
 
 
 def files_of(cluster: LocalCluster, node: str) -> list[str]:
-    return sorted(path.name for path in (cluster.data(node) / "g1" / f"dledger-{node}" / "data").iterdir() if path.name.isdigit())
+    return sorted(
+        path.name
+        for path in (cluster.data(node) / "g1" / f"dledger-{node}" / "data").iterdir()
+        if path.name.isdigit()
+    )
 
 
 def has_file(cluster: LocalCluster, base: int) -> set[str]:
@@ -42,7 +46,9 @@ def test_files_are_sealed_and_go_when_nobody_needs_them(tmp_path: Path) -> None:
         create_topic(cluster, "t", queues=1)
         cli.ok("group", "create", "g")
         cli.send_lines("t", bodies(0, 160))
-        wait_for(lambda: "sealed with digest" in cli.ok("why-kept", f"g1/{FILE_BYTES}").out, 30, "a seal")
+        wait_for(
+            lambda: "sealed with digest" in cli.ok("why-kept", f"g1/{FILE_BYTES}").out, 30, "a seal"
+        )
         assert reason(cli, 0) == "young" and reason(cli, 1 << 40) == "missing"
         read = cli.ok("consume", "--topic", "t", "--group", "g", "--max", "60").out.splitlines()
         assert len(read) == 60
@@ -55,10 +61,15 @@ def test_files_are_sealed_and_go_when_nobody_needs_them(tmp_path: Path) -> None:
         wait_for(lambda: not has_file(cluster, 0), 30, "the first file to go on every replica")
         path = cluster.data("n2") / "g1" / "dledger-n2" / "data" / f"{0:020d}"
         # A replica removes one file after the other, and says so when all trimmed files are gone.
-        wait_for(lambda: "replica n2 has removed its copy" in cli.ok("why-kept", path).out, 30, "all trimmed files to go on n2")
+        wait_for(
+            lambda: "replica n2 has removed its copy" in cli.ok("why-kept", path).out,
+            30,
+            "all trimmed files to go on n2",
+        )
 
         def first_kept() -> int | None:
-            """The first file on n1 once it is one that the consumer keeps: n1 may still have to remove trimmed ones."""
+            """The first file on n1 once it is one that the consumer keeps: n1 may still have to
+            remove trimmed ones."""
             base = min(int(name) for name in files_of(cluster, "n1"))
             return base if reason(cli, base) == "consumer" else None
 
@@ -74,6 +85,11 @@ def test_files_are_sealed_and_go_when_nobody_needs_them(tmp_path: Path) -> None:
         cluster.start("n3")
         assert cli.ok("status", "--wait", "60s", "--strict").out.count("log") > 0
         assert sorted(cli.consume_all("t", "g")) == bodies(160, 40)
-        assert {message["body"] for message in cli.ok("peek", "--topic", "t", "--max", "1000", "--json").lines} <= set(bodies(0, 200))
-    outcome = cli.run("audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300)
+        assert {
+            message["body"]
+            for message in cli.ok("peek", "--topic", "t", "--max", "1000", "--json").lines
+        } <= set(bodies(0, 200))
+    outcome = cli.run(
+        "audit", "--engine", "local", *(cluster.data(node) for node in cluster.nodes), timeout_s=300
+    )
     assert outcome.status == 0 and "audit: PASS" in outcome.out, outcome.out + outcome.err

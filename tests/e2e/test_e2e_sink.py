@@ -1,4 +1,5 @@
-"""`ledgermq sink` against a real cluster: it and the leaders are killed, and every message is once in the files or the table.
+"""`ledgermq sink` against a real cluster: it and the leaders are killed, and every message is once
+in the files or the table.
 
 DuckDB counts, as a user would, and compares with what the cluster acknowledged.
 """
@@ -30,20 +31,39 @@ ONCE = """
     FROM {messages}
 """
 """Rows, messages by id and by place, and the numbers in their bodies."""
-ENDS = 'SELECT broker_group, group_queue, min("offset"), max("offset") + 1, count(*) FROM {messages} GROUP BY ALL ORDER BY ALL'
+ENDS = (
+    'SELECT broker_group, group_queue, min("offset"), max("offset") + 1, count(*) FROM {messages}'
+    " GROUP BY ALL ORDER BY ALL"
+)
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_every_message_is_in_one_file_across_kills_of_the_sink_and_of_leaders(tmp_path: Path) -> None:
-    """The producer stores each message once, so that a message that is there twice is the fault of the sink. A topic that is deleted and
-    created anew continues in the same files, because its offsets go on."""
+def test_every_message_is_in_one_file_across_kills_of_the_sink_and_of_leaders(
+    tmp_path: Path,
+) -> None:
+    """The producer stores each message once, so that a message that is there twice is the fault of
+    the sink. A topic that is deleted and created anew continues in the same files, because its
+    offsets go on."""
     lake = tmp_path / "lake"
     files = f"""(
         SELECT *, split_part(filename, '.', -4) AS broker_group, split_part(filename, '.', -3)::INT AS group_queue
         FROM read_parquet('{lake}/date=*/hour=*/t.*.parquet', filename = true)
     )"""
-    command = ("sink", "parquet", "--topic", "t", "--to", lake, "--partition", "hour", "--roll-every", "100ms", "--timeout", "60s")
+    command = (
+        "sink",
+        "parquet",
+        "--topic",
+        "t",
+        "--to",
+        lake,
+        "--partition",
+        "hour",
+        "--roll-every",
+        "100ms",
+        "--timeout",
+        "60s",
+    )
     with running(tmp_path) as cluster:
         create_topic(cluster, "t")
         cli = CommandLine.of(cluster)
@@ -64,11 +84,16 @@ def test_every_message_is_in_one_file_across_kills_of_the_sink_and_of_leaders(tm
 def test_every_message_is_in_the_table_once_across_kills_of_the_sink_and_of_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Now and then two sinks run at the same time, of which one ends; another program commits in between, and removes old snapshots."""
+    """Now and then two sinks run at the same time, of which one ends; another program commits in
+    between, and removes old snapshots."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import CommitFailedException
 
-    where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    where = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
     for key, value in where.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
     catalog = load_catalog("lake", **where)
@@ -79,7 +104,11 @@ def test_every_message_is_in_the_table_once_across_kills_of_the_sink_and_of_lead
 
     def maintain() -> None:
         table = catalog.load_table("sales.t")
-        with suppress(CommitFailedException), table.transaction() as change, change.update_snapshot().merge_append():
+        with (
+            suppress(CommitFailedException),
+            table.transaction() as change,
+            change.update_snapshot().merge_append(),
+        ):
             pass
         table.refresh()
         with suppress(CommitFailedException):
@@ -87,7 +116,18 @@ def test_every_message_is_in_the_table_once_across_kills_of_the_sink_and_of_lead
             old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in used]
             table.maintenance.expire_snapshots().by_ids(old).commit()
 
-    command = ("sink", "iceberg", "--topic", "t", "--table", "lake.sales.t", "--partition", "hour", "--roll-every", "200ms")
+    command = (
+        "sink",
+        "iceberg",
+        "--topic",
+        "t",
+        "--table",
+        "lake.sales.t",
+        "--partition",
+        "hour",
+        "--roll-every",
+        "200ms",
+    )
     command = (*command, "--timeout", "60s")
     with running(tmp_path) as cluster:
         create_topic(cluster, "t")
@@ -99,12 +139,21 @@ def test_every_message_is_in_the_table_once_across_kills_of_the_sink_and_of_lead
             kill_sinks(cluster, cli, command, commits, 2)
         maintain()
         finish(cli, command, sent[0])
-        assert_once("messages", {"messages": catalog.load_table("sales.t").scan().to_arrow()}, sent[0])
+        assert_once(
+            "messages", {"messages": catalog.load_table("sales.t").scan().to_arrow()}, sent[0]
+        )
     catalog.close()
 
 
-def kill_sinks(cluster: LocalCluster, cli: CommandLine, command: Sequence[str | Path], parts: Callable[[], int], kills: int) -> None:
-    """Start the sink and kill it some files or commits later, again and again; every second one meets another leader."""
+def kill_sinks(
+    cluster: LocalCluster,
+    cli: CommandLine,
+    command: Sequence[str | Path],
+    parts: Callable[[], int],
+    kills: int,
+) -> None:
+    """Start the sink and kill it some files or commits later, again and again; every second one
+    meets another leader."""
     chance = random.Random(7)
     for number in range(kills):
         sink = cli.start(*command)
@@ -138,13 +187,16 @@ def finish(cli: CommandLine, command: Sequence[str | Path], sent: int) -> None:
 
 
 def assert_once(messages: str, tables: dict[str, Any], sent: int) -> None:
-    """By id, by place and by body: the numbers below `sent`, each once, in four queues without a gap."""
+    """By id, by place and by body: the numbers below `sent`, each once, in four queues without a
+    gap."""
     import duckdb
 
     with duckdb.connect() as base:
         for name, table in tables.items():
             base.register(name, table)
-        assert base.sql(ONCE.format(messages=messages)).fetchall() == [(sent, sent, sent, sent * (sent - 1) // 2, 0, sent - 1)]
+        assert base.sql(ONCE.format(messages=messages)).fetchall() == [
+            (sent, sent, sent, sent * (sent - 1) // 2, 0, sent - 1)
+        ]
         queues = base.sql(ENDS.format(messages=messages)).fetchall()
     assert [queue[:3] for queue in queues] == [("g1", number, 0) for number in range(4)]
     assert all(end == count for *_, end, count in queues)
@@ -152,7 +204,8 @@ def assert_once(messages: str, tables: dict[str, Any], sent: int) -> None:
 
 @contextmanager
 def sending(cluster: LocalCluster) -> Iterator[list[int]]:
-    """Send numbers during this block; afterwards the list holds how many, all of which were acknowledged."""
+    """Send numbers during this block; afterwards the list holds how many, all of which were
+    acknowledged."""
     stop, sent = threading.Event(), list[int]()
     load = threading.Thread(target=send_numbers, args=(cluster.endpoints, stop, sent))
     load.start()
@@ -188,7 +241,8 @@ def files_of(lake: Path) -> list[Path]:
 
 
 def test_ctrl_c_completes_the_files(tmp_path: Path) -> None:
-    """The exit status is 0, the summary counts every message, and another sink of the same directory was refused before."""
+    """The exit status is 0, the summary counts every message, and another sink of the same
+    directory was refused before."""
     lake = tmp_path / "lake"
     with running(tmp_path, nodes=1) as cluster:
         create_topic(cluster, "t")
@@ -203,7 +257,10 @@ def test_ctrl_c_completes_the_files(tmp_path: Path) -> None:
         out, err = sink.communicate(timeout=30)
         assert sink.returncode == 0, err
         written = sum(pq.read_metadata(path).num_rows for path in lake.glob("date=*/*.parquet"))
-        assert out.decode() == f"written: {written} messages in {len(list(lake.glob('date=*/*.parquet')))} files\n"
+        assert (
+            out.decode()
+            == f"written: {written} messages in {len(list(lake.glob('date=*/*.parquet')))} files\n"
+        )
         rest = cli.ok(*command, "--until-empty", "1s", "--json").json
         assert written + rest["messages"] == 300
         for wrong, said in (

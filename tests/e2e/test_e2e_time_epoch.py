@@ -1,4 +1,5 @@
-"""A real cluster whose store times are in the future: what says so, the command that ends it, and the audit behind it."""
+"""A real cluster whose store times are in the future: what says so, the command that ends it, and
+the audit behind it."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_time_epoch_of_a_running_cluster(tmp_path: Path) -> None:
-    """The first entry of a broker group has the time of its making: here one that a wrong clock gave. `check` names the command; behind it
-    store times are right, a message that was sent before is found at the begin of the epoch, and both scans of the audit accept the log."""
+    """The first entry of a broker group has the time of its making: here one that a wrong clock
+    gave. `check` names the command; behind it store times are right, a message that was sent before
+    is found at the begin of the epoch, and both scans of the audit accept the log."""
     created_ms = time.time_ns() // 1_000_000 + AHEAD_MS
     with running(tmp_path, groups=({"name": "g1", "created_ms": created_ms},)) as cluster:
         cli = CommandLine.of(cluster)

@@ -1,5 +1,6 @@
-"""The two loops of a running cluster: replicas that differ in a sealed file say so within seconds, and rot of what was sealed long ago is
-found by reading it again. Both name the damaged entry and have it repaired while the others serve."""
+"""The two loops of a running cluster: replicas that differ in a sealed file say so within seconds,
+and rot of what was sealed long ago is found by reading it again. Both name the damaged entry and
+have it repaired while the others serve."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def events(cluster: LocalCluster, node: str, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.verify
 def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path) -> None:
-    """A byte of the file being written changes on one node: the next seal names that node, the file, and then the entry."""
+    """A byte of the file being written changes on one node: the next seal names that node, the
+    file, and then the entry."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)
@@ -42,12 +44,24 @@ def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path)
         flip(cluster, node, sent[10])
         sent += bodies(30, 150)
         cli.send_lines(TOPIC, sent[30:])
-        (differs,) = wait_for(lambda: events(cluster, node, "log file differs from what a majority sealed"), 30, "the alarm")
-        assert differs["replica"] == node and differs["file"].endswith(f"{0:020d}") and node not in differs["replicas"]
+        (differs,) = wait_for(
+            lambda: events(cluster, node, "log file differs from what a majority sealed"),
+            30,
+            "the alarm",
+        )
+        assert (
+            differs["replica"] == node
+            and differs["file"].endswith(f"{0:020d}")
+            and node not in differs["replicas"]
+        )
         (damage,) = wait_for(lambda: events(cluster, node, "damage found"), 30, "the damaged entry")
         assert "entry" in damage["reason"] and f"{0:020d}" in damage["reason"]
         wait_for(lambda: states(cluster, node)[-2:] == ["repairing", "running"], 30, "the repair")
-        wait_for(lambda: metric(cluster, node, "ledgermq_digest_mismatches") == 0, 30, "the replica to agree")
+        wait_for(
+            lambda: metric(cluster, node, "ledgermq_digest_mismatches") == 0,
+            30,
+            "the replica to agree",
+        )
         wait_for(lambda: full_files_sealed(cluster), 30, "the seals")
         assert cli.ok("status", "--wait", "30s", "--strict").out.count("DIFFER") == 0
         assert stored(cli) == sorted(sent)
@@ -55,7 +69,8 @@ def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path)
 
 
 def test_a_byte_of_a_sealed_file_that_rots_is_found_named_and_repaired(tmp_path: Path) -> None:
-    """No client reads it, and its digest was recorded long ago: only a scrub can find the damage."""
+    """No client reads it, and its digest was recorded long ago: only a scrub can find the
+    damage."""
     again = {"scrub": {"again_hours": 0.0005, "bytes_per_s": "64MiB"}}
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra=again) as cluster:
         cli = CommandLine.of(cluster)
@@ -65,7 +80,9 @@ def test_a_byte_of_a_sealed_file_that_rots_is_found_named_and_repaired(tmp_path:
         wait_for(lambda: full_files_sealed(cluster), 30, "the seals")
         node = leader(cluster)
         flip(cluster, node, sent[20])
-        (damage, *_) = wait_for(lambda: events(cluster, node, "damage found"), 90, "the damaged entry")
+        (damage, *_) = wait_for(
+            lambda: events(cluster, node, "damage found"), 90, "the damaged entry"
+        )
         assert "entry" in damage["reason"] and f"{0:020d}" in damage["reason"]
         wait_for(lambda: states(cluster, node)[-2:] == ["repairing", "running"], 40, "the repair")
         assert cli.ok("status", "--wait", "30s", "--strict")

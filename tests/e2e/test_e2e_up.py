@@ -22,8 +22,20 @@ pytestmark = pytest.mark.slow
 @contextmanager
 def up(data: Path, base: int, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A running `up` and the endpoints it printed; whatever is left of it is killed at the end."""
-    command = [*LEDGERMQ, "up", "--data", str(data), "--base-port", str(base), "--log-file-size", "4MiB", *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(""))
+    command = [
+        *LEDGERMQ,
+        "up",
+        "--data",
+        str(data),
+        "--base-port",
+        str(base),
+        "--log-file-size",
+        "4MiB",
+        *more,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment("")
+    )
     try:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline().decode()
@@ -55,8 +67,11 @@ def children_of(data: Path) -> list[int]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_resumes_its_directory_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    """Messages survive a stop by Ctrl-C or SIGTERM, which ends with 0, no process and no abort file."""
+def test_up_resumes_its_directory_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Messages survive a stop by Ctrl-C or SIGTERM, which ends with 0, no process and no abort
+    file."""
     data, base = tmp_path / "data", base_port()
     for round_ in range(2):
         with up(data, base) as (process, endpoints):
@@ -72,7 +87,9 @@ def test_up_resumes_its_directory_and_leaves_nothing_behind(tmp_path: Path, numb
             assert process.wait(60) == 0
             assert process.stderr is not None and "error" not in process.stderr.read().decode()
             assert children_of(data) == [] and list(data.glob("*/*/abort")) == []
-    other = subprocess.run([*LEDGERMQ, "up", "--data", str(data), "--nodes", "5"], capture_output=True, check=False)
+    other = subprocess.run(
+        [*LEDGERMQ, "up", "--data", str(data), "--nodes", "5"], capture_output=True, check=False
+    )
     assert other.returncode == 4 and b"--nodes 3" in other.stderr.splitlines()[-1]
 
 
@@ -92,7 +109,9 @@ def serve(cluster: LocalCluster, node: str, *settings: str) -> subprocess.Comple
     command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(cluster.config_file)]
     for setting in (f"node={node}", f"data={cluster.data(node)}", *settings):
         command += ["--set", setting]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(""), timeout=60, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(""), timeout=60, check=False
+    )
 
 
 def last_line(outcome: subprocess.CompletedProcess[str]) -> str:
@@ -101,13 +120,17 @@ def last_line(outcome: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_taken_port_is_72_and_foreign_directories_are_71(tmp_path: Path) -> None:
-    """A second server on a port, on a directory in use, and on another node's directory: one error line each, and no other node is
-    affected."""
+    """A second server on a port, on a directory in use, and on another node's directory: one error
+    line each, and no other node is affected."""
     with running(tmp_path) as cluster:
         alone = cluster.nodes["n1"]
         mine = tmp_path / "mine"
         ports = free_ports(1)[0]
-        others = (f"data={mine}", f"nodes.n1.peer_port={ports.peer_port}", f"nodes.n1.controller_port={ports.controller_port}")
+        others = (
+            f"data={mine}",
+            f"nodes.n1.peer_port={ports.peer_port}",
+            f"nodes.n1.controller_port={ports.controller_port}",
+        )
         taken = serve(cluster, "n1", *others)
         assert taken.returncode == 72, taken.stderr
         assert last_line(taken).startswith("error: ") and str(alone.client_port) in last_line(taken)

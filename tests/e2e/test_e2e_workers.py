@@ -1,4 +1,5 @@
-"""Nodes of two worker processes each: clients of every kind through whichever worker, and what one does to a worker done to the node."""
+"""Nodes of two worker processes each: clients of every kind through whichever worker, and what one
+does to a worker done to the node."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ GROUPS = ("g1", "g2", "g3")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes, two workers each, three broker groups: g1 and g3 on the first workers, g2 on the second ones."""
+    """Three nodes, two workers each, three broker groups: g1 and g3 on the first workers, g2 on the
+    second ones."""
     with running(tmp_path_factory.mktemp("workers"), nodes=3, workers=2, groups=GROUPS) as found:
         create_topic(found, "orders", queues=6)
         yield found
@@ -53,10 +55,17 @@ def wait_gone(pid: int) -> None:
 
 def test_a_route_shows_the_nodes_and_no_workers(cluster: LocalCluster) -> None:
     """Three addresses, each good for every queue, whichever worker answers."""
-    endpoints = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host=at.host, port=at.client_port) for at in cluster.nodes.values()])
+    endpoints = pb.Endpoints(
+        scheme=pb.IPv4,
+        addresses=[pb.Address(host=at.host, port=at.client_port) for at in cluster.nodes.values()],
+    )
     request = pb.QueryRouteRequest(topic=pb.Resource(name="orders"), endpoints=endpoints)
     for number in range(8):
-        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("a.number", number)]
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("a.number", number),
+        ]
         with grpc.insecure_channel(target(cluster, "n1"), options=options) as channel:
             call = channel.unary_unary(
                 "/apache.rocketmq.v2.MessagingService/QueryRoute",
@@ -70,10 +79,14 @@ def test_a_route_shows_the_nodes_and_no_workers(cluster: LocalCluster) -> None:
 
 def test_status_and_pages_are_of_nodes(cluster: LocalCluster) -> None:
     told = CommandLine.of(cluster).ok("status", "--wait", "30s", "--strict", "--json").json
-    assert [(node["node"], [worker["worker"] for worker in node["workers"]]) for node in told["nodes"]] == [
-        (node, [node, f"{node}.2"]) for node in ("n1", "n2", "n3")
-    ]
-    assert {r["node"] for g in told["groups"] if g["group"] == "g2" for r in g["replicas"]} == {"n1.2", "n2.2", "n3.2"}
+    assert [
+        (node["node"], [worker["worker"] for worker in node["workers"]]) for node in told["nodes"]
+    ] == [(node, [node, f"{node}.2"]) for node in ("n1", "n2", "n3")]
+    assert {r["node"] for g in told["groups"] if g["group"] == "g2" for r in g["replicas"]} == {
+        "n1.2",
+        "n2.2",
+        "n3.2",
+    }
     assert http(cluster, "n2", "/healthz")[0] == http(cluster, "n2", "/readyz")[0] == 200
     page = http(cluster, "n2", "/metrics")[1]
     for worker, group in (("n2", "g1"), ("n2.2", "g2")):
@@ -81,7 +94,8 @@ def test_status_and_pages_are_of_nodes(cluster: LocalCluster) -> None:
 
 
 def test_native_streams_reach_the_leader_behind_every_port(cluster: LocalCluster) -> None:
-    """Many connections, dealt out as the system likes: all frames are stored, and every message is read once."""
+    """Many connections, dealt out as the system likes: all frames are stored, and every message is
+    read once."""
     create_topic(cluster, "native", queues=6)
     bodies = {f"{number}/{k}".encode() for number in range(6) for k in range(50)}
     for number in range(6):
@@ -99,39 +113,53 @@ def test_native_streams_reach_the_leader_behind_every_port(cluster: LocalCluster
 
 
 def test_official_clients_work_through_one_endpoint(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Telemetry, sends, a push consumer and a simple one, whichever worker their connections land on."""
+    """Telemetry, sends, a push consumer and a simple one, whichever worker their connections land
+    on."""
     create_topic(cluster, "official", queues=6)
     with official(cluster, tmp_path, ["n3"]) as client:
         client.do("producer", name="p", topics=["official"])
         client.do("push", name="c", group="g-push", topic="official", behaviour={}, options={})
-        sent = {client.do("send", name="p", message=message("official", f"m{k}"))["id"] for k in range(30)}
+        sent = {
+            client.do("send", name="p", message=message("official", f"m{k}"))["id"]
+            for k in range(30)
+        }
         deadline = time.monotonic() + 60
-        while {event["id"] for event in client.do("events", name="c")} != sent and time.monotonic() < deadline:
+        while {
+            event["id"] for event in client.do("events", name="c")
+        } != sent and time.monotonic() < deadline:
             time.sleep(0.2)
         assert {event["id"] for event in client.do("events", name="c")} == sent
 
 
 def test_audits_of_the_running_cluster_see_every_worker(cluster: LocalCluster) -> None:
-    outcome = CommandLine.of(cluster).ok("audit", "--endpoints", cluster.endpoints, "--engine", "local", "--json", timeout_s=200)
-    assert {replica["replica"] for replica in outcome.json["replicas"]} == {f"n{k}{more}" for k in (1, 2, 3) for more in ("", ".2")}
+    outcome = CommandLine.of(cluster).ok(
+        "audit", "--endpoints", cluster.endpoints, "--engine", "local", "--json", timeout_s=200
+    )
+    assert {replica["replica"] for replica in outcome.json["replicas"]} == {
+        f"n{k}{more}" for k in (1, 2, 3) for more in ("", ".2")
+    }
     assert outcome.json["verdict"] == "PASS"
 
 
 @pytest.mark.verify
 def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path: Path) -> None:
-    """The node exits with 128 + 9, its other worker cleanly; the other nodes continue, it returns, and the replicas agree in every tool."""
+    """The node exits with 128 + 9, its other worker cleanly; the other nodes continue, it returns,
+    and the replicas agree in every tool."""
     with running(tmp_path, nodes=3, workers=2) as cluster:
         create_topic(cluster, "t", queues=4)
         cli = CommandLine.of(cluster)
         assert cli.send_lines("t", [f"a{k}" for k in range(40)])["acknowledged"] == 40
-        # The first workers of the others have no replica of g2: all that they know is who led it last.
+        # The first workers of the others have no replica of g2: all that they know is who led it
+        # last.
         cli.ok("transfer", "g2", "--to", "n2.2", "--timeout", "60s")
         workers = workers_of(cluster, "n2")
         os.kill(workers["n2.2"], signal.SIGKILL)
         assert cluster.children["n2"].wait(60) == 137
         assert "worker n2.2 was ended by SIGKILL" in cluster.last_error("n2")
         wait_gone(workers["n2"])
-        assert not (cluster.data("n2") / "g1" / "abort").exists(), "the other worker stopped cleanly"
+        assert not (cluster.data("n2") / "g1" / "abort").exists(), (
+            "the other worker stopped cleanly"
+        )
         assert cli.send_lines("t", [f"b{k}" for k in range(40)])["acknowledged"] == 40
         # A send whose answer was lost with its leader may be stored twice.
         sent = {f"{letter}{k}" for letter in "ab" for k in range(40)}
@@ -147,13 +175,23 @@ def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path
     assert {group["group"] for group in found["node"]["groups"]} == {"g1", "g2"}
     made = cli.ok("backup", "--data", directories[0], "--to", tmp_path / "copy", "--json").json
     assert [made["node"], *(worker["node"] for worker in made["workers"])] == ["n1", "n1.2"]
-    back = cli.ok("restore", "--from", tmp_path / "copy", "--data", tmp_path / "back", "--node", "n3", "--json").json
+    back = cli.ok(
+        "restore",
+        "--from",
+        tmp_path / "copy",
+        "--data",
+        tmp_path / "back",
+        "--node",
+        "n3",
+        "--json",
+    ).json
     assert [back["node"], *(worker["node"] for worker in back["workers"])] == ["n3", "n3.2"]
 
 
 @pytest.mark.verify
 def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
-    """A killed supervisor leaves no worker; a port in use is status 72, also for another node with workers; too few workers is 71."""
+    """A killed supervisor leaves no worker; a port in use is status 72, also for another node with
+    workers; too few workers is 71."""
     cluster = prepare(tmp_path, nodes=1, workers=2)
     cluster.start("n1")
     cluster.wait_ready(90)
@@ -170,9 +208,17 @@ def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
     cluster.wait_ready(90)
     assert cluster.terminate("n1") == 0
     command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(cluster.config_file)]
-    settings = ["node=n1", f"data={cluster.data('n1')}", "nodes.n1.workers=1", "cluster.groups.0.replicas=[n1]"]
+    settings = [
+        "node=n1",
+        f"data={cluster.data('n1')}",
+        "nodes.n1.workers=1",
+        "cluster.groups.0.replicas=[n1]",
+    ]
     one = {"name": "g1", "replicas": ["n1"], "data_file_bytes": cluster.groups[0].data_file_bytes}
     settings[-1] = f"cluster.groups=[{json.dumps(one)}]"
     command += [part for setting in settings for part in ("--set", setting)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == ExitCode.DATA_UNUSABLE and "holds the data of worker n1.2" in done.stderr.splitlines()[-1]
+    assert (
+        done.returncode == ExitCode.DATA_UNUSABLE
+        and "holds the data of worker n1.2" in done.stderr.splitlines()[-1]
+    )

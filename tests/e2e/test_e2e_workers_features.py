@@ -1,6 +1,8 @@
-"""What a cluster can do, done on nodes of two workers: TLS, transactions, HA groups, rolling restarts.
+"""What a cluster can do, done on nodes of two workers: TLS, transactions, HA groups, rolling
+restarts.
 
-One cluster with certificates for all tests; each of them speaks TLS only, so that they may run in any order.
+One cluster with certificates for all tests; each of them speaks TLS only, so that they may run in
+any order.
 """
 
 from __future__ import annotations
@@ -23,14 +25,25 @@ from tests.e2e.command_line import CommandLine
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 NODES = ("n1", "n2", "n3")
 SECOND = tuple(f"{node}.2" for node in NODES)
-DELIVERY = {**real.DELIVERY, "transaction_check_ms": 1000, "transaction_interval_ms": 300, "transaction_checks": 15}
+DELIVERY = {
+    **real.DELIVERY,
+    "transaction_check_ms": 1000,
+    "transaction_interval_ms": 300,
+    "transaction_checks": 15,
+}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """g1 on the first workers; g2, and the HA group h2, on the second ones."""
     groups = ("g1", "g2", {"name": "h2", "replication": "ha", "replicas": SECOND})
-    with real.running(tmp_path_factory.mktemp("features"), workers=2, groups=groups, extra={"delivery": DELIVERY}, tls=True) as found:
+    with real.running(
+        tmp_path_factory.mktemp("features"),
+        workers=2,
+        groups=groups,
+        extra={"delivery": DELIVERY},
+        tls=True,
+    ) as found:
         yield found
 
 
@@ -65,7 +78,8 @@ def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
 
 
 class Stream:
-    """A native producer that writes until it is asked to stop, and returns the acknowledged messages."""
+    """A native producer that writes until it is asked to stop, and returns the acknowledged
+    messages."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         self._producer = Producer(cluster.endpoints, topic, timeout_s=60, **wire(cluster))
@@ -92,14 +106,17 @@ class Stream:
 
 @pytest.mark.verify
 def test_both_wires_and_a_rolling_restart_to_one_of_them(cluster: LocalCluster) -> None:
-    """Streams and commands reach the leader behind every port, encrypted or not. The nodes are restarted with TLS only, one by one, while a
-    producer writes: every message is stored once, and plaintext clients get an error within the timeout."""
+    """Streams and commands reach the leader behind every port, encrypted or not. The nodes are
+    restarted with TLS only, one by one, while a producer writes: every message is stored once, and
+    plaintext clients get an error within the timeout."""
     run = of(cluster)
     run.ok("topic", "create", "wires", "--queues", "6")
     sent = []
     for node in NODES:
         for tls in (True, False) if not cluster.settings else (True,):
-            with Producer(real.target(cluster, node), "wires", timeout_s=60, **wire(cluster, tls=tls)) as producer:
+            with Producer(
+                real.target(cluster, node), "wires", timeout_s=60, **wire(cluster, tls=tls)
+            ) as producer:
                 for number in range(30):
                     sent.append(f"{node}-{tls}-{number}".encode())
                     producer.send(sent[-1])
@@ -112,14 +129,22 @@ def test_both_wires_and_a_rolling_restart_to_one_of_them(cluster: LocalCluster) 
             run.ok("status", "--wait", "60s", "--strict")
     sent += stream.bodies
     assert stream.bodies and sorted(read(cluster, "wires", len(sent))) == sorted(sent)
-    plain = CommandLine(cluster.endpoints, "--timeout", "2s").run("send", "--topic", "wires", "--body", "x", timeout_s=30)
-    # What the client learns before its time is over depends on how fast the port closes its connection.
-    assert plain.status == 3 and ("UNAVAILABLE" in plain.error or "closes the connection" in plain.error)
+    plain = CommandLine(cluster.endpoints, "--timeout", "2s").run(
+        "send", "--topic", "wires", "--body", "x", timeout_s=30
+    )
+    # What the client learns before its time is over depends on how fast the port closes its
+    # connection.
+    assert plain.status == 3 and (
+        "UNAVAILABLE" in plain.error or "closes the connection" in plain.error
+    )
 
 
-def test_transactions_are_checked_wherever_their_producer_is_connected(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The leaders of the groups are on both workers of one node, so that a producer of that node is at another one of them for some of
-    its half messages: each is asked about and committed, and delivered once."""
+def test_transactions_are_checked_wherever_their_producer_is_connected(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The leaders of the groups are on both workers of one node, so that a producer of that node is
+    at another one of them for some of its half messages: each is asked about and committed, and
+    delivered once."""
     run = of(cluster)
     run.ok("topic", "create", "tx", "--kind", "transaction", "--queues", "6")
     run.ok("transfer", "g1", "--to", "n3", "--timeout", "60s")
@@ -127,7 +152,10 @@ def test_transactions_are_checked_wherever_their_producer_is_connected(cluster: 
         run.ok("transfer", group, "--to", "n3.2", "--timeout", "60s")
     with official_over_tls(cluster, tmp_path / "home", "n3") as client:
         client.do("checked_producer", name="p", topics=["tx"], answers=["commit"])
-        begun = {client.do("begin", name="p", message=message("tx", f"half{number}"))["id"] for number in range(9)}
+        begun = {
+            client.do("begin", name="p", message=message("tx", f"half{number}"))["id"]
+            for number in range(9)
+        }
         assert len(begun) == 9
         found: list[str] = []
 
@@ -141,20 +169,30 @@ def test_transactions_are_checked_wherever_their_producer_is_connected(cluster: 
 
 
 def test_an_ha_group_of_workers_and_what_operators_see(cluster: LocalCluster) -> None:
-    """Its master moves between workers of different nodes; status, metrics, the doctor and the list of members know the workers."""
+    """Its master moves between workers of different nodes; status, metrics, the doctor and the list
+    of members know the workers."""
     run = of(cluster)
     run.ok("topic", "create", "ha", "--queues", "3")
     assert run.send_lines("ha", [f"a{number}" for number in range(30)])["acknowledged"] == 30
-    told = {group["group"]: group for group in run.ok("status", "--wait", "60s", "--strict", "--json").json["groups"]}
+    told = {
+        group["group"]: group
+        for group in run.ok("status", "--wait", "60s", "--strict", "--json").json["groups"]
+    }
     master = told["h2"]["leader"]
-    assert master in SECOND and set(told["h2"]["ha"]["in_sync"]) == {r["node"] for r in told["g2"]["replicas"]} == set(SECOND)
+    assert master in SECOND and set(told["h2"]["ha"]["in_sync"]) == {
+        r["node"] for r in told["g2"]["replicas"]
+    } == set(SECOND)
     other = next(worker for worker in SECOND if worker != master)
     assert f"{other} leads h2" in run.ok("transfer", "h2", "--to", other, "--timeout", "60s").out
     assert run.send_lines("ha", [f"b{number}" for number in range(30)])["acknowledged"] == 30
-    assert set(run.consume_all("ha", "readers")) == {f"{letter}{number}" for letter in "ab" for number in range(30)}
+    assert set(run.consume_all("ha", "readers")) == {
+        f"{letter}{number}" for letter in "ab" for number in range(30)
+    }
     page = real.http(cluster, "n1", "/metrics")[1]
     for worker, group in (("n1", "g1"), ("n1.2", "g2"), ("n1.2", "h2")):
         assert f'ledgermq_leader_known{{worker="{worker}",broker_group="{group}"}}' in page
     listed = {found["node"]: found for found in run.ok("member", "list", "--json").json["members"]}
-    assert {*NODES, *SECOND} <= set(listed) and not any(listed[worker]["controller"] for worker in SECOND)
+    assert {*NODES, *SECOND} <= set(listed) and not any(
+        listed[worker]["controller"] for worker in SECOND
+    )
     assert {row["group"] for row in listed["n1.2"]["groups"]} == {"g2", "h2"}

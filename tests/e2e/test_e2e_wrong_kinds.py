@@ -1,7 +1,9 @@
-"""Names and directories of the wrong kind, for every command that takes one, against a real cluster with an observer.
+"""Names and directories of the wrong kind, for every command that takes one, against a real cluster
+with an observer.
 
-Law: one error line with a remedy and the documented exit status, no result, and everything as it was. `check` prints its one line instead.
-Wrong usages that need no cluster are in tests/cli/test_cli_bad_input.py and test_cli_bad_local.py.
+Law: one error line with a remedy and the documented exit status, no result, and everything as it
+was. `check` prints its one line instead. Wrong usages that need no cluster are in
+tests/cli/test_cli_bad_input.py and test_cli_bad_local.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(300)]
 KINDS = ("normal", "fifo", "delay", "transaction", "priority", "lite")
 ID = "01D6F5A2C8E042AB00C0FFEE0000000001"
 
-# Exit status, and the command. In a path, OWN is the directory of the cluster, FOREIGN that of another one.
+# Exit status, and the command. In a path, OWN is the directory of the cluster, FOREIGN that of
+# another one.
 CASES = f"""
 # a consumer group, a broker group, a node, a user where a topic is meant
 4 topic describe billing
@@ -175,7 +178,10 @@ class World:
     foreign: LocalCluster
 
     def files(self) -> dict[str, bytes]:
-        return {str(path.relative_to(self.work)): path.read_bytes() if path.is_file() else b"" for path in self.work.rglob("*")}
+        return {
+            str(path.relative_to(self.work)): path.read_bytes() if path.is_file() else b""
+            for path in self.work.rglob("*")
+        }
 
     def state(self) -> list[str]:
         """Without what time changes: the ages of messages."""
@@ -199,13 +205,32 @@ def world(place: Path) -> Iterator[World]:
         CommandLine.of(foreign).ok("topic", "create", "normal", "--queues", "2")
         for name, cluster in (("own", own), ("foreign", foreign)):
             each = CommandLine.of(cluster)
-            each.ok("send", "--topic", "normal", "--file", work / "rows.jsonl", "--receipts", work / f"{name}.parquet")
-            each.ok("sink", "parquet", "--topic", "normal", "--to", work / f"{name}-lake", "--until-empty", "1s")
+            each.ok(
+                "send",
+                "--topic",
+                "normal",
+                "--file",
+                work / "rows.jsonl",
+                "--receipts",
+                work / f"{name}.parquet",
+            )
+            each.ok(
+                "sink",
+                "parquet",
+                "--topic",
+                "normal",
+                "--to",
+                work / f"{name}-lake",
+                "--until-empty",
+                "1s",
+            )
             each.ok("backup", "--data", cluster.data("n1"), "--to", work / f"{name}-backup")
         yield World(cli, work, own, foreign)
 
 
-def test_wrong_kinds_are_refused_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_kinds_are_refused_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one test, because most of the time goes into the clusters."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with world(tmp_path) as found:
@@ -214,17 +239,39 @@ def test_wrong_kinds_are_refused_and_change_nothing(tmp_path: Path, monkeypatch:
         for case in CASES.strip().splitlines():
             if case.startswith("#"):
                 continue
-            wanted, *arguments = (word.replace("OWN", str(found.own.directory)) for word in case.split())
-            arguments = [word.replace("FOREIGN", str(found.foreign.directory)) for word in arguments]
+            wanted, *arguments = (
+                word.replace("OWN", str(found.own.directory)) for word in case.split()
+            )
+            arguments = [
+                word.replace("FOREIGN", str(found.foreign.directory)) for word in arguments
+            ]
             outcome = found.cli.run(*arguments)
-            line = outcome.out.strip() if arguments[0] == "check" else outcome.err.strip().splitlines()[-1:]
-            told = "; " in line if isinstance(line, str) else bool(line) and line[0].startswith("error: ") and "; " in line[0]
+            line = (
+                outcome.out.strip()
+                if arguments[0] == "check"
+                else outcome.err.strip().splitlines()[-1:]
+            )
+            told = (
+                "; " in line
+                if isinstance(line, str)
+                else bool(line) and line[0].startswith("error: ") and "; " in line[0]
+            )
             errors = sum(text.startswith("error: ") for text in outcome.err.splitlines())
-            if outcome.status != int(wanted) or not told or errors > 1 or "Traceback" in outcome.out + outcome.err:
+            if (
+                outcome.status != int(wanted)
+                or not told
+                or errors > 1
+                or "Traceback" in outcome.out + outcome.err
+            ):
                 wrong.append((case, outcome))
             if found.files() != files:
                 wrong.append((case, "files", sorted(found.files().keys() ^ files.keys())))
                 files = found.files()
         assert wrong == []
         assert found.state() == state
-        assert not [path for node in found.own.directory.glob("n*") for path in node.iterdir() if "lock" in path.name.lower()]
+        assert not [
+            path
+            for node in found.own.directory.glob("n*")
+            for path in node.iterdir()
+            if "lock" in path.name.lower()
+        ]

@@ -1,4 +1,5 @@
-"""An operator who cheats, on a real cluster: what `docs/proof.md` is tried against. Written from docs/format.md, without code of nodes."""
+"""An operator who cheats, on a real cluster: what `docs/proof.md` is tried against. Written from
+docs/format.md, without code of nodes."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def entries_of(space: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def rewrite(root: Path, index: int) -> None:
-    """Alter the body of one entry in the directory of a stopped replica, and make right all that follows from it: CRCs, chain, the digests
-    and roots in later seals, the synced mark. What is derived from the log goes; the node makes it again."""
+    """Alter the body of one entry in the directory of a stopped replica, and make right all that
+    follows from it: CRCs, chain, the digests and roots in later seals, the synced mark. What is
+    derived from the log goes; the node makes it again."""
     (log,) = root.glob("dledger-*")
     files = sorted((log / "data").iterdir())
     log_id = json.loads((root / "identity.json").read_bytes())["log_id"].encode()
@@ -57,7 +59,9 @@ def rewrite(root: Path, index: int) -> None:
             space[at + 136 + length - 1] ^= 1
         elif body.startswith(b"{") and b'"sha256"' in body and b'"replicas"' in body:
             space[at + 136 : at + 136 + length] = resealed(body, space)
-        struct.pack_into(">i", space, at + 56, zlib.crc32(space[at + 136 : at + 136 + length]) & 0x7FFFFFFF)
+        struct.pack_into(
+            ">i", space, at + 56, zlib.crc32(space[at + 136 : at + 136 + length]) & 0x7FFFFFFF
+        )
         body_crc = crc32c.crc32c(bytes(space[at + 48 : at + size]))
         chain = crc32c.crc32c(bytes(space[at : at + 36]) + struct.pack(">I", body_crc), chain)
         struct.pack_into(">II", space, at + 36, chain, body_crc)
@@ -73,15 +77,22 @@ def resealed(body: bytes, space: bytes) -> bytes:
     """The body of a seal with the digest and the root that its file has now."""
     base = json.loads(body)["base"]
     file = bytes(space[base : base + FILE_BYTES])
-    digest = hashlib.sha256(b"".join(hashlib.sha256(file[at : at + CHUNK]).digest() for at in range(0, len(file), CHUNK))).hexdigest()
-    root = naive_root([hashlib.sha256(b"\0" + file[at : at + size]).digest() for at, size, _ in entries_of(file)]).hex()
+    digest = hashlib.sha256(
+        b"".join(
+            hashlib.sha256(file[at : at + CHUNK]).digest() for at in range(0, len(file), CHUNK)
+        )
+    ).hexdigest()
+    root = naive_root(
+        [hashlib.sha256(b"\0" + file[at : at + size]).digest() for at, size, _ in entries_of(file)]
+    ).hex()
     body = re.sub(rb'("sha256":\s*")[0-9a-f]{64}', rb"\g<1>" + digest.encode(), body)
     return re.sub(rb'("root":\s*")[0-9a-f]{64}', rb"\g<1>" + root.encode(), body)
 
 
 @dataclass
 class Operator:
-    """The operator of a cluster. `work` is the directory of the sceptic, `copies` that of the operator."""
+    """The operator of a cluster. `work` is the directory of the sceptic, `copies` that of the
+    operator."""
 
     cluster: LocalCluster
     work: Path
@@ -94,8 +105,20 @@ class Operator:
 
     def send(self, count: int, receipts: Path) -> None:
         """Messages of a producer that keeps its receipts."""
-        rows = (json.dumps({"body": f"order {self.sent + row} ".ljust(BODY, ".")}) for row in range(count))
-        self.cli.ok("send", "--topic", "orders", "--file", "-", "--receipts", receipts, stdin="\n".join(rows).encode())
+        rows = (
+            json.dumps({"body": f"order {self.sent + row} ".ljust(BODY, ".")})
+            for row in range(count)
+        )
+        self.cli.ok(
+            "send",
+            "--topic",
+            "orders",
+            "--file",
+            "-",
+            "--receipts",
+            receipts,
+            stdin="\n".join(rows).encode(),
+        )
         self.sent += count
 
     def sizes(self) -> set[int]:
@@ -104,12 +127,17 @@ class Operator:
         return {
             int(lines[1])
             for lines in shown
-            if len(lines) > 1 and sum(line.startswith("\u2014") for line in lines) == len(self.cluster.nodes)
+            if len(lines) > 1
+            and sum(line.startswith("\u2014") for line in lines) == len(self.cluster.nodes)
         }
 
     def settle(self) -> None:
         """Wait until every full file is sealed, and all nodes show the same tree."""
-        wait_for(lambda: full_files_sealed(self.cluster) and self.sizes(), 90, "the seals of all full files")
+        wait_for(
+            lambda: full_files_sealed(self.cluster) and self.sizes(),
+            90,
+            "the seals of all full files",
+        )
 
     def stop(self) -> None:
         codes = self.cluster.stop()
@@ -140,7 +168,9 @@ class Operator:
         self.send(300, self.work / "receipts.parquet")
         self.settle()
         told = lambda: self.cli.ok("checkpoint", "keys").out.splitlines()  # noqa: E731
-        keys = lambda: sum(not line.startswith("replicas ") for line in told()) == len(self.cluster.nodes)  # noqa: E731
+        keys = lambda: (  # noqa: E731
+            sum(not line.startswith("replicas ") for line in told()) == len(self.cluster.nodes)
+        )
         wait_for(keys, 60, "the keys of all nodes")
 
     def goes_on(self) -> None:
@@ -166,7 +196,8 @@ class Operator:
         self.start()
 
     def withholds(self) -> None:
-        """The honest log again. Messages are acknowledged, no file is sealed any more, and two hours pass, as the witness reckons."""
+        """The honest log again. Messages are acknowledged, no file is sealed any more, and two
+        hours pass, as the witness reckons."""
         self.stop()
         self.put_back("honest")
         self.start()
@@ -177,7 +208,8 @@ class Operator:
         path.write_text(json.dumps(value))
 
     def rolls_back(self) -> None:
-        """One node has monday's directory again, and its peers are down, so that it cannot catch up."""
+        """One node has monday's directory again, and its peers are down, so that it cannot catch
+        up."""
         self.stop()
         self.put_back("monday", "n3")
         self.cluster.start("n3")
@@ -187,12 +219,16 @@ class Operator:
         """The thief of one node's key signs a log of his own in its name."""
         value = json.loads((self.cluster.data("n1") / "checkpoint-key.json").read_bytes())
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(value["private"]))
-        key = VerifierKey(f"n1.{value['cluster_id']}", ED25519, private.public_key().public_bytes_raw())
+        key = VerifierKey(
+            f"n1.{value['cluster_id']}", ED25519, private.public_key().public_bytes_raw()
+        )
         honest = Proof.parse((self.work / "order.proof").read_text())
         forged = log_of(9)
         checkpoint = replace(forged.checkpoint(9), log=Checkpoint.parse(honest.checkpoint.text).log)
         note = Note(checkpoint.text(), (sign(checkpoint.text(), key, private.sign),))
-        (self.work / "forged.proof").write_text(Proof(**proof_fields(forged, 13, 9), checkpoint=note).to_json())
+        (self.work / "forged.proof").write_text(
+            Proof(**proof_fields(forged, 13, 9), checkpoint=note).to_json()
+        )
 
     def first_index(self, receipts: Path) -> int:
         import pyarrow.parquet as pq

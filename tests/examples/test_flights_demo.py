@@ -26,7 +26,15 @@ def demo(temporary: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "examples.flights", "--messages", "600", *more]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    ) as process:
         try:
             yield process
         finally:
@@ -50,12 +58,22 @@ def processes_of(directory: Path) -> list[int]:
 
 @pytest.mark.timeout(600)
 def test_small_demo_passes(tmp_path: Path) -> None:
-    """Every flight arrives, a leader dies, the audit passes, and the last line reports this; no process or data remains."""
+    """Every flight arrives, a leader dies, the audit passes, and the last line reports this; no
+    process or data remains."""
     with demo(tmp_path) as process:
         out, err = process.communicate()
         assert (process.returncode, out.splitlines()[-1]) == (0, "demo: PASS"), out + err
         assert "demo:" not in err and "killed the leader" in err
-        for row in ("acknowledged", "consumed", "duplicates", "lost", "time without a leader", "audit n1", "audit n2", "audit n3"):
+        for row in (
+            "acknowledged",
+            "consumed",
+            "duplicates",
+            "lost",
+            "time without a leader",
+            "audit n1",
+            "audit n2",
+            "audit n3",
+        ):
             assert row in out
         assert processes_of(tmp_path) == []
         assert list(tmp_path.glob("ledgermq-demo-*")) == []
@@ -63,7 +81,8 @@ def test_small_demo_passes(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
-    """SIGINT while flights are published: FAIL as the last line, the status of an interrupt, the data kept, no process."""
+    """SIGINT while flights are published: FAIL as the last line, the status of an interrupt, the
+    data kept, no process."""
     with demo(tmp_path) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -80,7 +99,8 @@ def test_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_the_demo_with_a_console_stays_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The console answers after the audit, with the running nodes; Ctrl-C ends everything, and the demo has passed."""
+    """The console answers after the audit, with the running nodes; Ctrl-C ends everything, and the
+    demo has passed."""
     pytest.importorskip("jinja2")
     with demo(tmp_path, "--console") as process:
         assert process.stderr is not None

@@ -1,4 +1,5 @@
-"""The moment between a process's start and its place on the list of those to end: an interrupt must wait for the second."""
+"""The moment between a process's start and its place on the list of those to end: an interrupt must
+wait for the second."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from examples.flights.cluster import undisturbed
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_waits_for_the_end_of_the_block(number: signal.Signals) -> None:
-    """Raised inside, delivered after: what the block appends is there when the handler runs, and the former handlers are back."""
+    """Raised inside, delivered after: what the block appends is there when the handler runs, and
+    the former handlers are back."""
     started: list[str] = []
     seen: list[list[str]] = []
 

@@ -1,4 +1,5 @@
-"""What the demo concludes from what was recorded: every kind of damage is planted once and must be found."""
+"""What the demo concludes from what was recorded: every kind of damage is planted once and must be
+found."""
 
 from __future__ import annotations
 
@@ -12,8 +13,22 @@ from examples.flights.verdict import Ledger, order_violations
 TOPIC = "fifo"
 
 
-def ack(number: int, *, digest: str | None = None, group: str | None = None, started: float = 0.0, acked: float = 0.0) -> dict[str, Any]:
-    found = {"fact": "ack", "id": f"id{number}", "digest": digest or f"d{number}", "number": number, "topic": TOPIC, "group": group}
+def ack(
+    number: int,
+    *,
+    digest: str | None = None,
+    group: str | None = None,
+    started: float = 0.0,
+    acked: float = 0.0,
+) -> dict[str, Any]:
+    found = {
+        "fact": "ack",
+        "id": f"id{number}",
+        "digest": digest or f"d{number}",
+        "number": number,
+        "topic": TOPIC,
+        "group": group,
+    }
     return {**found, "started": started, "acked": acked}
 
 
@@ -30,7 +45,10 @@ def ledger(*facts: dict[str, Any]) -> Ledger:
 
 def stored(*messages: tuple[str, int, int]) -> list[dict[str, Any]]:
     """(message group, queue, flight number) in the order of the log."""
-    return [{"message_group": group, "queue": queue, "properties": {"flight": str(number)}} for group, queue, number in messages]
+    return [
+        {"message_group": group, "queue": queue, "properties": {"flight": str(number)}}
+        for group, queue, number in messages
+    ]
 
 
 def test_nothing_lost_nothing_twice() -> None:
@@ -58,7 +76,9 @@ def test_duplicates_are_counted() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40))
 def test_lost_is_acknowledged_minus_consumed(facts: list[tuple[int, bool]]) -> None:
     """The law itself, for every interleaving."""
-    found = ledger(*(ack(number) if acknowledged else got(number) for number, acknowledged in facts))
+    found = ledger(
+        *(ack(number) if acknowledged else got(number) for number, acknowledged in facts)
+    )
     acknowledged = {number for number, is_ack in facts if is_ack}
     consumed = {number for number, is_ack in facts if not is_ack}
     assert {key for key, _ in found.lost} == {f"id{n}" for n in acknowledged - consumed}
@@ -66,7 +86,8 @@ def test_lost_is_acknowledged_minus_consumed(facts: list[tuple[int, bool]]) -> N
 
 
 def test_time_without_a_leader_counts_sends_begun_after_the_kill() -> None:
-    """A send begun before the kill proves nothing; of those begun after it, the first acknowledgement counts, in any order of reports."""
+    """A send begun before the kill proves nothing; of those begun after it, the first
+    acknowledgement counts, in any order of reports."""
     found = ledger(ack(1, started=1, acked=2))
     assert found.seconds_without_leader is None
     found.killed_at = 10.0
@@ -81,9 +102,17 @@ def test_resends_are_counted() -> None:
 
 
 def test_an_ordered_log_has_no_violation() -> None:
-    """Groups in one queue each, numbers rising; a repeated send behind its first copy is allowed."""
+    """Groups in one queue each, numbers rising; a repeated send behind its first copy is
+    allowed."""
     log = stored(("a", 0, 1), ("b", 0, 2), ("a", 0, 5), ("a", 0, 1), ("b", 0, 7))
-    assert order_violations(log, ledger(*(ack(n, group=g) for n, g in ((1, "a"), (2, "b"), (5, "a"), (7, "b")))), TOPIC) == []
+    assert (
+        order_violations(
+            log,
+            ledger(*(ack(n, group=g) for n, g in ((1, "a"), (2, "b"), (5, "a"), (7, "b")))),
+            TOPIC,
+        )
+        == []
+    )
 
 
 def test_a_group_in_two_queues_is_found() -> None:
@@ -99,9 +128,12 @@ def test_a_group_out_of_order_is_found() -> None:
 
 
 def test_an_acknowledged_flight_missing_in_the_log_is_found() -> None:
-    """What was acknowledged on the topic must be stored in its group; other topics are not looked for here."""
+    """What was acknowledged on the topic must be stored in its group; other topics are not looked
+    for here."""
     elsewhere = {**ack(9, group="a"), "topic": "normal"}
-    (wrong,) = order_violations(stored(("a", 0, 1)), ledger(ack(1, group="a"), ack(2, group="a"), elsewhere), TOPIC)
+    (wrong,) = order_violations(
+        stored(("a", 0, 1)), ledger(ack(1, group="a"), ack(2, group="a"), elsewhere), TOPIC
+    )
     assert wrong == "a lacks flights [2]"
     (gone,) = order_violations([], ledger(ack(3, group="c")), TOPIC)
     assert gone == "c lacks flights [3]"

@@ -1,4 +1,5 @@
-"""The example for clients with one address: a real HAProxy in front of three real nodes, and the official Node client behind it."""
+"""The example for clients with one address: a real HAProxy in front of three real nodes, and the
+official Node client behind it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 CONFIGURATION = Path(__file__).parents[2] / "examples/haproxy/haproxy.cfg"
 TOPIC = "orders"
 KILLED_S, PAUSED_S = 12, 16
-"""Within this time sending goes on: without the balancer not before the node is back, that is never."""
+"""Within this time sending goes on: without the balancer not before the node is back, that is
+never."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,9 @@ def balanced(program: str, cluster: LocalCluster) -> Iterator[str]:
     nodes = {name.upper(): f"{at.host}:{at.client_port}" for name, at in cluster.nodes.items()}
     pages = {f"{name.upper()}_HTTP": str(at.http_port) for name, at in cluster.nodes.items()}
     process = subprocess.Popen(
-        [program, "-db", "-f", str(CONFIGURATION)], env={**os.environ, "LISTEN": listen, **nodes, **pages}, stderr=subprocess.DEVNULL
+        [program, "-db", "-f", str(CONFIGURATION)],
+        env={**os.environ, "LISTEN": listen, **nodes, **pages},
+        stderr=subprocess.DEVNULL,
     )
 
     def accepts() -> bool:
@@ -72,7 +76,11 @@ class Sender:
     def __init__(self, client: Foreign, address: str) -> None:
         command = [*client.command, "steady", address, TOPIC, "-", "0", "plain"]
         self.process = subprocess.Popen(
-            command, env={**os.environ, "HOME": str(client.home)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            env={**os.environ, "HOME": str(client.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self.acked = 0
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -104,11 +112,14 @@ class Sender:
         self.process.stdout.close()
 
 
-@pytest.mark.parametrize(("number", "limit_s"), [(signal.SIGKILL, KILLED_S), (signal.SIGSTOP, PAUSED_S)])
+@pytest.mark.parametrize(
+    ("number", "limit_s"), [(signal.SIGKILL, KILLED_S), (signal.SIGSTOP, PAUSED_S)]
+)
 def test_a_client_with_one_address_goes_on_when_its_node_is_gone(
     program: str, client: Foreign, tmp_path: Path, number: signal.Signals, limit_s: int
 ) -> None:
-    """The leader, to which the client is connected, dies or is paused: sending continues through the others."""
+    """The leader, to which the client is connected, dies or is paused: sending continues through
+    the others."""
     with running(tmp_path) as cluster, balanced(program, cluster) as address:
         create_topic(cluster, TOPIC)
         sender = Sender(client, address)
@@ -123,7 +134,10 @@ def test_a_client_with_one_address_goes_on_when_its_node_is_gone(
             sender.more(10, 30)
             cluster.children[node].signal(number)
             sender.drop()
-            print(f"{number.name}: {sender.more(10, limit_s):.1f} s until ten further messages were acknowledged")
+            print(
+                f"{number.name}: {sender.more(10, limit_s):.1f} s until ten further messages were"
+                " acknowledged"
+            )
         finally:
             sender.close()
             if number is signal.SIGSTOP:

@@ -1,10 +1,13 @@
-"""A cluster of real processes whose peers connect through a proxy, and the checks of its directories at the end.
+"""A cluster of real processes whose peers connect through a proxy, and the checks of its
+directories at the end.
 
-`faulty(tmp_path)` yields a ready cluster. Each test ends with `judge`: all nodes are up and equal, the histories are correct, each term has
-at most one leader, every node stops cleanly, and the local audit of the three directories passes.
+`faulty(tmp_path)` yields a ready cluster. Each test ends with `judge`: all nodes are up and equal,
+the histories are correct, each term has at most one leader, every node stops cleanly, and the local
+audit of the three directories passes.
 
-In all configurations and in the controller quorum, a node has a loopback address of its own that belongs to the proxy. The node itself
-listens on 127.0.0.1, where the tests' clients connect. So the proxy controls both peer streams and the controller's connections.
+In all configurations and in the controller quorum, a node has a loopback address of its own that
+belongs to the proxy. The node itself listens on 127.0.0.1, where the tests' clients connect. So the
+proxy controls both peer streams and the controller's connections.
 """
 
 from __future__ import annotations
@@ -43,16 +46,26 @@ class FaultyCluster(LocalCluster):
         self.own_environment: dict[str, Mapping[str, str]] = {}
         self.own_data: dict[str, Path] = {}
         self.own_settings: dict[str, Sequence[str]] = {}
-        known_as = self.known_as = {node: f"{KNOWN_AS}{number}" for number, node in enumerate(self.nodes, 1)}
-        self.settings = [*self.settings, *(f"nodes.{node}.host={host}" for node, host in known_as.items())]
+        known_as = self.known_as = {
+            node: f"{KNOWN_AS}{number}" for number, node in enumerate(self.nodes, 1)
+        }
+        self.settings = [
+            *self.settings,
+            *(f"nodes.{node}.host={host}" for node, host in known_as.items()),
+        ]
         doors = {
-            node: [((known_as[node], port), (address.host, port)) for port in (address.peer_port, address.controller_port)]
+            node: [
+                ((known_as[node], port), (address.host, port))
+                for port in (address.peer_port, address.controller_port)
+            ]
             for node, address in self.nodes.items()
         }
         self.network = Network(doors, self._who)
 
     def _who(self, own: Address, other: Address) -> str | None:
-        return holder(own, other, {node: child.process.pid for node, child in self.children.items()})
+        return holder(
+            own, other, {node: child.process.pid for node, child in self.children.items()}
+        )
 
     def data(self, node: str) -> Path:
         return self.own_data.get(node, self.directory / node)
@@ -82,7 +95,9 @@ class FaultyCluster(LocalCluster):
 
 
 @contextmanager
-def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **options: Any) -> Iterator[FaultyCluster]:
+def faulty(
+    directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **options: Any
+) -> Iterator[FaultyCluster]:
     """A ready cluster with one topic of one queue; its processes are ended afterwards."""
     with running(directory, kind=kind, **options) as cluster:
         assert isinstance(cluster, FaultyCluster)
@@ -105,7 +120,9 @@ def whole(cluster: LocalCluster, within_s: float = WAIT_S) -> None:
         found = status(cluster, node)
         replicas = found.groups[0].replicas
         ends = {replica.durable_index for replica in replicas}
-        vote = sorted(replica.role for replica in replicas) == ["follower"] * (len(cluster.nodes) - 1) + ["leader"]
+        vote = sorted(replica.role for replica in replicas) == ["follower"] * (
+            len(cluster.nodes) - 1
+        ) + ["leader"]
         return found.health == "ok" and vote and ends == {found.groups[0].commit_index}
 
     wait_for(is_whole, within_s, "a whole cluster")
@@ -117,7 +134,9 @@ def judge(cluster: FaultyCluster, *histories: History) -> None:
     whole(cluster)
     cli = CommandLine.of(cluster)
     for number, history in enumerate(histories):
-        history.check(lambda number=number, history=history: cli.consume_all(history.topic, f"judge-{number}"))  # type: ignore[misc]
+        history.check(
+            lambda number=number, history=history: cli.consume_all(history.topic, f"judge-{number}")
+        )  # type: ignore[misc]
     one_leader_a_term(cluster)
 
 
@@ -131,14 +150,22 @@ def stop_and_audit(cluster: FaultyCluster) -> None:
 
 def audited(cluster: LocalCluster) -> Audit:
     """An audit of all nodes that have a replica."""
-    return run_audit([str(cluster.data(node)) for node in cluster.nodes if any(cluster.data(node).glob("*/state"))])
+    return run_audit(
+        [
+            str(cluster.data(node))
+            for node in cluster.nodes
+            if any(cluster.data(node).glob("*/state"))
+        ]
+    )
 
 
 def passes_while_it_runs(cluster: LocalCluster) -> None:
-    """Audit the running cluster through all nodes. The endpoints are given explicitly, because the addresses that the nodes report belong
-    to the proxy, which does not accept clients."""
+    """Audit the running cluster through all nodes. The endpoints are given explicitly, because the
+    addresses that the nodes report belong to the proxy, which does not accept clients."""
     endpoints = ";".join(target(cluster, node) for node in cluster.nodes)
-    outcome = CommandLine(endpoints).run("audit", "--endpoints", endpoints, "--engine", "local", "--timeout", "60s", timeout_s=300)
+    outcome = CommandLine(endpoints).run(
+        "audit", "--endpoints", endpoints, "--engine", "local", "--timeout", "60s", timeout_s=300
+    )
     assert outcome.status == 0, outcome.out + outcome.err
 
 
@@ -153,7 +180,8 @@ def leaders(cluster: LocalCluster) -> dict[int, set[str]]:
 
 
 def events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
-    """The JSON lines of a node's log. A killed process may leave half a line, and the gRPC library writes lines of its own."""
+    """The JSON lines of a node's log. A killed process may leave half a line, and the gRPC library
+    writes lines of its own."""
     found = []
     for line in log_lines(cluster, node):
         with contextlib.suppress(ValueError):
@@ -169,7 +197,11 @@ def one_leader_a_term(cluster: LocalCluster) -> None:
 
 def terms(cluster: LocalCluster, without: str | None = None) -> dict[str, int]:
     """The term of every running node."""
-    running_now = [node for node, child in cluster.children.items() if child.exit_code is None and node != without]
+    running_now = [
+        node
+        for node, child in cluster.children.items()
+        if child.exit_code is None and node != without
+    ]
     return {node: int(gauge(cluster, node, "ledgermq_term")) for node in running_now}
 
 
@@ -181,4 +213,8 @@ def status_of(cluster: LocalCluster, node: str, group: str) -> admin_pb2.BrokerG
 def gauge(cluster: LocalCluster, node: str, name: str) -> float:
     """One value of the node's metrics page; `name` may have labels."""
     _, text = http(cluster, node, "/metrics")
-    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if re.match(re.escape(name) + r"[ {]", line))
+    return next(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if re.match(re.escape(name) + r"[ {]", line)
+    )

@@ -1,7 +1,8 @@
-"""Clients that record their history for the checkers of `ledgermq.audit.history` and for Porcupine: senders, readers, committers of a
-consumer group's offset, and the final check.
+"""Clients that record their history for the checkers of `ledgermq.audit.history` and for Porcupine:
+senders, readers, committers of a consumer group's offset, and the final check.
 
-Every call is made once, with a deadline; the outcome of a failed one is unknown. No call is repeated, because that could hide errors.
+Every call is made once, with a deadline; the outcome of a failed one is unknown. No call is
+repeated, because that could hide errors.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from tests.faults.deliveries import check_deliveries
 from tests.faults.linearizability import Commit, Committed
 
 METADATA = (("x-mq-client-id", "faults"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
-OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 32 << 20))
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 32 << 20),
+)
 SEND_S = 2.0
 READ_S = 2.0
 READ_EVERY_S = 0.1
@@ -40,7 +45,9 @@ R = TypeVar("R", bound=Message)
 class Client(threading.Thread, ABC):
     """Repeats an operation until it is asked to end; after a failure it uses the next node."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None
+    ) -> None:
         super().__init__(daemon=True, name=f"client-{number}")
         self.topic = topic
         self.number = number
@@ -55,7 +62,9 @@ class Client(threading.Thread, ABC):
     def run(self) -> None:
         at = self.number
         while not self.ended.is_set():
-            with grpc.insecure_channel(self._targets[at % len(self._targets)], options=OPTIONS) as channel:
+            with grpc.insecure_channel(
+                self._targets[at % len(self._targets)], options=OPTIONS
+            ) as channel:
                 while not self.ended.is_set() and self.once(channel):
                     pass
             at += 1
@@ -69,7 +78,14 @@ class Client(threading.Thread, ABC):
 class Sender(Client):
     """Sends one message after the other; bodies have `body_bytes` and begin with the value."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None, body_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        topic: str,
+        number: int,
+        nodes: Sequence[str] | None = None,
+        body_bytes: int = 0,
+    ) -> None:
         super().__init__(cluster, topic, number, nodes)
         self.sends: list[Send] = []
         self._body_bytes = body_bytes
@@ -81,7 +97,9 @@ class Sender(Client):
     def once(self, channel: grpc.Channel) -> bool:
         value = f"{self.number}-{len(self.sends)}"
         body = value.ljust(self._body_bytes, ".").encode()
-        request = pb.SendMessageRequest(messages=[Outgoing(self.topic, body).to_proto(new_message_id())])
+        request = pb.SendMessageRequest(
+            messages=[Outgoing(self.topic, body).to_proto(new_message_id())]
+        )
         invoked = time.monotonic()
         try:
             answer = service.send_message(channel, request, METADATA, SEND_S).result()
@@ -95,10 +113,12 @@ class Sender(Client):
 
 
 class Reader(Client):
-    """Reads the queue repeatedly through every node, from the last value it saw. A node that lacks this value, or a value acknowledged
-    before the read, is detected as stale."""
+    """Reads the queue repeatedly through every node, from the last value it saw. A node that lacks
+    this value, or a value acknowledged before the read, is detected as stale."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None
+    ) -> None:
         super().__init__(cluster, topic, number, nodes)
         self.reads: list[Read] = []
         self._first = 0
@@ -115,8 +135,9 @@ class Reader(Client):
 
 
 class Committer(Client):
-    """Commits offsets of a pulling consumer group and reads the committed one, in turns. No two committers of a group commit the same
-    offset, and none commits one that the queue does not have yet. A committed offset may move backwards: the last commit counts."""
+    """Commits offsets of a pulling consumer group and reads the committed one, in turns. No two
+    committers of a group commit the same offset, and none commits one that the queue does not have
+    yet. A committed offset may move backwards: the last commit counts."""
 
     def __init__(
         self,
@@ -158,10 +179,19 @@ class Committer(Client):
         self.seen.append(Committed(offset, invoked, time.monotonic()))
         return True
 
-    def _call(self, channel: grpc.Channel, method: str, request: Message, response: type[R], timeout_s: float) -> R | None:
+    def _call(
+        self,
+        channel: grpc.Channel,
+        method: str,
+        request: Message,
+        response: type[R],
+        timeout_s: float,
+    ) -> R | None:
         """The answer; None if there is none or if it is an error."""
         try:
-            answer: Any = service.unary(channel, service.MESSAGING + method, request, response, timeout_s, METADATA)
+            answer: Any = service.unary(
+                channel, service.MESSAGING + method, request, response, timeout_s, METADATA
+            )
         except grpc.RpcError:
             return None
         return answer if answer.status.code in (pb.Code.OK, pb.Code.OFFSET_NOT_FOUND) else None
@@ -172,7 +202,8 @@ class Refused(Exception):
 
 
 def read_queue(channel: grpc.Channel, topic: str, first: int, queue: int = 0) -> Read:
-    """Read a queue from `first` until an empty page, which shows its current end. Raises grpc.RpcError, Refused."""
+    """Read a queue from `first` until an empty page, which shows its current end. Raises
+    grpc.RpcError, Refused."""
     values: list[str] = []
     while True:
         invoked = time.monotonic()
@@ -183,12 +214,16 @@ def read_queue(channel: grpc.Channel, topic: str, first: int, queue: int = 0) ->
 
 
 def _page(channel: grpc.Channel, topic: str, first: int, queue: int) -> list[str]:
-    request = admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), queue=queue, offset=first, max=PAGE)
+    request = admin_pb2.PeekRequest(
+        topic=admin_pb2.Name(name=topic), queue=queue, offset=first, max=PAGE
+    )
     answer = admin_pb2_grpc.AdminStub(channel).Peek(request, timeout=READ_S)
     if answer.status.code != 20000:
         raise Refused(answer.status.message)
     offsets = [message.offset for message in answer.messages]
-    assert offsets == list(range(first, first + len(offsets))), f"a read from {first} gave the offsets {offsets}"
+    assert offsets == list(range(first, first + len(offsets))), (
+        f"a read from {first} gave the offsets {offsets}"
+    )
     return [message.body.decode().rstrip(".") for message in answer.messages]
 
 
@@ -196,15 +231,31 @@ class History:
     """Senders, readers and committers of one queue during faults, and the checks afterwards."""
 
     def __init__(
-        self, cluster: LocalCluster, topic: str, *, senders: int = 3, readers: int = 1, committers: int = 0, body_bytes: int = 0
+        self,
+        cluster: LocalCluster,
+        topic: str,
+        *,
+        senders: int = 3,
+        readers: int = 1,
+        committers: int = 0,
+        body_bytes: int = 0,
     ) -> None:
         self._cluster = cluster
         self.topic = topic
-        self.senders = [Sender(cluster, topic, number, body_bytes=body_bytes) for number in range(senders)]
+        self.senders = [
+            Sender(cluster, topic, number, body_bytes=body_bytes) for number in range(senders)
+        ]
         self.readers = [Reader(cluster, topic, number) for number in range(readers)]
         group = f"{topic}-committers"
         self.committers = [
-            Committer(cluster, topic, number, group, itertools.count(number, committers), lambda: self.acknowledged)
+            Committer(
+                cluster,
+                topic,
+                number,
+                group,
+                itertools.count(number, committers),
+                lambda: self.acknowledged,
+            )
             for number in range(committers)
         ]
         self._all: list[Client] = [*self.senders, *self.readers, *self.committers]
@@ -226,7 +277,8 @@ class History:
         return sum(sender.acknowledged for sender in self.senders)
 
     def progress(self, messages: int = 50, within_s: float = WAIT_S) -> None:
-        """Wait until `messages` more messages were acknowledged. Tests use this instead of a time to let a fault take effect."""
+        """Wait until `messages` more messages were acknowledged. Tests use this instead of a time
+        to let a fault take effect."""
         goal = self.acknowledged + messages
         wait_for(lambda: self.acknowledged >= goal, within_s, f"{messages} more acknowledgements")
 
@@ -237,8 +289,8 @@ class History:
         return (self.acknowledged - before) / (time.monotonic() - began)
 
     def check(self, consumed: Callable[[], Sequence[str]]) -> None:
-        """Check the queue against the history: linearizable (also by Porcupine, where it can be had), complete, and in the order of each
-        producer. The clients must have ended."""
+        """Check the queue against the history: linearizable (also by Porcupine, where it can be
+        had), complete, and in the order of each producer. The clients must have ended."""
         final = self._final_read()
         sends = [send for sender in self.senders for send in sender.sends]
         reads = [read for reader in self.readers for read in reader.reads]
@@ -247,9 +299,16 @@ class History:
         delivered: dict[str, list[str]] = {}
         for value in (body.rstrip(".") for body in consumed()):
             delivered.setdefault(value.partition("-")[0], []).append(value)
-        acknowledged = {str(s.number): [send.value for send in s.sends if send.offset is not None] for s in self.senders}
-        violations += check_deliveries(acknowledged, [send.value for send in sends], delivered, complete=True)
-        assert not violations, "\n".join(f"{violation.rule}: {violation.text}" for violation in violations[:10])
+        acknowledged = {
+            str(s.number): [send.value for send in s.sends if send.offset is not None]
+            for s in self.senders
+        }
+        violations += check_deliveries(
+            acknowledged, [send.value for send in sends], delivered, complete=True
+        )
+        assert not violations, "\n".join(
+            f"{violation.rule}: {violation.text}" for violation in violations[:10]
+        )
         try:
             self._check_with_porcupine(final)
         except linearizability.Unavailable as reason:
@@ -257,8 +316,14 @@ class History:
 
     def _check_with_porcupine(self, final: Read) -> None:
         lines = [
-            *linearizability.queue_lines("queue", [sender.sends for sender in self.senders], [*(r.reads for r in self.readers), [final]]),
-            *linearizability.offset_lines("committed offset", [committer.seen for committer in self.committers]),
+            *linearizability.queue_lines(
+                "queue",
+                [sender.sends for sender in self.senders],
+                [*(r.reads for r in self.readers), [final]],
+            ),
+            *linearizability.offset_lines(
+                "committed offset", [committer.seen for committer in self.committers]
+            ),
         ]
         verdicts = linearizability.check(lines)
         print(*verdicts, sep="\n")
@@ -268,7 +333,9 @@ class History:
         def read() -> Read | None:
             for node, child in self._cluster.children.items():
                 if child.exit_code is None:
-                    with grpc.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                    with grpc.insecure_channel(
+                        target(self._cluster, node), options=OPTIONS
+                    ) as channel:
                         try:
                             return read_queue(channel, self.topic, 0)
                         except (grpc.RpcError, Refused):

@@ -1,13 +1,17 @@
-"""A TCP proxy between peers that applies network faults to the streams of a running cluster, per direction.
+"""A TCP proxy between peers that applies network faults to the streams of a running cluster, per
+direction.
 
-The other nodes know a node only by an address of the proxy. The proxy identifies the dialling node by asking the kernel which process holds
-the other end. Rules belong to a direction, not to a connection: bytes from n1 to n2 follow the same rule on streams opened by n1, by n2 and
-by the controller. A blocked direction behaves like an unplugged cable: bytes and stream ends are held, because TCP would retransmit them
-later, and new connections are accepted but carry nothing. A reset loses the bytes in flight.
+The other nodes know a node only by an address of the proxy. The proxy identifies the dialling node
+by asking the kernel which process holds the other end. Rules belong to a direction, not to a
+connection: bytes from n1 to n2 follow the same rule on streams opened by n1, by n2 and by the
+controller. A blocked direction behaves like an unplugged cable: bytes and stream ends are held,
+because TCP would retransmit them later, and new connections are accepted but carry nothing. A reset
+loses the bytes in flight.
 
-One thread with its own event loop carries all connections; the public methods may be called from any other thread. The proxy does not
-interpret the bytes. Most of them travel without a rule, and these are written to the other side in the callback that read them, because the
-proxy takes processor time from the cluster that it stands in.
+One thread with its own event loop carries all connections; the public methods may be called from
+any other thread. The proxy does not interpret the bytes. Most of them travel without a rule, and
+these are written to the other side in the callback that read them, because the proxy takes
+processor time from the cluster that it stands in.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ ANY_STATE = ANY_COOKIE = 0xFFFFFFFF
 INODE_AT = 84
 """The offset of the inode: header, family and state (4), both addresses (48), four words."""
 REPEAT_S = 0.2
-"""The delay after a lost segment on a quiet connection: the minimal retransmission timeout of Linux."""
+"""The delay after a lost segment on a quiet connection: the minimal retransmission timeout of
+Linux."""
 
 
 @dataclass(slots=True)
@@ -46,7 +51,8 @@ class Way:
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
-    """The share of pieces that are delayed by REPEAT_S together with the following ones, as after a lost segment."""
+    """The share of pieces that are delayed by REPEAT_S together with the following ones, as after a
+    lost segment."""
     bytes_per_s: float = 0.0
     """0: unlimited."""
     carried_bytes: int = 0
@@ -63,11 +69,15 @@ class Way:
 
 
 class Network:
-    """Proxies in front of all nodes. `doors`: node → (public address, real address) of each of its ports. `who`: the node that holds the
-    connection from one address to another; None: a stranger, which is disconnected."""
+    """Proxies in front of all nodes. `doors`: node → (public address, real address) of each of its
+    ports. `who`: the node that holds the connection from one address to another; None: a stranger,
+    which is disconnected."""
 
     def __init__(
-        self, doors: Mapping[str, Sequence[tuple[Address, Address]]], who: Callable[[Address, Address], str | None], seed: int = 0
+        self,
+        doors: Mapping[str, Sequence[tuple[Address, Address]]],
+        who: Callable[[Address, Address], str | None],
+        seed: int = 0,
     ) -> None:
         self._doors = {node: list(of_node) for node, of_node in doors.items()}
         self._who = who
@@ -130,7 +140,9 @@ class Network:
         self._ways.update((pair, Way()) for pair in self.ways)
         for node, doors in self._doors.items():
             for (host, port), behind in doors:
-                self._servers.append(await self._loop.create_server(self._accepting(node, behind), host, port))
+                self._servers.append(
+                    await self._loop.create_server(self._accepting(node, behind), host, port)
+                )
 
     async def _end(self) -> None:
         for server in self._servers:
@@ -155,13 +167,16 @@ class Network:
         """Dial the other side of a connection that was accepted, and begin to carry its bytes."""
         self._connections.add(connection)
         try:
-            # First, because it is cheap: connection attempts to a stopped node are frequent and need not be identified.
+            # First, because it is cheap: connection attempts to a stopped node are frequent and
+            # need not be identified.
             await self._loop.create_connection(lambda: connection.far, *behind)
         except OSError:
             connection.abort()
             return
         near = connection.near.transport
-        dialler = self._who(near.get_extra_info("peername")[:2], near.get_extra_info("sockname")[:2])
+        dialler = self._who(
+            near.get_extra_info("peername")[:2], near.get_extra_info("sockname")[:2]
+        )
         if connection.ended or dialler is None or dialler == dialled:
             connection.abort()
         else:
@@ -173,7 +188,11 @@ class Network:
 
     def due(self, way: Way, size: int, now: float) -> float:
         """The arrival time of a piece that is accepted now."""
-        late = way.delay_s + self._chance.uniform(0.0, way.jitter_s) + (REPEAT_S if self._chance.random() < way.loss else 0.0)
+        late = (
+            way.delay_s
+            + self._chance.uniform(0.0, way.jitter_s)
+            + (REPEAT_S if self._chance.random() < way.loss else 0.0)
+        )
         if way.bytes_per_s:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_s
             now = way.free_at
@@ -181,7 +200,8 @@ class Network:
 
 
 class Connection:
-    """One connection through the proxy: the side that was accepted and the side that was dialled. A failure of one aborts both."""
+    """One connection through the proxy: the side that was accepted and the side that was dialled. A
+    failure of one aborts both."""
 
     def __init__(self, network: Network, dialled: str, behind: Address) -> None:
         self.network = network
@@ -195,7 +215,9 @@ class Connection:
         if self.ended:
             side.transport.abort()
         elif side is self.near:
-            self._dialling = asyncio.get_running_loop().create_task(self.network.connect(self, self._dialled, self._behind))
+            self._dialling = asyncio.get_running_loop().create_task(
+                self.network.connect(self, self._dialled, self._behind)
+            )
 
     def begin(self, there: Way, back: Way) -> None:
         """Carry bytes of both directions until both have ended or one fails."""
@@ -278,7 +300,8 @@ class Side(asyncio.Protocol):
 
 
 class Flow:
-    """One direction of one connection; the order of its bytes never changes. Empty bytes are its end."""
+    """One direction of one connection; the order of its bytes never changes. Empty bytes are its
+    end."""
 
     def __init__(self, connection: Connection, source: Side, target: Side, way: Way) -> None:
         self.has_ended = False
@@ -297,7 +320,9 @@ class Flow:
         if not self._held and not self._full and self._way.plain:
             self._carry(data)
             return
-        self._last_due = max(self._last_due, self._connection.network.due(self._way, len(data), self._loop.time()))
+        self._last_due = max(
+            self._last_due, self._connection.network.due(self._way, len(data), self._loop.time())
+        )
         self._held.append((self._last_due, data))
         self._held_bytes += len(data)
         self.go()
@@ -347,7 +372,11 @@ class Flow:
         """Read on unless too much is held here."""
         if not self.has_ended:
             transport = self._source.transport
-            transport.pause_reading() if self._full or self._held_bytes >= HELD_BYTES else transport.resume_reading()
+            (
+                transport.pause_reading()
+                if self._full or self._held_bytes >= HELD_BYTES
+                else transport.resume_reading()
+            )
 
 
 def holder(own: Address, other: Address, pids: Mapping[str, int]) -> str | None:
@@ -356,16 +385,27 @@ def holder(own: Address, other: Address, pids: Mapping[str, int]) -> str | None:
     for node, pid in pids.items():
         with contextlib.suppress(OSError):  # the process may be ending, its files may be closing
             descriptors = f"/proc/{pid}/fd"
-            if any(os.readlink(f"{descriptors}/{number}") == name for number in os.listdir(descriptors)):
+            if any(
+                os.readlink(f"{descriptors}/{number}") == name for number in os.listdir(descriptors)
+            ):
                 return node
     return None
 
 
 def _inode(own: Address, other: Address) -> int | None:
-    """The inode of one socket, from the kernel (sock_diag(7)), because reading /proc/net/tcp takes milliseconds."""
-    ends = struct.pack("!HH4s12x4s12x", own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]))
-    request = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE) + ends + struct.pack("=4xII", ANY_COOKIE, ANY_COOKIE)
-    header = struct.pack("=IHHII", NETLINK_HEADER_BYTES + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
+    """The inode of one socket, from the kernel (sock_diag(7)), because reading /proc/net/tcp takes
+    milliseconds."""
+    ends = struct.pack(
+        "!HH4s12x4s12x", own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0])
+    )
+    request = (
+        struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE)
+        + ends
+        + struct.pack("=4xII", ANY_COOKIE, ANY_COOKIE)
+    )
+    header = struct.pack(
+        "=IHHII", NETLINK_HEADER_BYTES + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.send(header + request)
         answer = kernel.recv(4096)

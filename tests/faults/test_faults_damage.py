@@ -1,4 +1,5 @@
-"""Bits that flip on disks while nodes are down: the damage is found, fetched from the other replicas, and the files are equal again."""
+"""Bits that flip on disks while nodes are down: the damage is found, fetched from the other
+replicas, and the files are equal again."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ REPAIRED_S = 60.0
 
 @pytest.mark.verify
 def test_a_flipped_bit_of_a_stopped_node_is_repaired_from_its_peers(tmp_path: Path) -> None:
-    """The damage is far below the synced mark: no acknowledged message is lost, and other nodes are not affected."""
+    """The damage is far below the synced mark: no acknowledged message is lost, and other nodes are
+    not affected."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC, body_bytes=BODY_BYTES) as history:
             history.progress(MESSAGES)
@@ -52,7 +54,8 @@ def test_damage_at_different_places_of_all_replicas_is_repaired(tmp_path: Path) 
 
 
 def flip(cluster: FaultyCluster, node: str, chance: random.Random) -> int:
-    """Change one bit in the first third of what the node's first log file holds; its place in the file."""
+    """Change one bit in the first third of what the node's first log file holds; its place in the
+    file."""
     path = first_log_file(cluster, node)
     place = chance.randrange(MESSAGES * BODY_BYTES // 3)
     with path.open("r+b") as file:
@@ -65,7 +68,10 @@ def flip(cluster: FaultyCluster, node: str, chance: random.Random) -> int:
 
 def equal(cluster: LocalCluster, places: dict[str, int]) -> bool:
     """Whether the bytes around every place are the same on all nodes."""
-    return all(len({around(cluster, node, place) for node in cluster.nodes}) == 1 for place in places.values())
+    return all(
+        len({around(cluster, node, place) for node in cluster.nodes}) == 1
+        for place in places.values()
+    )
 
 
 def around(cluster: LocalCluster, node: str, place: int) -> bytes:

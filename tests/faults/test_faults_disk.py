@@ -1,4 +1,5 @@
-"""Disks that fail under a running node (a preloaded library: bad_disk.c), fill up (a small tmpfs), rot while it is down, or are gone."""
+"""Disks that fail under a running node (a preloaded library: bad_disk.c), fill up (a small tmpfs),
+rot while it is down, or are gone."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def built(place: Path) -> Path | None:
     if compiler is None:
         return None
     library = place / "bad_disk.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True
+    )
     return library
 
 
@@ -47,7 +50,10 @@ class BadDisks(FaultyCluster):
 
     def start(self, node: str) -> Child:
         self.orders(node).mkdir(parents=True, exist_ok=True)
-        self.own_environment[node] = {"LD_PRELOAD": str(self.library), "FAULT_ORDERS": str(self.orders(node))}
+        self.own_environment[node] = {
+            "LD_PRELOAD": str(self.library),
+            "FAULT_ORDERS": str(self.orders(node)),
+        }
         return super().start(node)
 
     def orders(self, node: str) -> Path:
@@ -60,7 +66,8 @@ class BadDisks(FaultyCluster):
         waiting.rename(self.orders(node) / "clock")
 
     def order(self, node: str, what: str, part: str) -> Path:
-        """The next such call on a file whose path contains `part` fails; the order is there until then."""
+        """The next such call on a file whose path contains `part` fails; the order is there until
+        then."""
         waiting = self.orders(node) / f".{what}"
         waiting.write_text(part)
         return waiting.rename(self.orders(node) / what)
@@ -72,8 +79,11 @@ def bad_disks(bad_disk: Path) -> type[BadDisks]:
 
 
 @pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
-def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path: Path, bad_disks: type[BadDisks], role: str) -> None:
-    """The sync after it would have succeeded: it is never asked. The node ends with its own status, and comes back by log and peers."""
+def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, bad_disks: type[BadDisks], role: str
+) -> None:
+    """The sync after it would have succeeded: it is never asked. The node ends with its own status,
+    and comes back by log and peers."""
     with faulty(tmp_path, kind=bad_disks) as cluster:
         assert isinstance(cluster, BadDisks)
         with History(cluster, TOPIC) as history:
@@ -81,7 +91,9 @@ def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path
             victim = leads if role == "leader" else cluster.others(leads)[0]
             order = cluster.order(victim, "sync", f"/dledger-{victim}/data/")
             child = cluster.children[victim]
-            wait_for(lambda: child.exit_code is not None, 30, "a node that ends after a failed sync")
+            wait_for(
+                lambda: child.exit_code is not None, 30, "a node that ends after a failed sync"
+            )
             assert child.exit_code == ExitCode.SYNC_FAILED and not order.exists()
             assert cluster.last_error(victim)
             history.progress()
@@ -91,9 +103,11 @@ def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path
         judge(cluster, history)
 
 
-def test_an_unreadable_entry_ends_in_no_wrong_answer(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
-    """EIO when the leader reads its log for a returning follower: no node gets wrong bytes, the leader reports the error, and after the
-    disk works again everything is complete."""
+def test_an_unreadable_entry_ends_in_no_wrong_answer(
+    tmp_path: Path, bad_disks: type[BadDisks]
+) -> None:
+    """EIO when the leader reads its log for a returning follower: no node gets wrong bytes, the
+    leader reports the error, and after the disk works again everything is complete."""
     with faulty(tmp_path, kind=bad_disks) as cluster:
         assert isinstance(cluster, BadDisks)
         with History(cluster, TOPIC) as history:
@@ -105,7 +119,11 @@ def test_an_unreadable_entry_ends_in_no_wrong_answer(tmp_path: Path, bad_disks: 
             cluster.start(away)
             wait_for(lambda: not order.exists(), 30, "a read of the leader's log")
             child = cluster.children[leads]
-            wait_for(lambda: child.exit_code is not None or cluster.ready(leads), 30, "what the leader makes of it")
+            wait_for(
+                lambda: child.exit_code is not None or cluster.ready(leads),
+                30,
+                "what the leader makes of it",
+            )
             history.progress()
             if child.exit_code is not None:
                 assert child.exit_code == ExitCode.SYNC_FAILED
@@ -124,13 +142,19 @@ class SmallDisks(FaultyCluster):
         data = self.data(node)
         if not data.is_mount():
             data.mkdir(parents=True, exist_ok=True)
-            done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(data)], capture_output=True)
+            done = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(data)],
+                capture_output=True,
+            )
             if done.returncode:
-                pytest.skip(f"no file system of a given size can be mounted: {done.stderr.decode().strip()}")
+                pytest.skip(
+                    f"no file system of a given size can be mounted: {done.stderr.decode().strip()}"
+                )
         return super().start(node)
 
     def fill(self, node: str, percent: float = 100) -> Path:
-        """Write until so much of the disk is in use, or until it takes no more; the file that must go to make room."""
+        """Write until so much of the disk is in use, or until it takes no more; the file that must
+        go to make room."""
         filler = self.data(node) / "controller" / "filler"
         with filler.open("wb", buffering=0) as file:
             try:
@@ -157,8 +181,8 @@ def unmounted(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.verify
 @pytest.mark.usefixtures("unmounted")
 def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
-    """A follower's full disk has no effect; for a leader's, another one leads. Those of all nodes stop writes, but not leadership or
-    reads; with free space all continues by itself."""
+    """A follower's full disk has no effect; for a leader's, another one leads. Those of all nodes
+    stop writes, but not leadership or reads; with free space all continues by itself."""
     with faulty(tmp_path, kind=SmallDisks) as cluster:
         assert isinstance(cluster, SmallDisks)
         with History(cluster, TOPIC, body_bytes=2000) as history:
@@ -172,10 +196,22 @@ def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
             history.progress(100)
             filler.unlink()
             fillers = [cluster.fill(node) for node in cluster.nodes]
-            refused = sum(send.offset is None for sender in history.senders for send in sender.sends)
-            wait_for(lambda: sum(s.offset is None for x in history.senders for s in x.sends) > refused + 5, 30, "refused writes")
+            refused = sum(
+                send.offset is None for sender in history.senders for send in sender.sends
+            )
+            wait_for(
+                lambda: (
+                    sum(s.offset is None for x in history.senders for s in x.sends) > refused + 5
+                ),
+                30,
+                "refused writes",
+            )
             before, reads = max(terms(cluster).values()), len(history.readers[0].reads)
-            wait_for(lambda: len(history.readers[0].reads) > reads + 5, 30, "reads while the disks are full")
+            wait_for(
+                lambda: len(history.readers[0].reads) > reads + 5,
+                30,
+                "reads while the disks are full",
+            )
             for filler in fillers:
                 filler.unlink()
             history.progress(100)

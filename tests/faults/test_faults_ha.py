@@ -1,4 +1,5 @@
-"""HA groups under faults: masters and slaves killed under load, no metadata quorum, an unclean election, another kind of replication."""
+"""HA groups under faults: masters and slaves killed under load, no metadata quorum, an unclean
+election, another kind of replication."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.levels import MINIMUM_LEVEL
 from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine
-from tests.faults.faulty import TOPIC, WAIT_S, events, faulty, judge, passes_while_it_runs, status_of, whole
+from tests.faults.faulty import (
+    TOPIC,
+    WAIT_S,
+    events,
+    faulty,
+    judge,
+    passes_while_it_runs,
+    status_of,
+    whole,
+)
 from tests.faults.histories import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,7 +50,8 @@ def wait_in_sync(cluster: LocalCluster, *nodes: str) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> None:
-    """Nothing acknowledged is lost, the set shrinks and grows, and the files of all nodes prove to be equal at the end."""
+    """Nothing acknowledged is lost, the set shrinks and grows, and the files of all nodes prove to
+    be equal at the end."""
     with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
         with History(cluster, TOPIC) as history:
             for _ in range(2):
@@ -72,22 +83,30 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
 @pytest.mark.verify
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
-    """A one-way partition: the master keeps its slaves from campaigning, and cannot request another set. Sends continue during the
-    partition."""
+    """A one-way partition: the master keeps its slaves from campaigning, and cannot request another
+    set. Sends continue during the partition."""
     with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
         with History(cluster, TOPIC) as history:
             former = leader(cluster)
             others = cluster.others(former)
             cluster.network.block([(other, former) for other in others])
             began = time.monotonic()
-            wait_for(lambda: {status_of(cluster, node, "g1").leader for node in others} & set(others), WAIT_S, "another master")
+            wait_for(
+                lambda: {status_of(cluster, node, "g1").leader for node in others} & set(others),
+                WAIT_S,
+                "another master",
+            )
             print(f"another master after {time.monotonic() - began:.1f} s")
             history.progress()
             cluster.network.heal()
             wait_in_sync(cluster, *cluster.nodes)
             history.progress()
         judge(cluster, history)
-        stepped_down = [event for event in events(cluster, former) if event["event"] == "leadership changed" and event["leader"] is None]
+        stepped_down = [
+            event
+            for event in events(cluster, former)
+            if event["event"] == "leadership changed" and event["leader"] is None
+        ]
         assert any("too few others" in str(event) for event in stepped_down), stepped_down
 
 
@@ -98,7 +117,11 @@ def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: P
         assert cli.run("send", "--topic", TOPIC, "--body", "before").status == 0
         slave = cluster.others(leader(cluster))[0]
         cluster.kill(slave)
-        wait_for(lambda: status_of(cluster, leader(cluster), "g1").ha.HasField("short"), WAIT_S, "a set that is too small")
+        wait_for(
+            lambda: status_of(cluster, leader(cluster), "g1").ha.HasField("short"),
+            WAIT_S,
+            "a set that is too small",
+        )
         began = time.monotonic()
         refused = cli.run("send", "--topic", TOPIC, "--body", "lost", "--timeout", "10s")
         assert refused.status == 3 and "2 of the 3 replicas in sync" in refused.error, refused
@@ -106,7 +129,9 @@ def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: P
 
         def told() -> bool:
             found = cli.run("status", "--json").json
-            return found["health"] == "degraded" and "min_in_sync" in (found["groups"][0]["ha"]["short"] or "")
+            return found["health"] == "degraded" and "min_in_sync" in (
+                found["groups"][0]["ha"]["short"] or ""
+            )
 
         wait_for(told, WAIT_S, "a status with the reason")
         cluster.start(slave)
@@ -116,7 +141,8 @@ def test_below_the_minimum_sends_are_refused_at_once_with_the_reason(tmp_path: P
 
 
 def test_a_returning_master_gives_up_what_nobody_else_had(tmp_path: Path) -> None:
-    """With `ack: async` the master acknowledges alone: what it had not passed on is cut off when it is back, and the copies are equal."""
+    """With `ack: async` the master acknowledges alone: what it had not passed on is cut off when it
+    is back, and the copies are equal."""
     with faulty(tmp_path, groups=ha(ack="async")) as cluster:
         with History(cluster, TOPIC, readers=0) as history:
             master = leader(cluster)
@@ -132,7 +158,8 @@ def test_a_returning_master_gives_up_what_nobody_else_had(tmp_path: Path) -> Non
 
 
 def test_the_data_path_runs_on_without_a_metadata_quorum(tmp_path: Path) -> None:
-    """Sends, receives and acknowledgements continue with the current master; when the quorum is back, a master can be replaced again."""
+    """Sends, receives and acknowledgements continue with the current master; when the quorum is
+    back, a master can be replaced again."""
     with running(tmp_path, nodes=4, groups=ha("n1", "n2", min_in_sync=1)) as cluster:
         create_topic(cluster, TOPIC, queues=1)
         with History(cluster, TOPIC, readers=0) as history:
@@ -154,7 +181,8 @@ def test_the_data_path_runs_on_without_a_metadata_quorum(tmp_path: Path) -> None
 
 
 def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_path: Path) -> None:
-    """Refused without the word, with the reason; with it the node leads, the loss is stated, and the log and the quorum know of it."""
+    """Refused without the word, with the reason; with it the node leads, the loss is stated, and
+    the log and the quorum know of it."""
     with running(tmp_path, groups=ha("n1", "n2", min_in_sync=1)) as cluster:
         create_topic(cluster, TOPIC, queues=1)
         cli = CommandLine.of(cluster)
@@ -163,15 +191,27 @@ def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_pa
         cluster.kill(slave)
         wait_in_sync(cluster, master)
         cli.send_lines(TOPIC, [f"m{number}" for number in range(20)])
-        wait_for(lambda: _committed(cluster, master) >= 20, WAIT_S, "entries that are known to be confirmed")
+        wait_for(
+            lambda: _committed(cluster, master) >= 20,
+            WAIT_S,
+            "entries that are known to be confirmed",
+        )
         cluster.terminate(master)
         cluster.start(slave)
         wait_for(lambda: slave in _replicas(cluster, "n3"), WAIT_S, "a slave that answers")
-        refused = wait_for(lambda: _refusal(cli, slave), WAIT_S, "a refusal that names the in-sync set")
+        refused = wait_for(
+            lambda: _refusal(cli, slave), WAIT_S, "a refusal that names the in-sync set"
+        )
         assert "would be lost" in refused and "--unclean" in refused
         unsaid = cli.run("elect", "g1", "--node", slave, "--unclean")
-        assert unsaid.status == 64 and f"Make {slave} master of g1" in unsaid.error and f"only {master} had" in unsaid.error, unsaid
-        done = cli.run("elect", "g1", "--node", slave, "--unclean", "--yes", "--json", "--timeout", "30s")
+        assert (
+            unsaid.status == 64
+            and f"Make {slave} master of g1" in unsaid.error
+            and f"only {master} had" in unsaid.error
+        ), unsaid
+        done = cli.run(
+            "elect", "g1", "--node", slave, "--unclean", "--yes", "--json", "--timeout", "30s"
+        )
         assert done.status == 0 and done.json["master"] == slave, done
         assert cli.run("send", "--topic", TOPIC, "--body", "after").status == 0
         why = cli.run("why-leader-moved", "g1", "--json").json
@@ -183,21 +223,31 @@ def test_an_unclean_election_says_what_it_costs_and_brings_the_group_back(tmp_pa
             return replica if "would replace entry" in replica.rebuild.reason else None
 
         found = wait_for(refusal, WAIT_S, "a group that is refused")
-        assert found.state == "refused" and "move the directory of this group away" in found.rebuild.reason, found
+        assert (
+            found.state == "refused"
+            and "move the directory of this group away" in found.rebuild.reason
+        ), found
         # Its other duties go on: with it two of three nodes are a metadata quorum.
         cluster.kill("n3")
-        assert cli.run("topic", "create", "later", "--timeout", "60s").status == 0 and child.exit_code is None
+        assert (
+            cli.run("topic", "create", "later", "--timeout", "60s").status == 0
+            and child.exit_code is None
+        )
         # A group that was let go of leaves its abort file: it did not end in good order.
         cluster.kill(master)
 
 
 def _replicas(cluster: LocalCluster, asked: str) -> set[str]:
-    info: admin_pb2.BrokerGroupInfo = next(item for item in status(cluster, asked).groups if item.group == "g1")
+    info: admin_pb2.BrokerGroupInfo = next(
+        item for item in status(cluster, asked).groups if item.group == "g1"
+    )
     return {replica.node for replica in info.replicas if replica.HasField("role")}
 
 
 def _replica(cluster: LocalCluster, asked: str, node: str) -> admin_pb2.ReplicaInfo:
-    return next(replica for replica in status_of(cluster, asked, "g1").replicas if replica.node == node)
+    return next(
+        replica for replica in status_of(cluster, asked, "g1").replicas if replica.node == node
+    )
 
 
 def _committed(cluster: LocalCluster, node: str) -> int:
@@ -213,15 +263,20 @@ def _refusal(cli: CommandLine, node: str) -> str | None:
 
 @pytest.mark.verify
 def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Path) -> None:
-    """raft → ha → raft → ha, while messages are sent and read; not while a voter is missing; the log wins over the configuration. The
-    audit over the running nodes passes under every rule, and over their directories at the end."""
+    """raft → ha → raft → ha, while messages are sent and read; not while a voter is missing; the
+    log wins over the configuration. The audit over the running nodes passes under every rule, and
+    over their directories at the end."""
     with faulty(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         with History(cluster, TOPIC) as history:
             for to in ("ha", "raft", "ha"):
                 done = cli.run("replication", "g1", "--to", to, "--timeout", "30s")
                 assert done.status == 0 and f"g1 goes by {to}" in done.out, done
-                wait_for(lambda to=to: status_of(cluster, "n1", "g1").replication == to, WAIT_S, f"{to} in force")  # type: ignore[misc]
+                wait_for(
+                    lambda to=to: status_of(cluster, "n1", "g1").replication == to,
+                    WAIT_S,
+                    f"{to} in force",
+                )  # type: ignore[misc]
                 history.progress()
                 passes_while_it_runs(cluster)
             master = leader(cluster)
@@ -237,9 +292,12 @@ def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Pat
         assert any("another kind of replication" in line for line in log_lines(cluster, master))
 
 
-def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(tmp_path: Path) -> None:
-    """The third node only votes on masters. The empty node is fed without a command, and not ready before it counts; while it is gone, one
-    recorded command lets the other one continue, whatever the files say."""
+def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(
+    tmp_path: Path,
+) -> None:
+    """The third node only votes on masters. The empty node is fed without a command, and not ready
+    before it counts; while it is gone, one recorded command lets the other one continue, whatever
+    the files say."""
     with faulty(tmp_path, groups=ha("n1", "n2", min_in_sync=2)) as cluster:
         cli = CommandLine.of(cluster)
         cli.ok("upgrade", "finish", "--yes")
@@ -249,7 +307,11 @@ def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(tmp
             master = leader(cluster)
             cluster.kill(master)
             cluster.wipe(master)
-            wait_for(lambda: status_of(cluster, "n3", "g1").ha.HasField("short"), WAIT_S, "a master that cannot commit")
+            wait_for(
+                lambda: status_of(cluster, "n3", "g1").ha.HasField("short"),
+                WAIT_S,
+                "a master that cannot commit",
+            )
             cluster.start(master)
             cluster.wait_ready(nodes=[master])
             wait_in_sync(cluster, "n1", "n2")
@@ -258,7 +320,11 @@ def test_two_replicas_lose_the_disk_of_their_master_for_a_while_and_for_good(tmp
             gone = leader(cluster)
             cluster.kill(gone)
             cluster.wipe(gone)
-            wait_for(lambda: "ledgermq replication g1 --min-in-sync 1" in cli.run("check").out, WAIT_S, "the command")
+            wait_for(
+                lambda: "ledgermq replication g1 --min-in-sync 1" in cli.run("check").out,
+                WAIT_S,
+                "the command",
+            )
             refused = cli.run("replication", "g1", "--min-in-sync", "1")
             assert refused.status == 64 and "confirm with --yes" in refused.error, refused
             done = cli.run("replication", "g1", "--min-in-sync", "1", "--yes", "--timeout", "30s")

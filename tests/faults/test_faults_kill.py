@@ -21,8 +21,8 @@ RECOVERY_MAX_S = 5.0
 
 
 def test_kills_of_leader_follower_majority_and_all(tmp_path: Path) -> None:
-    """One history over all kills: a new leader while one node is missing, no leader while two are, and full service after all were
-    killed."""
+    """One history over all kills: a new leader while one node is missing, no leader while two are,
+    and full service after all were killed."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first = leader(cluster)
@@ -51,7 +51,8 @@ def test_kills_of_leader_follower_majority_and_all(tmp_path: Path) -> None:
 
 
 def test_a_node_killed_again_and_again_while_it_starts(tmp_path: Path) -> None:
-    """Recovery begins from the same durable state each time, and takes no longer; the others do not care."""
+    """Recovery begins from the same durable state each time, and takes no longer; the others do not
+    care."""
     chance = random.Random(4)
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
@@ -62,7 +63,11 @@ def test_a_node_killed_again_and_again_while_it_starts(tmp_path: Path) -> None:
                 opened = len(opened_groups(cluster, victim))
                 moment = chance.choice(("before", "open", "serving"))
                 if moment == "open":
-                    wait_for(lambda opened=opened: len(opened_groups(cluster, victim)) > opened, 30, "an opened group")  # type: ignore[misc]
+                    wait_for(
+                        lambda opened=opened: len(opened_groups(cluster, victim)) > opened,
+                        30,
+                        "an opened group",
+                    )  # type: ignore[misc]
                 elif moment == "serving":
                     wait_for(lambda: cluster.ready(victim), 30, "a ready node")
                 else:

@@ -1,4 +1,5 @@
-"""Replicas that come and go under load: directories that are lost, and members that an operator removes and adds."""
+"""Replicas that come and go under load: directories that are lost, and members that an operator
+removes and adds."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_nodes_that_lost_their_directories_come_back_under_load(tmp_path: Path) -> None:
-    """A follower, then the leader: each comes back empty with its old identity, and counts again once it holds everything."""
+    """A follower, then the leader: each comes back empty with its old identity, and counts again
+    once it holds everything."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC, body_bytes=1000) as history:
             for pick in ("follower", "leader"):
@@ -38,7 +40,8 @@ def test_nodes_that_lost_their_directories_come_back_under_load(tmp_path: Path) 
 
 @pytest.mark.verify
 def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
-    """A follower, then the leader: out, emptied, in again as a learner and a voter, while streams are torn."""
+    """A follower, then the leader: out, emptied, in again as a learner and a voter, while streams
+    are torn."""
     with faulty(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         with History(cluster, TOPIC) as history:
@@ -52,12 +55,22 @@ def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
                 cluster.wipe(victim)
                 cluster.own_settings[victim] = ("join=true",)
                 cluster.start(victim)
-                cli.ok("member", "add", victim, "--address", cluster.address(victim), "--timeout", "30s")
+                cli.ok(
+                    "member",
+                    "add",
+                    victim,
+                    "--address",
+                    cluster.address(victim),
+                    "--timeout",
+                    "30s",
+                )
                 cluster.network.reset()
                 history.progress()
                 # Refused while it is behind, as the torn streams left it.
                 promotion = ("member", "promote", victim, "--timeout", "30s")
-                wait_for(lambda command=promotion: cli.run(*command).status == 0, 60, f"{victim} to vote")  # type: ignore[misc]
+                wait_for(
+                    lambda command=promotion: cli.run(*command).status == 0, 60, f"{victim} to vote"
+                )  # type: ignore[misc]
                 history.progress()
                 whole(cluster)
         judge(cluster, history)
@@ -65,4 +78,6 @@ def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
 
 def leads_without(cluster: FaultyCluster, gone: str) -> bool:
     """The others follow one of them."""
-    return {status_of(cluster, node, GROUP).leader for node in cluster.others(gone)} <= set(cluster.others(gone))
+    return {status_of(cluster, node, GROUP).leader for node in cluster.others(gone)} <= set(
+        cluster.others(gone)
+    )

@@ -1,4 +1,5 @@
-"""What operators do to a running cluster: rolling restarts, transfers under load, and directories that are mixed up."""
+"""What operators do to a running cluster: rolling restarts, transfers under load, and directories
+that are mixed up."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TRANSFERS = 9
 
 
 def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
-    """Every node stops cleanly and returns, the leader last; no stop costs more than one leader change."""
+    """Every node stops cleanly and returns, the leader last; no stop costs more than one leader
+    change."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first, before = leader(cluster), max(terms(cluster).values())
@@ -38,7 +40,8 @@ def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.quiet
 def test_transfers_under_load(tmp_path: Path) -> None:
-    """Leadership goes around among the nodes; each transfer that was answered moved it, and is one term."""
+    """Leadership goes around among the nodes; each transfer that was answered moved it, and is one
+    term."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             before, moved = max(terms(cluster).values()), 0
@@ -52,12 +55,15 @@ def test_transfers_under_load(tmp_path: Path) -> None:
                 assert leader(cluster) == to
                 history.progress(20)
             after = max(terms(cluster).values())
-            assert after == before + TRANSFERS, f"terms {before} -> {after} for {TRANSFERS} transfers"
+            assert after == before + TRANSFERS, (
+                f"terms {before} -> {after} for {TRANSFERS} transfers"
+            )
         judge(cluster, history)
 
 
 def test_directories_that_are_mixed_up_are_refused(tmp_path: Path) -> None:
-    """With another node's directory, or a copy of it, the node reports this and exits; with the right directory, nothing is lost."""
+    """With another node's directory, or a copy of it, the node reports this and exits; with the
+    right directory, nothing is lost."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             pass

@@ -1,4 +1,5 @@
-"""Paused and resumed processes (SIGSTOP): a leader for increasing times, and a majority while the third node dies."""
+"""Paused and resumed processes (SIGSTOP): a leader for increasing times, and a majority while the
+third node dies."""
 
 from __future__ import annotations
 
@@ -18,10 +19,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 
 
-@pytest.mark.parametrize("pauses", [PAUSES_S, pytest.param((5.0, 20.0, 60.0), marks=pytest.mark.soak)], ids=["short", "long"])
-def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pauses: tuple[float, ...]) -> None:
-    """After a pause of any length, its answers are consistent with those of its successor. A pause costs at most one election, and the
-    resume none."""
+@pytest.mark.parametrize(
+    "pauses",
+    [PAUSES_S, pytest.param((5.0, 20.0, 60.0), marks=pytest.mark.soak)],
+    ids=["short", "long"],
+)
+def test_a_leader_that_stood_still_acknowledges_nothing_late(
+    tmp_path: Path, pauses: tuple[float, ...]
+) -> None:
+    """After a pause of any length, its answers are consistent with those of its successor. A pause
+    costs at most one election, and the resume none."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             for pause_s in pauses:
@@ -31,7 +38,13 @@ def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pau
                 try:
                     time.sleep(pause_s)
                     if pause_s >= 1.0:
-                        wait_for(lambda first=first, watcher=watcher: follows_another(cluster, watcher, first), 30, "another leader")  # type: ignore[misc]
+                        wait_for(
+                            lambda first=first, watcher=watcher: follows_another(
+                                cluster, watcher, first
+                            ),
+                            30,
+                            "another leader",
+                        )  # type: ignore[misc]
                         history.progress()
                     during = max(term for node, term in terms(cluster, without=first).items())
                 finally:
@@ -45,7 +58,8 @@ def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pau
 
 @pytest.mark.verify
 def test_a_paused_majority_and_a_crash(tmp_path: Path) -> None:
-    """Both followers are paused, the leader dies, and they resume: they elect one of them, and no acknowledged message is missing."""
+    """Both followers are paused, the leader dies, and they resume: they elect one of them, and no
+    acknowledged message is missing."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first = leader(cluster)

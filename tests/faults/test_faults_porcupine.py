@@ -1,5 +1,6 @@
-"""A published checker reads the histories too: Porcupine refuses planted violations, agrees with our own checker on small histories, and
-finds the history of a real cluster linearizable, including a consumer group's committed offset, which our own checker does not read.
+"""A published checker reads the histories too: Porcupine refuses planted violations, agrees with
+our own checker on small histories, and finds the history of a real cluster linearizable, including
+a consumer group's committed offset, which our own checker does not read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from tests.cluster import create_group, leader, target, wait_for
 from tests.example_counts import examples
 from tests.faults.faulty import TOPIC, faulty, judge, whole
 from tests.faults.histories import OPTIONS, Committer, History, Sender
-from tests.faults.linearizability import Commit, Committed, Unavailable, Verdict, check, offset_lines, program, queue_lines
+from tests.faults.linearizability import (
+    Commit,
+    Committed,
+    Unavailable,
+    Verdict,
+    check,
+    offset_lines,
+    program,
+    queue_lines,
+)
 from tests.faults.test_faults_kill import back
 
 GROUP = "committers"
@@ -63,7 +73,11 @@ PLANTED = {
     "a duplicate offset": ([*GOOD, Send("e", 5, 6, 2)], SOUND, "offset 2"),
     "a message at two offsets": (GOOD, [Read(7, 8, 0, ("a", "b", "c", "a"), 4)], "client 1 read"),
     "a stale read": (GOOD, [*SOUND, Read(9, 10, 0, ("a", "b"), 2)], "the end 2"),
-    "reordered offsets": ([Send("a", 0, 1, 1), Send("b", 2, 3, 0)], [Read(4, 5, 0, ("b", "a"), 2)], '"a" to offset 1'),
+    "reordered offsets": (
+        [Send("a", 0, 1, 1), Send("b", 2, 3, 0)],
+        [Read(4, 5, 0, ("b", "a"), 2)],
+        '"a" to offset 1',
+    ),
     "a message that no client sent": (GOOD, [*SOUND, Read(9, 10, 3, ("x",), 4)], "the end 4"),
     "a message before its send": (GOOD, [Read(1, 3, 0, ("a", "b", "c"), 3)], "the end 3"),
     "a hole": ([Send("a", 0, 1, 0), Send("b", 2, 3, 2)], [], "offset 2"),
@@ -80,15 +94,35 @@ def test_planted_violations_of_a_queue_are_refused(plant: str) -> None:
 
 def test_a_sound_history_of_a_committed_offset_is_accepted() -> None:
     """Also backwards, and with commits of unknown outcome: one happened late, one never did."""
-    seen = [Committed(-1, 0, 1), Commit(9, 1, 2), Commit(4, 3, 4), Committed(4, 5, 6), Commit(7, 5), Commit(8, 5), Committed(7, 50, 51)]
+    seen = [
+        Committed(-1, 0, 1),
+        Commit(9, 1, 2),
+        Commit(4, 3, 4),
+        Committed(4, 5, 6),
+        Commit(7, 5),
+        Commit(8, 5),
+        Committed(7, 50, 51),
+    ]
     assert offset_verdict(*seen) == Verdict("g", "Ok", 6, 6)
 
 
 PLANTED_OFFSETS = {
     "lost": [Commit(3, 0, 1), Committed(-1, 2, 3)],
     "stale": [Commit(3, 0, 1), Commit(4, 2, 3), Committed(3, 4, 5)],
-    "executed twice": [Commit(3, 0, 9), Committed(3, 1, 2), Commit(4, 3, 4), Committed(4, 5, 6), Committed(3, 7, 8)],
-    "late, and executed twice": [Commit(3, 0), Committed(3, 1, 2), Commit(4, 3, 4), Committed(4, 5, 6), Committed(3, 7, 8)],
+    "executed twice": [
+        Commit(3, 0, 9),
+        Committed(3, 1, 2),
+        Commit(4, 3, 4),
+        Committed(4, 5, 6),
+        Committed(3, 7, 8),
+    ],
+    "late, and executed twice": [
+        Commit(3, 0),
+        Committed(3, 1, 2),
+        Commit(4, 3, 4),
+        Committed(4, 5, 6),
+        Committed(3, 7, 8),
+    ],
     "before its commit": [Committed(3, 0, 1), Commit(3, 2)],
     "never committed": [Commit(3, 0, 1), Committed(5, 0, 1)],
 }
@@ -102,18 +136,30 @@ def test_planted_violations_of_a_committed_offset_are_refused(plant: str) -> Non
 @settings(max_examples=examples(12))
 @given(st.lists(histories(), min_size=LISTS, max_size=LISTS))
 def test_agrees_with_our_own_checker(many: list[tuple[list[Send], list[Read]]]) -> None:
-    """On small random histories, about as often right as wrong; several in one run of the program, each as an object of its own."""
-    lines = [line for number, (sends, reads) in enumerate(many) for line in queue_lines(str(number), [sends], [reads])]
+    """On small random histories, about as often right as wrong; several in one run of the program,
+    each as an object of its own."""
+    lines = [
+        line
+        for number, (sends, reads) in enumerate(many)
+        for line in queue_lines(str(number), [sends], [reads])
+    ]
     found = {int(verdict.object): verdict.result for verdict in check(lines)}
-    assert found == {number: "Illegal" if check_queue(*history) else "Ok" for number, history in enumerate(many)}
+    assert found == {
+        number: "Illegal" if check_queue(*history) else "Ok" for number, history in enumerate(many)
+    }
 
 
 BAD = {
     "a value sent twice": list(queue_lines("q", [[Send("a", 0, 1, 0), Send("a", 2, 3, 1)]], [])),
     "an offset committed twice": list(offset_lines("g", [[Commit(1, 0, 1), Commit(1, 2, 3)]])),
     "an end before the begin": list(queue_lines("q", [[Send("a", 5, 1, 0)]], [])),
-    "an answer without an offset": [{"object": "q", "kind": "send", "value": "a", "call": 1, "return": 2}],
-    "two kinds of objects": [*queue_lines("q", [[Send("a", 0, 1, 0)]], []), *offset_lines("q", [[Commit(1, 0, 1)]])],
+    "an answer without an offset": [
+        {"object": "q", "kind": "send", "value": "a", "call": 1, "return": 2}
+    ],
+    "two kinds of objects": [
+        *queue_lines("q", [[Send("a", 0, 1, 0)]], []),
+        *offset_lines("q", [[Commit(1, 0, 1)]]),
+    ],
     "an unknown kind": [{"object": "q", "kind": "ack", "offset": 1, "call": 1, "return": 2}],
     "an unknown field": [{"object": "q", "kind": "commit", "offset": 1, "call": 1, "returned": 2}],
 }
@@ -122,7 +168,9 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 def test_a_history_that_cannot_be_checked_has_no_verdict(bad: str) -> None:
     lines = "".join(json.dumps(line) + "\n" for line in BAD[bad])
-    done = subprocess.run([program()], input=lines, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [program()], input=lines, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("histories: ")
 
@@ -130,7 +178,8 @@ def test_a_history_that_cannot_be_checked_has_no_verdict(bad: str) -> None:
 @pytest.mark.slow
 @pytest.mark.verify
 def test_killed_and_isolated_leaders(tmp_path: Path) -> None:
-    """Senders and readers of a queue, and committers of a consumer group, through all nodes; `judge` asks both checkers."""
+    """Senders and readers of a queue, and committers of a consumer group, through all nodes;
+    `judge` asks both checkers."""
     with faulty(tmp_path) as cluster:
         create_group(cluster, f"{TOPIC}-committers")
         with History(cluster, TOPIC, readers=2, committers=3) as history:
@@ -144,13 +193,18 @@ def test_killed_and_isolated_leaders(tmp_path: Path) -> None:
                 cluster.network.heal()
                 history.progress()
         seen = [one for committer in history.committers for one in committer.seen]
-        assert sum(isinstance(one, Commit) for one in seen) > 100 < sum(isinstance(one, Committed) for one in seen)
+        assert (
+            sum(isinstance(one, Commit) for one in seen)
+            > 100
+            < sum(isinstance(one, Committed) for one in seen)
+        )
         judge(cluster, history)
 
 
 @pytest.mark.slow
 def test_a_commit_whose_answer_was_lost_is_not_executed_again(tmp_path: Path) -> None:
-    """The node that forwarded it cannot know whether the next commit is there already: it would take the committed offset back."""
+    """The node that forwarded it cannot know whether the next commit is there already: it would
+    take the committed offset back."""
     with faulty(tmp_path) as cluster:
         create_group(cluster, GROUP)
         leads = leader(cluster)
@@ -165,7 +219,11 @@ def test_a_commit_whose_answer_was_lost_is_not_executed_again(tmp_path: Path) ->
             cluster.network.block([(leads, forwards)])
             commit = threading.Thread(target=forwarded.commit, args=(far, 3, LONG_S))
             commit.start()
-            wait_for(lambda: direct.read(near) and direct.seen[-1].offset == 3, LONG_S, "the commit at the leader")
+            wait_for(
+                lambda: direct.read(near) and direct.seen[-1].offset == 3,
+                LONG_S,
+                "the commit at the leader",
+            )
             assert direct.commit(near, 4) and direct.read(near)
             cluster.network.reset()
             cluster.network.heal()

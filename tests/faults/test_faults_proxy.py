@@ -1,4 +1,5 @@
-"""The proxy does what its rules say, and nothing else: a fault suite on a wire that loses bytes by itself would prove nothing."""
+"""The proxy does what its rules say, and nothing else: a fault suite on a wire that loses bytes by
+itself would prove nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture
 def network(echo: Echo) -> Iterator[Network]:
-    network = Network({"a": [], "b": [((HOST, echo.port), ("127.0.0.1", echo.port))]}, lambda *_: "a", seed=1)
+    network = Network(
+        {"a": [], "b": [((HOST, echo.port), ("127.0.0.1", echo.port))]}, lambda *_: "a", seed=1
+    )
     yield network
     network.close()
 
@@ -125,7 +128,9 @@ def test_a_connection_made_into_a_blocked_way_stays_silent(network: Network, ech
         assert receive(connection, 1) == b"x"
 
 
-def test_a_reset_ends_connections_and_later_ones_work(network: Network, connection: socket.socket, echo: Echo) -> None:
+def test_a_reset_ends_connections_and_later_ones_work(
+    network: Network, connection: socket.socket, echo: Echo
+) -> None:
     """Both ends see the reset and do not wait for a timeout."""
     connection.sendall(b"x")
     receive(connection, 1)
@@ -155,7 +160,9 @@ def test_delay_and_cap_take_their_time(network: Network, connection: socket.sock
     assert time.monotonic() - began >= 0.25
 
 
-def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connection: socket.socket) -> None:
+def test_the_end_of_a_stream_is_carried_like_its_bytes(
+    network: Network, connection: socket.socket
+) -> None:
     """Held on a blocked way, delivered after it."""
     connection.sendall(b"x")
     receive(connection, 1)
@@ -166,20 +173,29 @@ def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connect
     assert connection.recv(1) == b""
 
 
-def test_a_direction_holds_a_bounded_number_of_bytes(network: Network, connection: socket.socket) -> None:
-    """A blocked direction stops its sender, as a full window does; what was held comes in order once the direction is open."""
+def test_a_direction_holds_a_bounded_number_of_bytes(
+    network: Network, connection: socket.socket
+) -> None:
+    """A blocked direction stops its sender, as a full window does; what was held comes in order
+    once the direction is open."""
     network.block([("b", "a")])
     sent = os.urandom(4 * HELD_BYTES)
     sender = threading.Thread(target=connection.sendall, args=(sent,), daemon=True)
     sender.start()
     (flow,) = wait_for(lambda: network._ways["b", "a"].flows, 10, "the connection")
-    wait_for(lambda: flow._held_bytes >= HELD_BYTES and not flow._source.transport.is_reading(), 10, "a direction that is full")
+    wait_for(
+        lambda: flow._held_bytes >= HELD_BYTES and not flow._source.transport.is_reading(),
+        10,
+        "a direction that is full",
+    )
     network.heal()
     assert receive(connection, len(sent)) == sent
     sender.join(10)
 
 
-def test_a_connection_whose_directions_have_both_ended_is_forgotten(network: Network, connection: socket.socket) -> None:
+def test_a_connection_whose_directions_have_both_ended_is_forgotten(
+    network: Network, connection: socket.socket
+) -> None:
     """Its last bytes are carried before."""
     connection.sendall(bytes(1 << 20))
     connection.shutdown(socket.SHUT_WR)

@@ -16,10 +16,20 @@ Run = Callable[..., tuple[int, dict[str, Any], str]]
 
 @pytest.fixture
 def import_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `ledgermq import --json` into `tmp_path/cluster`. Returns the exit status, the JSON object on stdout, and stderr."""
+    """Run `ledgermq import --json` into `tmp_path/cluster`. Returns the exit status, the JSON
+    object on stdout, and stderr."""
 
-    def call(source: Path, *arguments: str, data: str = "cluster", nodes: int = 1) -> tuple[int, dict[str, Any], str]:
-        target: Sequence[str] = ["--data", str(tmp_path / data), "--nodes", str(nodes), "--log-file-size", "128KiB"]
+    def call(
+        source: Path, *arguments: str, data: str = "cluster", nodes: int = 1
+    ) -> tuple[int, dict[str, Any], str]:
+        target: Sequence[str] = [
+            "--data",
+            str(tmp_path / data),
+            "--nodes",
+            str(nodes),
+            "--log-file-size",
+            "128KiB",
+        ]
         status = run(["import", "--from", str(source), "--json", *target, *arguments])
         output = capsys.readouterr()
         return status, json.loads(output.out) if output.out.strip() else {}, output.err

@@ -1,4 +1,5 @@
-"""Reads the contents of an imported log with the standard library, for comparison with the source store root."""
+"""Reads the contents of an imported log with the standard library, for comparison with the source
+store root."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def messages(node: Path) -> list[Found]:
             size = int.from_bytes(raw[at + 4 : at + 8], "big")
             found.append(_message(raw[at + 48 : at + size]))
             at += size
-    return [one for one in found if not one.topic.startswith("rmq_sys_ledgermq") or one.topic.endswith("_timer")]
+    return [
+        one
+        for one in found
+        if not one.topic.startswith("rmq_sys_ledgermq") or one.topic.endswith("_timer")
+    ]
 
 
 def _message(raw: bytes) -> Found:
@@ -49,7 +54,9 @@ def _message(raw: bytes) -> Found:
     topic_bytes = int.from_bytes(raw[at : at + 1 + wide], "big")
     at += 1 + wide
     topic = raw[at : at + topic_bytes].decode()
-    pairs = [piece.split("\x01") for piece in raw[at + topic_bytes + 2 :].decode().split("\x02")[:-1]]
+    pairs = [
+        piece.split("\x01") for piece in raw[at + topic_bytes + 2 :].decode().split("\x02")[:-1]
+    ]
     assert all(len(pair) == 2 for pair in pairs), pairs
     properties = {name: value for name, value in pairs}
     body = raw[88 : 88 + length]

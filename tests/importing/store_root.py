@@ -1,6 +1,8 @@
-"""Writes store roots in RocketMQ's layout with the standard library: plain commit log or DLedger, optionally damaged.
+"""Writes store roots in RocketMQ's layout with the standard library: plain commit log or DLedger,
+optionally damaged.
 
-It shares no code with the reader. Messages are given by keyword; positions, sizes and CRCs are computed.
+It shares no code with the reader. Messages are given by keyword; positions, sizes and CRCs are
+computed.
 """
 
 from __future__ import annotations
@@ -46,11 +48,18 @@ class Put:
 
 def record(put: Put, position: int) -> bytes:
     """The record at `position`."""
-    sysflag = put.sysflag | (0x10 if ":" in put.born_host else 0) | (0x20 if ":" in put.store_host else 0)
+    sysflag = (
+        put.sysflag | (0x10 if ":" in put.born_host else 0) | (0x20 if ":" in put.store_host else 0)
+    )
     text = "".join(f"{name}\x01{value}\x02" for name, value in put.properties.items())
     properties = (text[:-1] if put.open_end else text).encode()
     topic = put.topic.encode()
-    tail = (len(topic).to_bytes(2, "big") if put.wide else bytes([len(topic)])) + topic + len(properties).to_bytes(2, "big") + properties
+    tail = (
+        (len(topic).to_bytes(2, "big") if put.wide else bytes([len(topic)]))
+        + topic
+        + len(properties).to_bytes(2, "big")
+        + properties
+    )
     middle = struct.pack(">iqqiq", put.queue, put.offset, position, sysflag, put.born_ms)
     rest = (
         struct.pack(">I", zlib.crc32(put.body) & 0x7FFFFFFF) + middle[:4] + struct.pack(">i", put.flag) + middle[4:]
@@ -63,12 +72,21 @@ def record(put: Put, position: int) -> bytes:
 class StoreRoot:
     """A store root under construction. `kind`: commitlog or dledger."""
 
-    def __init__(self, path: Path, kind: str = "commitlog", file_bytes: int = 4096, first_file: int = 0, self_id: str = "n0") -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: str = "commitlog",
+        file_bytes: int = 4096,
+        first_file: int = 0,
+        self_id: str = "n0",
+    ) -> None:
         self.path = path
         self.kind = kind
         self.file_bytes = file_bytes
         self.base = first_file
-        self.directory = path / "commitlog" if kind == "commitlog" else path / f"dledger-{self_id}" / "data"
+        self.directory = (
+            path / "commitlog" if kind == "commitlog" else path / f"dledger-{self_id}" / "data"
+        )
         self.directory.mkdir(parents=True)
         (path / "config").mkdir(exist_ok=True)
         self.data = bytearray()
@@ -87,12 +105,18 @@ class StoreRoot:
         size = header + len(record(put, 0))
         left = self.file_bytes - len(self.data) % self.file_bytes
         if size + 8 > left:
-            filler = struct.pack(">iI", left, BLANK) if self.kind == "commitlog" else struct.pack(">ii", -1, left)
+            filler = (
+                struct.pack(">iI", left, BLANK)
+                if self.kind == "commitlog"
+                else struct.pack(">ii", -1, left)
+            )
             self.data += filler + bytes(left - 8)
         position = self.end + header
         body = record(put, position)
         if header:
-            self.data += struct.pack(">iiqqqiiii", 1, size, self.index, self.term, self.end, 0, 0, 0, len(body))
+            self.data += struct.pack(
+                ">iiqqqiiii", 1, size, self.index, self.term, self.end, 0, 0, 0, len(body)
+            )
             self.index += 1
         self.data += body
         self.positions.append(position)
@@ -109,7 +133,8 @@ class StoreRoot:
         self._offsets[topic, queue] = offset
 
     def config(self, name: str, value: object, *, bare: bool = False) -> None:
-        """Write a file of `config/`; `bare`: numeric keys without quotes, as fastjson writes them."""
+        """Write a file of `config/`; `bare`: numeric keys without quotes, as fastjson writes
+        them."""
         text = json.dumps(value, indent="\t")
         if bare:
             import re
@@ -119,19 +144,31 @@ class StoreRoot:
 
     def topics(self, **topics: Mapping[str, object]) -> None:
         rows = {
-            name: {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "topicName": name, "attributes": {}, **row}
+            name: {
+                "perm": 6,
+                "readQueueNums": 4,
+                "writeQueueNums": 4,
+                "topicName": name,
+                "attributes": {},
+                **row,
+            }
             for name, row in topics.items()
         }
         self.config("topics.json", {"dataVersion": {}, "topicConfigTable": rows})
 
     def groups(self, **groups: Mapping[str, object]) -> None:
-        rows = {name: {"groupName": name, "retryMaxTimes": 16, "consumeEnable": True, **row} for name, row in groups.items()}
+        rows = {
+            name: {"groupName": name, "retryMaxTimes": 16, "consumeEnable": True, **row}
+            for name, row in groups.items()
+        }
         self.config("subscriptionGroup.json", {"dataVersion": {}, "subscriptionGroupTable": rows})
 
     def offsets(self, table: Mapping[str, Mapping[int, int]]) -> None:
         self.config("consumerOffset.json", {"dataVersion": {}, "offsetTable": table}, bare=True)
 
-    def queue_file(self, topic: str, queue: int, units: list[tuple[int, int, int]], first: int = 0) -> None:
+    def queue_file(
+        self, topic: str, queue: int, units: list[tuple[int, int, int]], first: int = 0
+    ) -> None:
         """Write a consume queue of one file, from offset `first` on."""
         directory = self.path / "consumequeue" / topic / str(queue)
         directory.mkdir(parents=True)
@@ -144,7 +181,9 @@ class StoreRoot:
         """Write the log files; the last one is padded with zeros."""
         for place in range(0, max(1, len(self.data)), self.file_bytes):
             piece = bytes(self.data[place : place + self.file_bytes])
-            (self.directory / f"{self.base + place:020d}").write_bytes(piece + bytes(self.file_bytes - len(piece)))
+            (self.directory / f"{self.base + place:020d}").write_bytes(
+                piece + bytes(self.file_bytes - len(piece))
+            )
         return self.path
 
     def overwrite(self, position: int, data: bytes) -> None:

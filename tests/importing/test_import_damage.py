@@ -1,4 +1,5 @@
-"""Ends of logs, torn tails, damage in the middle, leftovers of a former life, and directories that are no store roots."""
+"""Ends of logs, torn tails, damage in the middle, leftovers of a former life, and directories that
+are no store roots."""
 
 from __future__ import annotations
 
@@ -19,12 +20,22 @@ KINDS = ("commitlog", "dledger")
 def filled(path: Path, kind: str, count: int = 60) -> StoreRoot:
     root = StoreRoot(path, kind)
     for number in range(count):
-        root.send("orders", b"body %d" % number, 0, properties={"UNIQ_KEY": f"U{number}"}, store_ms=BORN_MS + number)
+        root.send(
+            "orders",
+            b"body %d" % number,
+            0,
+            properties={"UNIQ_KEY": f"U{number}"},
+            store_ms=BORN_MS + number,
+        )
     return root
 
 
 def content(path: Path) -> dict[str, str]:
-    return {str(one.relative_to(path)): hashlib.sha256(one.read_bytes()).hexdigest() for one in path.rglob("*") if one.is_file()}
+    return {
+        str(one.relative_to(path)): hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in path.rglob("*")
+        if one.is_file()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -34,12 +45,16 @@ def test_the_source_is_only_read(tmp_path: Path, import_store: Run, kind: str) -
     root.write()
     before = content(root.path), {str(one): one.stat().st_mtime_ns for one in root.path.rglob("*")}
     assert import_store(root.path)[0] == 0
-    assert before == (content(root.path), {str(one): one.stat().st_mtime_ns for one in root.path.rglob("*")})
+    assert before == (
+        content(root.path),
+        {str(one): one.stat().st_mtime_ns for one in root.path.rglob("*")},
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_torn_tail_is_cut_and_said(tmp_path: Path, import_store: Run, kind: str) -> None:
-    """The last record is half there: the messages before it count, and only with --yes the rest is given up."""
+    """The last record is half there: the messages before it count, and only with --yes the rest is
+    given up."""
     root = filled(tmp_path / "store", kind)
     root.write()
     root.overwrite(root.positions[-1] + 90, bytes(200))
@@ -52,8 +67,8 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path, import_store: Run, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_in_the_middle(tmp_path: Path, import_store: Run, kind: str) -> None:
-    """The import is refused with file and byte; with --skip-damaged the log continues after it, with a placeholder message in each lost
-    place."""
+    """The import is refused with file and byte; with --skip-damaged the log continues after it,
+    with a placeholder message in each lost place."""
     root = filled(tmp_path / "store", kind)
     root.write()
     root.overwrite(root.positions[20] + 88, b"\xff\xff")
@@ -63,7 +78,12 @@ def test_damage_in_the_middle(tmp_path: Path, import_store: Run, kind: str) -> N
     at = root.positions[20] - (48 if kind == "dledger" else 0) - base
     assert status == 4 and f"{base:020d} at byte {at}:" in said and "--skip-damaged" in said
     status, told, _ = import_store(root.path, "--skip-damaged", "--yes")
-    assert (status, told["audit"], len(told["damages"]), told["topics"][0]["lost"]) == (0, "PASS", 2, 2)
+    assert (status, told["audit"], len(told["damages"]), told["topics"][0]["lost"]) == (
+        0,
+        "PASS",
+        2,
+        2,
+    )
     found = messages(tmp_path / "cluster/n1")
     assert [one.offset for one in found] == list(range(60))
     assert [one.offset for one in found if one.properties.get("LEDGERMQ_LOST")] == [20, 40]
@@ -71,7 +91,8 @@ def test_damage_in_the_middle(tmp_path: Path, import_store: Run, kind: str) -> N
 
 
 def test_leftovers_of_a_former_life_are_no_damage(tmp_path: Path, import_store: Run) -> None:
-    """Records behind the end are from before a truncation of the log; their queue offsets were assigned again since."""
+    """Records behind the end are from before a truncation of the log; their queue offsets were
+    assigned again since."""
     root = filled(tmp_path / "store", "commitlog", 20)
     old = root.end
     root.data += b"\xee" * 50
@@ -88,7 +109,8 @@ def test_leftovers_in_dledger_have_an_older_term(tmp_path: Path, import_store: R
     cut = bytes(root.data)
     root.term, root.data, root.index = 2, root.data[:], root.index
     stale = filled(tmp_path / "stale", "dledger", 30)
-    # Entry 15 was written anew in term 2; of the former one and those behind it the rest still stands there.
+    # Entry 15 was written anew in term 2; of the former one and those behind it the rest still
+    # stands there.
     keep = root.positions[15] - 48
     root.data, root.index, root.term = bytearray(cut[:keep]), 15, 2
     root._offsets["orders", 0] = 15
@@ -100,7 +122,8 @@ def test_leftovers_in_dledger_have_an_older_term(tmp_path: Path, import_store: R
 
 
 def test_repeated_offsets_are_left_out(tmp_path: Path, import_store: Run) -> None:
-    """A second message with an offset that was given away before: RocketMQ shows the first one, and so do we."""
+    """A second message with an offset that was given away before: RocketMQ shows the first one, and
+    so do we."""
     root = filled(tmp_path / "store", "commitlog", 5)
     root.put(Put("orders", b"again", 0, 3, {"UNIQ_KEY": "X"}))
     root.send("orders", b"next", 0, properties={"UNIQ_KEY": "Y"})
@@ -109,7 +132,8 @@ def test_repeated_offsets_are_left_out(tmp_path: Path, import_store: Run) -> Non
 
 
 def test_a_gap_without_damage(tmp_path: Path, import_store: Run) -> None:
-    """Offsets that jump without damage: refused by name, filled on request, and refused if the gap is implausibly large."""
+    """Offsets that jump without damage: refused by name, filled on request, and refused if the gap
+    is implausibly large."""
     root = filled(tmp_path / "store", "commitlog", 5)
     root.put(Put("orders", b"later", 0, 9, {"UNIQ_KEY": "X"}))
     root.write()
@@ -126,7 +150,11 @@ def test_batches_are_refused_by_name(tmp_path: Path, import_store: Run) -> None:
     root = filled(tmp_path / "store", "commitlog", 5)
     root.send("batched", b"many", 0, sysflag=0x80, properties={"INNER_NUM": "3"})
     status, _, said = import_store(root.write())
-    assert status == 4 and "topic batched has records that hold several messages" in said and "--topics" in said
+    assert (
+        status == 4
+        and "topic batched has records that hold several messages" in said
+        and "--topics" in said
+    )
     assert import_store(root.path, "--topics", "orders")[0] == 0
 
 
@@ -137,7 +165,13 @@ def test_a_plain_log_that_went_on_with_dledger(tmp_path: Path, import_store: Run
     later = StoreRoot(plain.path, "dledger", first_file=4096)
     later.begin_queue("orders", 0, 10)
     for number in range(10, 15):
-        later.send("orders", b"body %d" % number, 0, properties={"UNIQ_KEY": f"U{number}"}, store_ms=BORN_MS + number)
+        later.send(
+            "orders",
+            b"body %d" % number,
+            0,
+            properties={"UNIQ_KEY": f"U{number}"},
+            store_ms=BORN_MS + number,
+        )
     later.write()
     left = 4096 - len(plain.data)
     plain.overwrite(plain.end, left.to_bytes(4, "big") + (0xCBD43194).to_bytes(4, "big"))
@@ -197,7 +231,8 @@ def test_a_broker_that_still_runs(tmp_path: Path, import_store: Run) -> None:
 
 
 def test_an_interrupted_import_begins_again(tmp_path: Path, import_store: Run) -> None:
-    """What a killed import left aside goes; what others left there does not; a target that is in use is refused."""
+    """What a killed import left aside goes; what others left there does not; a target that is in
+    use is refused."""
     root = filled(tmp_path / "store", "commitlog")
     root.write()
     aside = tmp_path / "cluster.importing"

@@ -1,4 +1,5 @@
-"""One broker group on real files behind the Fetch method of the Log service; the test controls the turns of its engine."""
+"""One broker group on real files behind the Fetch method of the Log service; the test controls the
+turns of its engine."""
 
 from __future__ import annotations
 
@@ -53,16 +54,24 @@ class DrivenEngine:
     def publish(self, view: GroupView | None = None) -> None:
         """Publish a view; by default the last one of the group."""
         assert self.driver.view is not None
-        found = view or (replace(self.driver.view, term=self.term) if self.term else self.driver.view)
+        found = view or (
+            replace(self.driver.view, term=self.term) if self.term else self.driver.view
+        )
         self.views["g1"] = found
         for listener in self._listeners:
             listener("g1", found)
 
-    def show(self, leader: str | None = "n1", *, term: int = 0, serving: bool = True, topics: Any = None) -> None:
+    def show(
+        self, leader: str | None = "n1", *, term: int = 0, serving: bool = True, topics: Any = None
+    ) -> None:
         """Publish the group's view with another leader. Calls are refused unless `serving`."""
         assert self.driver.view is not None
         self.leads = serving
-        self.publish(replace(self.driver.view, leader=leader, serving=serving, term=term or self.driver.view.term))
+        self.publish(
+            replace(
+                self.driver.view, leader=leader, serving=serving, term=term or self.driver.view.term
+            )
+        )
 
     def lead(self, term: int) -> None:
         """Return the leadership to this node, in a later term."""
@@ -124,17 +133,30 @@ class Group:
         self.engine.publish()
 
     def delete(self, name: str) -> None:
-        assert self.driver.call(lambda token: Configure(token, deleted_topics=[name])) == Configured()
+        assert (
+            self.driver.call(lambda token: Configure(token, deleted_topics=[name])) == Configured()
+        )
         self.engine.publish()
 
-    def produce(self, rows: Sequence[tuple[str, int, int]], user: dict[str, str] | None = None) -> None:
-        """Store one batch; `rows`: (topic, queue, length of the body) of each message. `user`: the properties of all."""
+    def produce(
+        self, rows: Sequence[tuple[str, int, int]], user: dict[str, str] | None = None
+    ) -> None:
+        """Store one batch; `rows`: (topic, queue, length of the body) of each message. `user`: the
+        properties of all."""
         drafts = []
         for topic, queue, size in rows:
             kept = self.stored.setdefault((topic, queue), [])
             body = f"{topic}/{queue}/{len(kept)}:".encode().ljust(size, b".")
             kept.append(body)
-            drafts.append(Draft(topic, queue, body, encode(Fields(message_id=f"m{len(kept)}", user=user or {})), 1))
+            drafts.append(
+                Draft(
+                    topic,
+                    queue,
+                    body,
+                    encode(Fields(message_id=f"m{len(kept)}", user=user or {})),
+                    1,
+                )
+            )
         outcome = self.driver.call(lambda token: Produce(token, drafts))
         assert isinstance(outcome, Produced)
         self.engine.publish()
@@ -153,9 +175,22 @@ class DrivenStage(Stage):
         self.group = group
         super().__init__(engine=group.engine, **options)
 
-    def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+    def topic(
+        self,
+        name: str = "T",
+        kind: str = "normal",
+        queues: int = 4,
+        permission: str = "rw",
+        namespace: str = "",
+    ) -> None:
         """Create a topic that is already in effect."""
-        names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        names = {
+            "ns": namespace,
+            "name": name,
+            "kind": kind,
+            "queues": queues,
+            "permission": permission,
+        }
         self.quorum.command({"op": "create-topic", **names})
         self.group.configure(name, queues, self.quorum.state.topics[namespace, name].incarnation)
 
@@ -193,4 +228,11 @@ def got(answer: Answer | bytes) -> Got:
         bodies.append(record[88 : 88 + length])
     if isinstance(answer, Answer):
         assert (answer.count, answer.size) == (len(sizes), len(entries.entries))
-    return Got(entries.queue, entries.first_offset, tuple(bodies), entries.skipped, entries.end_offset, entries.entries)
+    return Got(
+        entries.queue,
+        entries.first_offset,
+        tuple(bodies),
+        entries.skipped,
+        entries.end_offset,
+        entries.entries,
+    )

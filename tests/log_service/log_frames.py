@@ -6,7 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    ProduceFrame,
+    ProducerOpened,
+    ResumeProducer,
+)
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entries.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
@@ -28,13 +35,23 @@ def frame(
 ) -> pb.Frame:
     """A frame of plain messages."""
     builder = FrameBuilder(topic, TAG, producer, epoch)
-    made = builder.encode(first_sequence, queue, bodies or [b"a", b"b"], born_ms=STORE_MS, properties=properties)
+    made = builder.encode(
+        first_sequence, queue, bodies or [b"a", b"b"], born_ms=STORE_MS, properties=properties
+    )
     namespace, _, name = topic.rpartition("@")
-    return pb.Frame(namespace=namespace, topic=name, first_sequence=first_sequence, sizes=bytes(made.sizes), entries=bytes(made.entries))
+    return pb.Frame(
+        namespace=namespace,
+        topic=name,
+        first_sequence=first_sequence,
+        sizes=bytes(made.sizes),
+        entries=bytes(made.entries),
+    )
 
 
 def opening(**fields: Any) -> bytes:
-    return pb.ProduceRequest(open=pb.OpenProducer(**{"broker_group": "g1", **fields})).SerializeToString()
+    return pb.ProduceRequest(
+        open=pb.OpenProducer(**{"broker_group": "g1", **fields})
+    ).SerializeToString()
 
 
 def framing(one: pb.Frame) -> bytes:
@@ -69,7 +86,11 @@ class Group:
         if first < self.next_sequence:
             return FrameKnown(self.next_sequence)
         if first > self.next_sequence:
-            return Refused("sequence-gap", detail=f"message {self.next_sequence} is missing", next_sequence=self.next_sequence)
+            return Refused(
+                "sequence-gap",
+                detail=f"message {self.next_sequence} is missing",
+                next_sequence=self.next_sequence,
+            )
         last = self.index + count - 1
         queue = int(call.frame.batch.queues[0])
         done = FrameProduced(

@@ -1,4 +1,5 @@
-"""The Log service of one node on a real gRPC port, over an engine with scripted answers, without a log or a quorum."""
+"""The Log service of one node on a real gRPC port, over an engine with scripted answers, without a
+log or a quorum."""
 
 from __future__ import annotations
 
@@ -101,7 +102,12 @@ class FakeEngine:
         self.calls.append(call)
 
     def show(
-        self, leader: str | None = "n1", *, term: int = 3, serving: bool = True, topics: Mapping[str, TopicConfig] | None = None
+        self,
+        leader: str | None = "n1",
+        *,
+        term: int = 3,
+        serving: bool = True,
+        topics: Mapping[str, TopicConfig] | None = None,
     ) -> None:
         known = dict(self.views["g1"].topics) if "g1" in self.views else {}
         self.views["g1"] = GroupView(leader, term, serving, {**known, **(topics or {})}, {}, {})
@@ -126,7 +132,11 @@ class Stage:
         self.quorum = FakeQuorum()
         self.sealer = Sealer((SECRET,), CLUSTER)
         authority = Authority(
-            lambda: self.quorum.state.users, self.quorum.barrier, self.sealer, operator_of(SECRET), required=authentication
+            lambda: self.quorum.state.users,
+            self.quorum.barrier,
+            self.sealer,
+            operator_of(SECRET),
+            required=authentication,
         )
         self.read_rules: dict[str, Rules] = {}
         """Broker groups in which other replicas than the leader may serve readers."""
@@ -144,7 +154,11 @@ class Stage:
                 forwarder=None,  # type: ignore[arg-type]  # nothing here goes to another node
                 metadata=self.quorum,
                 leaders=self.leaders,
-                callers=Callers(authority, Quotas(quotas or QuotaSettings(), lambda: self.now), namespaces=namespaces),
+                callers=Callers(
+                    authority,
+                    Quotas(quotas or QuotaSettings(), lambda: self.now),
+                    namespaces=namespaces,
+                ),
                 meters=self.meters,
                 hosted={"g1": Hosted(LOG_ID, FILE_BYTES)},
                 keys=self.keys,
@@ -160,9 +174,22 @@ class Stage:
         view = self.engine.views.get(group)
         return None if view is None else view.leader
 
-    def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
+    def topic(
+        self,
+        name: str = "T",
+        kind: str = "normal",
+        queues: int = 4,
+        permission: str = "rw",
+        namespace: str = "",
+    ) -> None:
         """Create a topic that is already in effect in `g1`."""
-        names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
+        names = {
+            "ns": namespace,
+            "name": name,
+            "kind": kind,
+            "queues": queues,
+            "permission": permission,
+        }
         self.quorum.command({"op": "create-topic", **names})
         config = self.quorum.state.topics[namespace, name].in_group("g1")
         assert config is not None
@@ -177,13 +204,25 @@ class Stage:
 
     def user(self, name: str, secret: str, *grants: str) -> None:
         sealed = self.sealer.seal(name, secret)
-        self.quorum.command({"op": "create-user", "name": name, "secret": sealed, "grants": list(grants), "roles": []})
+        self.quorum.command(
+            {
+                "op": "create-user",
+                "name": name,
+                "secret": sealed,
+                "grants": list(grants),
+                "roles": [],
+            }
+        )
 
 
 def signed(access_key: str, secret: str) -> tuple[tuple[str, str], ...]:
     """The metadata of a call signed by a user."""
     date_time = "20260102T030405Z"
-    return (("x-mq-client-id", "t1"), ("x-mq-date-time", date_time), ("authorization", sign(Credentials(access_key, secret), date_time)))
+    return (
+        ("x-mq-client-id", "t1"),
+        ("x-mq-date-time", date_time),
+        ("authorization", sign(Credentials(access_key, secret), date_time)),
+    )
 
 
 class Wire:
@@ -195,7 +234,11 @@ class Wire:
     async def unary(self, method: str, request: Any, metadata: Any = ()) -> Any:
         response = getattr(pb, f"{method}Response")
         stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
-        return await stub(request if isinstance(request, bytes) else request.SerializeToString(), metadata=metadata, timeout=20)
+        return await stub(
+            request if isinstance(request, bytes) else request.SerializeToString(),
+            metadata=metadata,
+            timeout=20,
+        )
 
     def fetch(self, metadata: Any = ()) -> Any:
         """A Fetch stream; requests and answers are bytes."""
@@ -203,7 +246,9 @@ class Wire:
 
     def produce(self, metadata: Any = ()) -> Any:
         """A Produce stream; requests are bytes."""
-        stub = self.channel.stream_stream(SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString)
+        stub = self.channel.stream_stream(
+            SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString
+        )
         return stub(metadata=metadata, timeout=30)
 
 

@@ -12,11 +12,21 @@ from ledgermq.proto import log_pb2 as pb
 NUMBERS = st.one_of(st.just(0), st.integers(0, 300), st.integers(0, (1 << 63) - 1))
 
 
-@given(st.integers(-1, 1 << 20), NUMBERS, NUMBERS, NUMBERS, st.lists(st.binary(max_size=200), min_size=1, max_size=40))
-def test_an_answer_is_what_generated_code_would_write(queue: int, first: int, end: int, skipped: int, entries: list[bytes]) -> None:
+@given(
+    st.integers(-1, 1 << 20),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.lists(st.binary(max_size=200), min_size=1, max_size=40),
+)
+def test_an_answer_is_what_generated_code_would_write(
+    queue: int, first: int, end: int, skipped: int, entries: list[bytes]
+) -> None:
     """Byte by byte, with every number of every length."""
     sizes = np.array([len(entry) for entry in entries], np.int32)
-    answer = entries_answer(Batch(queue, first, sizes, [*map(memoryview, entries)], "cold"), end, skipped)
+    answer = entries_answer(
+        Batch(queue, first, sizes, [*map(memoryview, entries)], "cold"), end, skipped
+    )
     expected = pb.Entries(queue=queue, first_offset=first, end_offset=end, skipped=skipped)
     expected.sizes, expected.entries = sizes.astype("<u4").tobytes(), b"".join(entries)
     found = pb.FetchResponse.FromString(answer.data)

@@ -1,4 +1,5 @@
-"""Fetch from a replica that does not lead: where the group allows it, as far as it is confirmed, and only while what it knows is young."""
+"""Fetch from a replica that does not lead: where the group allows it, as far as it is confirmed,
+and only while what it knows is young."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_the_leader_serves_as_ever(tmp_path: Path) -> None:
 
 
 def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_path: Path) -> None:
-    """Without the reader's word, without the group's setting, or with a replica that is too old: a Redirect, at once."""
+    """Without the reader's word, without the group's setting, or with a replica that is too old: a
+    Redirect, at once."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         async def redirected(**options: Any) -> None:
@@ -104,12 +106,16 @@ def test_a_stream_ends_with_a_redirect_when_the_replica_grows_too_old(tmp_path: 
 
 
 def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: Path) -> None:
-    """An offset behind the end of this replica is no error, because the leader may have it. At the leader it is an error."""
+    """An offset behind the end of this replica is no error, because the leader may have it. At the
+    leader it is an error."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 3)
         follows(stage)
-        for options in ({"begin": [{"queue": 0, "offset": 9}]}, {"topic": "", "begin": [], "from_index": 1 << 40}):
+        for options in (
+            {"begin": [{"queue": 0, "offset": 9}]},
+            {"topic": "", "begin": [], "from_index": 1 << 40},
+        ):
             reader = Reader(wire)
             await reader.say(opening(any_replica=True, **options))
             assert (await reader.control("redirect")).leader == "n2"
@@ -133,6 +139,8 @@ def test_a_stream_outlives_a_change_of_leaders(tmp_path: Path) -> None:
         stage.engine.lead(91)
         stage.group.produce([("T", 0, 60)])
         while not hasattr(found := await reader.hear(), "bodies"):
-            assert isinstance(found, pb.FetchResponse) and found.WhichOneof("response") == "caught_up"
+            assert (
+                isinstance(found, pb.FetchResponse) and found.WhichOneof("response") == "caught_up"
+            )
 
     played(tmp_path, play)

@@ -1,4 +1,5 @@
-"""Fetch on a real port, over a real group's files: start positions, credit, waiting for messages, the ends of a stream, and permissions."""
+"""Fetch on a real port, over a real group's files: start positions, credit, waiting for messages,
+the ends of a stream, and permissions."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ class Reader:
         self._call = wire.fetch(metadata)
 
     async def say(self, request: Message | bytes) -> None:
-        await self._call.write(request if isinstance(request, bytes) else request.SerializeToString())
+        await self._call.write(
+            request if isinstance(request, bytes) else request.SerializeToString()
+        )
 
     async def leave(self) -> None:
         await self._call.done_writing()
@@ -70,7 +73,9 @@ class Reader:
         return getattr(found, kind)
 
 
-def played(tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any) -> None:
+def played(
+    tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any
+) -> None:
     """A stage with a topic of two queues, and a play on it."""
     group = Group(tmp_path)
 
@@ -87,17 +92,28 @@ def played(tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]],
 
 
 def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
-    """Opened, entries, caught up; then each batch as soon as it is applied, and caught up once more each time."""
+    """Opened, entries, caught up; then each batch as soon as it is applied, and caught up once more
+    each time."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 5 + [("T", 1, 60)])
         reader = Reader(wire)
-        await reader.say(opening(begin=[{"queue": 0, "offset": 2}, {"queue": 1, "earliest": False}]))
+        await reader.say(
+            opening(begin=[{"queue": 0, "offset": 2}, {"queue": 1, "earliest": False}])
+        )
         opened = await reader.control("opened")
         assert [(at.queue, at.first_offset) for at in opened.begins] == [(0, 2), (1, 1)]
-        assert [(at.queue, at.first_offset) for at in opened.ends] == [(0, 5), (1, 1)] and opened.log_id
+        assert [(at.queue, at.first_offset) for at in opened.ends] == [
+            (0, 5),
+            (1, 1),
+        ] and opened.log_id
         first = await reader.entries()
-        assert (first.queue, first.first, first.bodies, first.end) == (0, 2, tuple(stage.group.stored["T", 0][2:]), 5)
+        assert (first.queue, first.first, first.bodies, first.end) == (
+            0,
+            2,
+            tuple(stage.group.stored["T", 0][2:]),
+            5,
+        )
         caught_up = await reader.control("caught_up")
         assert [(at.queue, at.first_offset) for at in caught_up.ends] == [(0, 5), (1, 1)]
         for _ in range(3):
@@ -109,8 +125,11 @@ def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None
     played(tmp_path, play)
 
 
-def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read when there is room again; what one batch held is given back when it was written."""
+def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read when there is room again; what one batch held is given back when it was
+    written."""
     budget = AnswerBudget(1 << 20, 1 << 20)
     monkeypatch.setattr(fetching, "ANSWERS", budget)
 
@@ -140,10 +159,14 @@ def test_nothing_is_read_for_a_reader_while_answers_hold_the_budget(tmp_path: Pa
 
 
 def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> None:
-    """From the producer's trace to the consumer: under the reader's own trace, with the consumer group, and nothing of a body."""
+    """From the producer's trace to the consumer: under the reader's own trace, with the consumer
+    group, and nothing of a body."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    reads, wrote = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", f"00-{1:032x}-{2:016x}-01"
+    reads, wrote = (
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        f"00-{1:032x}-{2:016x}-01",
+    )
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 3, {"traceparent": wrote})
@@ -156,16 +179,23 @@ def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> Non
 
     played(tmp_path, play, spans=Spans(provider, "node1", 8081))
     (span,) = exporter.get_finished_spans()
-    assert (span.name, f"{span.context.trace_id:032x}") == ("fetch T", "0af7651916cd43dd8448eb211c80319c")
+    assert (span.name, f"{span.context.trace_id:032x}") == (
+        "fetch T",
+        "0af7651916cd43dd8448eb211c80319c",
+    )
     assert [(link.context.trace_id, link.context.span_id) for link in span.links] == [(1, 2)]
     told = dict(span.attributes or {})
-    assert (told["messaging.operation.type"], told["messaging.batch.message_count"]) == ("receive", 3)
+    assert (told["messaging.operation.type"], told["messaging.batch.message_count"]) == (
+        "receive",
+        3,
+    )
     assert (told["messaging.consumer.group.name"], told["messaging.destination.name"]) == ("G", "T")
     assert "T/0/0" not in span.to_json()
 
 
 def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> None:
-    """It knows no broker group before it has asked the quorum. A reader that was told of an unknown group would end for good."""
+    """It knows no broker group before it has asked the quorum. A reader that was told of an unknown
+    group would end for good."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.quorum.forget()
@@ -177,7 +207,8 @@ def test_a_node_that_has_just_started_serves_readers(tmp_path: Path) -> None:
 
 
 def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
-    """Without credit there is silence; credit of one byte lets one entry through; what was owed is paid first."""
+    """Without credit there is silence; credit of one byte lets one entry through; what was owed is
+    paid first."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 6)
@@ -199,7 +230,8 @@ def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
-    """Caught up behind the last message there was, of an empty queue at once; then the stream ends as soon as the reader ends it."""
+    """Caught up behind the last message there was, of an empty queue at once; then the stream ends
+    as soon as the reader ends it."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 4)
@@ -222,7 +254,8 @@ def test_a_reader_that_wants_the_end_gets_an_end(tmp_path: Path) -> None:
 
 
 def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
-    """At the first message stored then or later: of the past the first one, of the future the end."""
+    """At the first message stored then or later: of the past the first one, of the future the
+    end."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 30)
@@ -239,7 +272,8 @@ def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
 
 
 def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
-    """Waiting readers, readers without credit and new readers get a redirect; each continues at the new leader after its last entry."""
+    """Waiting readers, readers without credit and new readers get a redirect; each continues at the
+    new leader after its last entry."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])
@@ -256,7 +290,11 @@ def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
         stage.service.led_elsewhere("g1")
         for reader in (waiting, poor, late):
             redirect = await reader.control("redirect")
-            assert (redirect.broker_group, redirect.leader, redirect.endpoint) == ("g1", "n2", "10.0.0.2:8081")
+            assert (redirect.broker_group, redirect.leader, redirect.endpoint) == (
+                "g1",
+                "n2",
+                "10.0.0.2:8081",
+            )
             assert await reader.hear() is None
 
     played(tmp_path, play)
@@ -270,7 +308,12 @@ def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
         await reader.say(opening(consumer_group="G"))
         await reader.control("opened")
         (listed,) = stage.service.streams
-        assert (listed.client_id, listed.type, listed.topics, listed.group) == ("me", "native-consumer", {"T"}, "G")
+        assert (listed.client_id, listed.type, listed.topics, listed.group) == (
+            "me",
+            "native-consumer",
+            {"T"},
+            "G",
+        )
         await reader.control("caught_up")
         stage.service.drain()
         await reader.control("redirect")
@@ -283,7 +326,8 @@ def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
-    """At the end of the log or without credit: ten thousand of them hold nothing of what they got."""
+    """At the end of the log or without credit: ten thousand of them hold nothing of what they
+    got."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 4)
@@ -331,8 +375,8 @@ async def said_nonsense(stage: DrivenStage, reader: Reader) -> None:
 def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
     tmp_path: Path, end: Callable[[DrivenStage, Reader], Awaitable[None]]
 ) -> None:
-    """The window on the newest entries goes with its last reader, by reference counts: the collector counts objects, not bytes, and never
-    finds what a cancelled task knows."""
+    """The window on the newest entries goes with its last reader, by reference counts: the
+    collector counts objects, not bytes, and never finds what a cancelled task knows."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 4)
@@ -385,7 +429,11 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
     ("nothing", pb.FetchRequest(), Code.BAD_REQUEST),
     ("no queue", opening(begin=[]), Code.BAD_REQUEST),
     ("a queue without a place", opening(begin=[{"queue": 0}]), Code.BAD_REQUEST),
-    ("a queue twice", opening(begin=[{"queue": 0, "offset": 0}, {"queue": 0, "earliest": True}]), Code.BAD_REQUEST),
+    (
+        "a queue twice",
+        opening(begin=[{"queue": 0, "offset": 0}, {"queue": 0, "earliest": True}]),
+        Code.BAD_REQUEST,
+    ),
     ("a queue that is not there", opening(begin=[{"queue": 2, "offset": 0}]), Code.BAD_REQUEST),
     ("a queue below the first", opening(begin=[{"queue": -1, "offset": 0}]), Code.BAD_REQUEST),
     ("an offset behind the end", opening(begin=[{"queue": 0, "offset": 2}]), Code.ILLEGAL_OFFSET),
@@ -395,15 +443,26 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
     ("a bad name of a topic", opening("a b"), Code.ILLEGAL_TOPIC),
     ("a bad name of a group", opening(consumer_group="a b"), Code.ILLEGAL_CONSUMER_GROUP),
     ("a reserved name of a group", opening(consumer_group="%DLQ%zz"), Code.ILLEGAL_CONSUMER_GROUP),
-    ("a broker group that is not there", pb.FetchRequest(open=pb.OpenFetch(broker_group="g9")), Code.NOT_FOUND),
-    ("a log index behind the end", pb.FetchRequest(open=pb.OpenFetch(broker_group="g1", from_index=99)), Code.ILLEGAL_OFFSET),
+    (
+        "a broker group that is not there",
+        pb.FetchRequest(open=pb.OpenFetch(broker_group="g9")),
+        Code.NOT_FOUND,
+    ),
+    (
+        "a log index behind the end",
+        pb.FetchRequest(open=pb.OpenFetch(broker_group="g1", from_index=99)),
+        Code.ILLEGAL_OFFSET,
+    ),
     ("queues without a topic", opening(""), Code.BAD_REQUEST),
 ]
 
 
-def test_what_is_wrong_with_a_request_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_request_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream ends with one problem and its code; other streams continue."""
-    monkeypatch.setattr(fetching, "TOPIC_WITHIN_S", 0.1)  # a topic that nobody creates is waited for that long
+    # a topic that nobody creates is waited for that long
+    monkeypatch.setattr(fetching, "TOPIC_WITHIN_S", 0.1)
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])
@@ -423,7 +482,9 @@ def test_what_is_wrong_with_a_request_is_said(tmp_path: Path, monkeypatch: pytes
     played(tmp_path, play)
 
 
-@pytest.mark.parametrize("place", [{"topic": "T"}, {"topic": "T", "consumer_group": "G"}, {"topic": ""}])
+@pytest.mark.parametrize(
+    "place", [{"topic": "T"}, {"topic": "T", "consumer_group": "G"}, {"topic": ""}]
+)
 def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -> None:
     """To read a topic; with a group that too; the log itself is for administrators."""
 
@@ -431,7 +492,11 @@ def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -
         stage.user("nobody", "s3cret-of-nobody", "publish:topic:*")
         stage.user("reader", "s3cret-of-reader", "subscribe:topic:T", "subscribe:group:G")
         stage.user("admin", "s3cret-of-admin", "admin:cluster:*")
-        request = opening(**place) if place["topic"] else pb.FetchRequest(open=pb.OpenFetch(broker_group="g1", credit_bytes=1))
+        request = (
+            opening(**place)
+            if place["topic"]
+            else pb.FetchRequest(open=pb.OpenFetch(broker_group="g1", credit_bytes=1))
+        )
         stranger = Reader(wire)
         await stranger.say(request)
         assert (await stranger.control("problem")).code == Code.UNAUTHORIZED
@@ -447,7 +512,8 @@ def test_a_reader_needs_the_permissions(tmp_path: Path, place: dict[str, str]) -
 
 
 def test_a_reader_over_its_quota_waits_for_its_turn(tmp_path: Path) -> None:
-    """A second's worth may go at once; what is over that is paid for by the time after it, and nothing is lost."""
+    """A second's worth may go at once; what is over that is paid for by the time after it, and
+    nothing is lost."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 4)

@@ -1,4 +1,5 @@
-"""Commit, Offsets and Join on a real port: offsets that last, queues that change hands, and members that no longer own what they commit."""
+"""Commit, Offsets and Join on a real port: offsets that last, queues that change hands, and members
+that no longer own what they commit."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from tests.log_service.log_stage import ADDRESSES, SERVICE, Wire, on_the_wire, s
 LIVENESS_MS = 1000
 
 
-def played(tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any) -> None:
+def played(
+    tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]], **options: Any
+) -> None:
     """A stage with a topic of four queues, ten messages in each, and a play on it."""
     group = Group(tmp_path)
 
@@ -39,13 +42,14 @@ def played(tmp_path: Path, play: Callable[[DrivenStage, Wire], Awaitable[None]],
 
 
 class Member:
-    """The client's end of one Join: it gives signs of life by itself, and says that it has finished a generation when the test does."""
+    """The client's end of one Join: it gives signs of life by itself, and says that it has finished
+    a generation when the test does."""
 
     def __init__(self, wire: Wire, name: str, metadata: Any = ()) -> None:
         self.name = name
-        self.call = wire.channel.stream_stream(SERVICE + "Join", response_deserializer=pb.JoinResponse.FromString)(
-            metadata=metadata, timeout=30
-        )
+        self.call = wire.channel.stream_stream(
+            SERVICE + "Join", response_deserializer=pb.JoinResponse.FromString
+        )(metadata=metadata, timeout=30)
         self.share = pb.Assignment()
         self.finished = 0
         self._living: asyncio.Task[None] | None = None
@@ -53,7 +57,9 @@ class Member:
     async def join(self, generation: int = 0, **options: Any) -> None:
         names = {"broker_group": "g1", "topic": "T", "consumer_group": "G", "member": self.name}
         self.finished = generation
-        await self.call.write(pb.JoinRequest(generation=generation, **{**names, **options}).SerializeToString())
+        await self.call.write(
+            pb.JoinRequest(generation=generation, **{**names, **options}).SerializeToString()
+        )
         self._living = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
@@ -94,8 +100,16 @@ class Member:
             self._living.cancel()
 
 
-def commit(queue: int = 0, offset: int = 5, member: Member | None = None, generation: int = 0, **options: Any) -> pb.CommitRequest:
-    request = pb.CommitRequest(**{"broker_group": "g1", "topic": "T", "consumer_group": "G", **options})
+def commit(
+    queue: int = 0,
+    offset: int = 5,
+    member: Member | None = None,
+    generation: int = 0,
+    **options: Any,
+) -> pb.CommitRequest:
+    request = pb.CommitRequest(
+        **{"broker_group": "g1", "topic": "T", "consumer_group": "G", **options}
+    )
     request.offsets.add(queue=queue, offset=offset)
     if member is not None:
         request.member, request.generation = member.name, generation or member.share.generation
@@ -103,8 +117,12 @@ def commit(queue: int = 0, offset: int = 5, member: Member | None = None, genera
 
 
 async def committed(wire: Wire) -> list[int]:
-    found = await wire.unary("Offsets", pb.OffsetsRequest(broker_group="g1", topic="T", consumer_group="G"))
-    assert [(at.queue, at.begin, at.end) for at in found.queues] == [(queue, 0, 10) for queue in range(4)]
+    found = await wire.unary(
+        "Offsets", pb.OffsetsRequest(broker_group="g1", topic="T", consumer_group="G")
+    )
+    assert [(at.queue, at.begin, at.end) for at in found.queues] == [
+        (queue, 0, 10) for queue in range(4)
+    ]
     return [at.committed for at in found.queues]
 
 
@@ -142,14 +160,18 @@ def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
         assert (await wire.unary("Commit", b"\xff")).problem.code == Code.BAD_REQUEST
         assert await committed(wire) == [-1] * 4
         stage.engine.show("n2", serving=False)
-        for method, asked in (("Commit", commit()), ("Offsets", pb.OffsetsRequest(broker_group="g1", topic="T", consumer_group="G"))):
+        for method, asked in (
+            ("Commit", commit()),
+            ("Offsets", pb.OffsetsRequest(broker_group="g1", topic="T", consumer_group="G")),
+        ):
             assert (await wire.unary(method, asked)).redirect.leader == "n2"
 
     played(tmp_path, play)
 
 
 def test_members_share_the_queues_and_hand_them_over(tmp_path: Path) -> None:
-    """The first has all; the second gets its half once the first let go; a goodbye gives everything back at once."""
+    """The first has all; the second gets its half once the first let go; a goodbye gives everything
+    back at once."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a, b = Member(wire, "a"), Member(wire, "b")
@@ -163,11 +185,15 @@ def test_members_share_the_queues_and_hand_them_over(tmp_path: Path) -> None:
         await a.until(0, 1)
         # On its way: what the former owner read may still be committed, and nothing by the next.
         assert not (await wire.unary("Commit", commit(3, 6, a, before))).HasField("problem")
-        assert (await wire.unary("Commit", commit(3, 7, b))).problem.code == Code.PRECONDITION_FAILED
+        assert (
+            await wire.unary("Commit", commit(3, 7, b))
+        ).problem.code == Code.PRECONDITION_FAILED
         await a.finish()
         await b.until(2, 3)
         assert b.share.members == ["a", "b"]
-        assert (await wire.unary("Commit", commit(3, 7, a))).problem.code == Code.PRECONDITION_FAILED
+        assert (
+            await wire.unary("Commit", commit(3, 7, a))
+        ).problem.code == Code.PRECONDITION_FAILED
         assert not (await wire.unary("Commit", commit(3, 7, b))).HasField("problem")
         assert await committed(wire) == [-1, -1, -1, 7]
         await a.leave()
@@ -191,13 +217,16 @@ def test_a_member_that_breaks_off_loses_its_queues_by_time(tmp_path: Path) -> No
         await b.join()
         assert (await b.hear()).assignment.queues == []
         await b.until(0, 1, 2, 3)
-        assert (await wire.unary("Commit", commit(0, 1, again))).problem.code == Code.PRECONDITION_FAILED
+        assert (
+            await wire.unary("Commit", commit(0, 1, again))
+        ).problem.code == Code.PRECONDITION_FAILED
 
     played(tmp_path, play)
 
 
 def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
-    """A new stream with the same name and no state gets the queues only once no former stream of that name can read them."""
+    """A new stream with the same name and no state gets the queues only once no former stream of
+    that name can read them."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a, again = Member(wire, "a"), Member(wire, "a")
@@ -239,8 +268,8 @@ def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: P
 
 
 def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:
-    """Members are redirected; at the next coordinator, a member that claims its queues has them at once, in a later generation, and no
-    other member gets them."""
+    """Members are redirected; at the next coordinator, a member that claims its queues has them at
+    once, in a later generation, and no other member gets them."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a, b = Member(wire, "a"), Member(wire, "b")
@@ -262,7 +291,9 @@ def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Pa
         assert again.share.generation > a.share.generation
         await again.finish()
         assert not (await wire.unary("Commit", commit(0, 1, again))).HasField("problem")
-        assert (await wire.unary("Commit", commit(0, 1, a))).problem.code == Code.PRECONDITION_FAILED
+        assert (
+            await wire.unary("Commit", commit(0, 1, a))
+        ).problem.code == Code.PRECONDITION_FAILED
 
         await b.until(2, 3)
 
@@ -270,18 +301,27 @@ def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Pa
 
 
 def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> None:
-    """When a topic grows in its first broker group, numbers mean other queues: no member continues with its queues under an earlier
-    assignment, and no queue is assigned before its former owner has been informed or counts as gone."""
+    """When a topic grows in its first broker group, numbers mean other queues: no member continues
+    with its queues under an earlier assignment, and no queue is assigned before its former owner
+    has been informed or counts as gone."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
-        stage.quorum.command({"op": "set-cluster", "nodes": nodes, "broker_groups": {"g1": ["n1", "n2"], "g2": ["n1", "n2"]}})
+        stage.quorum.command(
+            {
+                "op": "set-cluster",
+                "nodes": nodes,
+                "broker_groups": {"g1": ["n1", "n2"], "g2": ["n1", "n2"]},
+            }
+        )
         stage.topic("U", queues=4)
         a = Member(wire, "a")
         await a.join(topic="U")
         await a.until(0, 1, 2, 3)
         unchanged = {"permission": None, "durability": None, "dedup_ms": None}
-        stage.quorum.command({"op": "update-topic", "ns": "", "name": "U", "queues": 6, **unchanged})
+        stage.quorum.command(
+            {"op": "update-topic", "ns": "", "name": "U", "queues": 6, **unchanged}
+        )
         assert dict(stage.quorum.state.topics["", "U"].placement) == {"g1": 3, "g2": 3}
         while not (found := await a.hear()).HasField("problem"):
             assert found.assignment.queues == [0, 1, 2, 3], found
@@ -292,7 +332,9 @@ def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> Non
         again = Member(wire, "a")
         await again.join(topic="U")
         assert (await again.hear()).assignment.queues == []
-        assert (await wire.unary("Commit", commit(0, 0, again, a.share.generation, topic="U"))).HasField("problem")
+        assert (
+            await wire.unary("Commit", commit(0, 0, again, a.share.generation, topic="U"))
+        ).HasField("problem")
         await again.until(0, 1, 2, 3, 4, 5)
         assert again.share.generation > a.share.generation
 
@@ -306,7 +348,10 @@ def test_another_node_asks_the_coordinator_whose_queues_they_are(tmp_path: Path)
         a = Member(wire, "a")
         await a.join()
         await a.until(0, 1, 2, 3)
-        for generation, code in ((a.share.generation, 0), (a.share.generation + 1, Code.PRECONDITION_FAILED)):
+        for generation, code in (
+            (a.share.generation, 0),
+            (a.share.generation + 1, Code.PRECONDITION_FAILED),
+        ):
             request = commit(2, 0, a, generation)
             (data,) = await stage.service.execute("g1", OWNED, request.SerializeToString())
             assert pb.CommitResponse.FromString(data).problem.code == code
@@ -333,8 +378,8 @@ def replaced(stage: DrivenStage) -> None:
 
 
 def test_a_coordinator_that_was_replaced_says_no_longer_whose_a_queue_is(tmp_path: Path) -> None:
-    """Its successor may have given the queue to another member: neither a member's commit nor the question of another node is answered from
-    what it knows."""
+    """Its successor may have given the queue to another member: neither a member's commit nor the
+    question of another node is answered from what it knows."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a = Member(wire, "a")
@@ -376,7 +421,12 @@ def test_who_may_not_read_may_not_join_or_commit(tmp_path: Path) -> None:
             member = Member(wire, "a", metadata)
             await member.join()
             assert (await member.hear()).problem.code == code
-        for bad in ({"member": ""}, {"member": "x" * 300}, {"topic": "U"}, {"consumer_group": "a b"}):
+        for bad in (
+            {"member": ""},
+            {"member": "x" * 300},
+            {"topic": "U"},
+            {"consumer_group": "a b"},
+        ):
             member = Member(wire, "a", signed("whole", "s3cret-of-whole"))
             await member.join(**bad)
             assert (await member.hear()).HasField("problem"), bad

@@ -1,4 +1,5 @@
-"""Receipt keys: created once by agreement, replaced when old, kept for verification, and never disclosed."""
+"""Receipt keys: created once by agreement, replaced when old, kept for verification, and never
+disclosed."""
 
 from __future__ import annotations
 
@@ -49,7 +50,14 @@ def test_of_two_nodes_that_make_a_key_at_once_one_wins() -> None:
         """The command of another node arrives first."""
 
         async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Any:
-            self.command({"op": operation, **arguments, "key_id": "first", "secret": sealer.seal("receipt key first", "11" * 32)})
+            self.command(
+                {
+                    "op": operation,
+                    **arguments,
+                    "key_id": "first",
+                    "secret": sealer.seal("receipt key first", "11" * 32),
+                }
+            )
             return await super().submit(operation, arguments, timeout)
 
     sealer = Sealer((SECRET,), CLUSTER)
@@ -62,7 +70,8 @@ def test_a_rotation_at_a_node_that_lags_behind_the_quorum_adds_a_key() -> None:
     """The node has just started, so it does not know the newest key."""
 
     class Lagging(FakeQuorum):
-        """The node learns of `agreed` with its first barrier; commands meet `agreed` in any case."""
+        """The node learns of `agreed` with its first barrier; commands meet `agreed` in any
+        case."""
 
         def __init__(self, agreed: FakeQuorum) -> None:
             super().__init__()
@@ -79,7 +88,12 @@ def test_a_rotation_at_a_node_that_lags_behind_the_quorum_adds_a_key() -> None:
     asyncio.run(bench.keys.ready())
     lagging = ReceiptKeys(Lagging(bench.quorum), bench.sealer, lambda: bench.now_ms)
     newest, count = asyncio.run(lagging.rotate())
-    assert count == 2 and newest == bench.quorum.state.receipt_keys[-1].key_id != bench.quorum.state.receipt_keys[0].key_id
+    assert (
+        count == 2
+        and newest
+        == bench.quorum.state.receipt_keys[-1].key_id
+        != bench.quorum.state.receipt_keys[0].key_id
+    )
 
 
 def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
@@ -99,15 +113,20 @@ def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
     asyncio.run(bench.keys.meet([former[0], newest[0]]))
     assert bench.quorum.barriers == barriers
     asyncio.run(bench.keys.meet([former[0], "unknown", "neither"]))
-    assert bench.quorum.barriers == barriers + 1, "a key that is not known here may have been made elsewhere"
+    assert bench.quorum.barriers == barriers + 1, (
+        "a key that is not known here may have been made elsewhere"
+    )
 
 
 def test_a_key_under_another_cluster_secret_is_not_used() -> None:
-    """It is not replaced either: nodes that can read it continue to use it; this node signs with the previous key."""
+    """It is not replaced either: nodes that can read it continue to use it; this node signs with
+    the previous key."""
     bench = Bench()
     asyncio.run(bench.keys.ready())
     first = bench.keys.newest()
-    foreign = ReceiptKeys(bench.quorum, Sealer((b"another secret of the cluster...",), CLUSTER), lambda: 0)
+    foreign = ReceiptKeys(
+        bench.quorum, Sealer((b"another secret of the cluster...",), CLUSTER), lambda: 0
+    )
     asyncio.run(foreign.rotate())
     assert bench.keys.newest() == first
 
@@ -120,7 +139,12 @@ def test_keys_are_in_no_text_and_in_no_answer() -> None:
     newest = bench.keys.newest()
     assert newest is not None
     sealed = bench.quorum.state.receipt_keys[-1].sealed
-    texts = [repr(bench.keys), repr(bench.quorum.state.receipt_keys), repr(outcome), repr(bench.quorum.state.answered)]
+    texts = [
+        repr(bench.keys),
+        repr(bench.quorum.state.receipt_keys),
+        repr(outcome),
+        repr(bench.quorum.state.answered),
+    ]
     assert not any(newest[1].hex() in text or sealed in text for text in texts)
     assert newest[1].hex() not in json.dumps(export(bench.quorum.state))
 
@@ -131,7 +155,15 @@ def test_keys_survive_the_snapshot_and_are_bounded() -> None:
     for number in range(MAX_KEYS + 3):
         known = bench.quorum.state.receipt_keys
         after = known[-1].key_id if known else ""
-        bench.quorum.command({"op": "add-receipt-key", "key_id": f"k{number}", "secret": "s", "created_ms": 1, "after": after})
+        bench.quorum.command(
+            {
+                "op": "add-receipt-key",
+                "key_id": f"k{number}",
+                "secret": "s",
+                "created_ms": 1,
+                "after": after,
+            }
+        )
     keys = bench.quorum.state.receipt_keys
     assert (len(keys), keys[0].key_id, keys[-1].key_id) == (MAX_KEYS, "k3", f"k{MAX_KEYS + 2}")
     tree = json.loads(json.dumps(export(bench.quorum.state)))
@@ -140,7 +172,16 @@ def test_keys_survive_the_snapshot_and_are_bounded() -> None:
     assert restore(tree).receipt_keys == ()
 
 
-@pytest.mark.parametrize("change", [{"key_id": ""}, {"key_id": 5}, {"secret": ""}, {"created_ms": "1"}, {"key_id": "k0", "after": "k0"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key_id": ""},
+        {"key_id": 5},
+        {"secret": ""},
+        {"created_ms": "1"},
+        {"key_id": "k0", "after": "k0"},
+    ],
+)
 def test_what_is_no_key_is_refused(change: dict[str, Any]) -> None:
     """Commands come from nodes of other versions, too."""
     bench = Bench()

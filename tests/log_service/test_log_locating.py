@@ -18,7 +18,8 @@ def staged(test: Callable[[Stage, Wire], Awaitable[None]], stage: Stage) -> None
 
 
 def test_a_topic_is_found_with_its_queues_and_leader() -> None:
-    """The answer has all broker groups of the topic, with the endpoints that their leaders advertise."""
+    """The answer has all broker groups of the topic, with the endpoints that their leaders
+    advertise."""
 
     async def test(stage: Stage, wire: Wire) -> None:
         stage.topic("T", queues=3)
@@ -28,7 +29,11 @@ def test_a_topic_is_found_with_its_queues_and_leader() -> None:
         assert (found.cluster_id, found.kind) == ("cluster", "normal")
         [group] = found.broker_groups
         assert (group.name, list(group.queues), group.log_id) == ("g1", [0, 1, 2], LOG_ID)
-        assert (group.leader.leader, group.leader.endpoint, group.leader.term) == ("n2", "10.0.0.2:8081", 4)
+        assert (group.leader.leader, group.leader.endpoint, group.leader.term) == (
+            "n2",
+            "10.0.0.2:8081",
+            4,
+        )
 
     staged(test, Stage())
 
@@ -62,21 +67,33 @@ def test_namespaces_tell_topics_apart() -> None:
 
 
 def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
-    """Unknown only after asking the quorum once more; bad names and bytes that are no request with their own codes."""
+    """Unknown only after asking the quorum once more; bad names and bytes that are no request with
+    their own codes."""
 
     async def test(stage: Stage, wire: Wire) -> None:
         missing = await wire.unary("Locate", pb.LocateRequest(topic="missing"))
-        assert (missing.problem.code, missing.problem.retryable, stage.quorum.barriers) == (40402, False, 1)
-        assert (await wire.unary("Locate", pb.LocateRequest(topic="rmq_sys_x"))).problem.code == 40002
+        assert (missing.problem.code, missing.problem.retryable, stage.quorum.barriers) == (
+            40402,
+            False,
+            1,
+        )
+        assert (
+            await wire.unary("Locate", pb.LocateRequest(topic="rmq_sys_x"))
+        ).problem.code == 40002
         assert (await wire.unary("Locate", b"\xff\xff\xff")).problem.code == 40000
-        families = {sample.labels["method"] for family in stage.meters.families() for sample in family.samples}
+        families = {
+            sample.labels["method"]
+            for family in stage.meters.families()
+            for sample in family.samples
+        }
         assert "Log/Locate" in families
 
     staged(test, Stage())
 
 
 def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
-    """The permission to publish or to read suffices; other users do not learn whether the topic exists."""
+    """The permission to publish or to read suffices; other users do not learn whether the topic
+    exists."""
 
     async def test(stage: Stage, wire: Wire) -> None:
         stage.topic("T")
@@ -84,7 +101,9 @@ def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
         stage.user("reader", "secret-of-reader", "subscribe:topic:T")
         stage.user("other", "secret-of-other", "publish:topic:else")
         for name, code in (("writer", 0), ("reader", 0), ("other", 40300)):
-            found = await wire.unary("Locate", pb.LocateRequest(topic="T"), signed(name, f"secret-of-{name}"))
+            found = await wire.unary(
+                "Locate", pb.LocateRequest(topic="T"), signed(name, f"secret-of-{name}")
+            )
             assert found.problem.code == code, name
         assert (await wire.unary("Locate", pb.LocateRequest(topic="T"))).problem.code == 40100
 

@@ -1,4 +1,5 @@
-"""Ownership of queues: never two readers of one queue, whatever members and network do; every queue owned, and balance, in the end."""
+"""Ownership of queues: never two readers of one queue, whatever members and network do; every queue
+owned, and balance, in the end."""
 
 from __future__ import annotations
 
@@ -13,9 +14,16 @@ from ledgermq.node.frontend.native.ownership import Ownership, shares
 LIVENESS = 100
 
 
-@given(st.integers(0, 40), st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1, max_size=9), st.integers(0, 1 << 30))
-def test_shares_are_balanced_and_keep_what_they_can(queues: int, members: list[str], seed: int) -> None:
-    """Every queue is assigned once, shares differ by at most one, and a member within its share loses no queue."""
+@given(
+    st.integers(0, 40),
+    st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1, max_size=9),
+    st.integers(0, 1 << 30),
+)
+def test_shares_are_balanced_and_keep_what_they_can(
+    queues: int, members: list[str], seed: int
+) -> None:
+    """Every queue is assigned once, shares differ by at most one, and a member within its share
+    loses no queue."""
     chance = random.Random(seed)
     owned: dict[str, list[int]] = {name: [] for name in members}
     for queue in range(queues):
@@ -37,7 +45,8 @@ def test_shares_without_history_are_those_of_rocketmq() -> None:
 
 
 class Reader:
-    """A member: it reads its last assignment until it gets another one or knows that it counts as gone."""
+    """A member: it reads its last assignment until it gets another one or knows that it counts as
+    gone."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -116,12 +125,15 @@ class Play:
         for reader in self.readers:
             self.stop_in_time(reader)
         reading = [queue for reader in self.readers for queue in reader.reads]
-        assert len(reading) == len(set(reading)), f"two readers: {[(r.name, sorted(r.reads)) for r in self.readers]}"
+        assert len(reading) == len(set(reading)), (
+            f"two readers: {[(r.name, sorted(r.reads)) for r in self.readers]}"
+        )
 
 
 @given(st.integers(0, 1 << 40), st.integers(1, 9))
 def test_no_queue_ever_has_two_readers_and_all_have_one_in_the_end(seed: int, queues: int) -> None:
-    """Members come, are killed, leave, lose their coordinator; messages are late. When that ends, everything is owned and balanced."""
+    """Members come, are killed, leave, lose their coordinator; messages are late. When that ends,
+    everything is owned and balanced."""
     play = Play(random.Random(seed), queues)
     for _ in range(80):
         play.step(calm=False)
@@ -146,7 +158,8 @@ def settled(queues: int = 4) -> Ownership:
 
 
 def test_a_queue_goes_to_a_new_owner_only_after_the_former_let_go() -> None:
-    """The first of two members has everything; the second gets its half once the first has finished the generation without it."""
+    """The first of two members has everything; the second gets its half once the first has finished
+    the generation without it."""
     group = settled()
     group.join("a", 0, (), 200)
     first = group.share("a")
@@ -160,12 +173,17 @@ def test_a_queue_goes_to_a_new_owner_only_after_the_former_let_go() -> None:
     group.alive("a", told.generation, 230)
     got = group.share("b")
     assert got is not None and got.queues == (2, 3) and got.generation > told.generation
-    assert not group.owns("a", 3, got.generation) and group.owns("b", 3, got.generation) and not group.owns("b", 3, told.generation)
+    assert (
+        not group.owns("a", 3, got.generation)
+        and group.owns("b", 3, got.generation)
+        and not group.owns("b", 3, told.generation)
+    )
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
-    """At once when it leaves, otherwise after the liveness period; its later messages are ignored."""
+    """At once when it leaves, otherwise after the liveness period; its later messages are
+    ignored."""
     group = settled(2)
     group.join("a", 0, (), 200)
     group.join("b", 0, (), 210)

@@ -1,4 +1,5 @@
-"""Produce over the wire: opening, order, the window, rejections, redirects, permissions, quotas, and the end of a stream."""
+"""Produce over the wire: opening, order, the window, rejections, redirects, permissions, quotas,
+and the end of a stream."""
 
 from __future__ import annotations
 
@@ -88,13 +89,19 @@ async def until_end(call: Any) -> list[Any]:
 
 
 @produce()
-async def test_a_producer_is_opened_and_learns_the_limits(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_producer_is_opened_and_learns_the_limits(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """What it must not exceed, and what its message ids begin with."""
     call = wire.produce()
     await call.write(opening(name="shop", client_id="c1"))
     answer = (await call.read()).opened
     assert (answer.producer_id, answer.epoch, answer.next_sequence) == (7, 0, 0)
-    assert (answer.max_frame_bytes, answer.window_bytes, answer.window_frames) == (1 << 20, WINDOW_BYTES, WINDOW_FRAMES)
+    assert (answer.max_frame_bytes, answer.window_bytes, answer.window_frames) == (
+        1 << 20,
+        WINDOW_BYTES,
+        WINDOW_FRAMES,
+    )
     assert (answer.cluster_id, answer.log_tag) == (CLUSTER, TAG)
     assert stage.engine.calls == [OpenProducer(1, "shop")]
     [known] = stage.service.streams
@@ -103,35 +110,62 @@ async def test_a_producer_is_opened_and_learns_the_limits(stage: Stage, wire: Wi
 
 
 @produce()
-async def test_frames_are_acknowledged_in_order_with_receipts(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_frames_are_acknowledged_in_order_with_receipts(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """Each receipt says where its frame is, and its MAC holds."""
     call = await opened(wire)
     for first in (0, 2, 4):
         await call.write(framing(frame(first)))
     acks = [answer.ack for answer in await rest(call)]
-    assert [(ack.first_sequence, ack.count, ack.duplicate) for ack in acks] == [(0, 2, False), (2, 2, False), (4, 2, False)]
+    assert [(ack.first_sequence, ack.count, ack.duplicate) for ack in acks] == [
+        (0, 2, False),
+        (2, 2, False),
+        (4, 2, False),
+    ]
     key = stage.keys.newest()
     assert key is not None
     for ack in acks:
         receipt = ack.receipt
         assert proven(key[1], receipt) and receipt.key_id == key[0]
-        assert (receipt.cluster_id, receipt.broker_group, receipt.log_id, receipt.topic) == (CLUSTER, "g1", LOG_ID, "T")
-        assert (receipt.producer_id, receipt.epoch, receipt.first_sequence, receipt.count) == (7, 0, ack.first_sequence, 2)
-        assert (receipt.term, receipt.first_index, receipt.store_ms) == (3, 100 + ack.first_sequence, STORE_MS)
-        assert list(receipt.ranges) == [pb.QueueRange(queue=0, first_offset=5 + ack.first_sequence, count=2)]
+        assert (receipt.cluster_id, receipt.broker_group, receipt.log_id, receipt.topic) == (
+            CLUSTER,
+            "g1",
+            LOG_ID,
+            "T",
+        )
+        assert (receipt.producer_id, receipt.epoch, receipt.first_sequence, receipt.count) == (
+            7,
+            0,
+            ack.first_sequence,
+            2,
+        )
+        assert (receipt.term, receipt.first_index, receipt.store_ms) == (
+            3,
+            100 + ack.first_sequence,
+            STORE_MS,
+        )
+        assert list(receipt.ranges) == [
+            pb.QueueRange(queue=0, first_offset=5 + ack.first_sequence, count=2)
+        ]
         assert receipt.durability == pb.DURABLE
         assert [item.node for item in receipt.replicas] == ["n1", "n2"]
 
 
 @produce()
-async def test_duplicates_get_their_first_receipt_or_none(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_duplicates_get_their_first_receipt_or_none(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """A frame that is older than what is remembered is acknowledged without one."""
     call = await opened(wire)
     for first in (0, 2, 0):
         await call.write(framing(frame(first)))
     one, _, again = [await call.read() for _ in range(3)]
     assert again.ack.duplicate
-    assert (again.ack.receipt.first_index, again.ack.receipt.chain_crc) == (one.ack.receipt.first_index, one.ack.receipt.chain_crc)
+    assert (again.ack.receipt.first_index, again.ack.receipt.chain_crc) == (
+        one.ack.receipt.first_index,
+        one.ack.receipt.chain_crc,
+    )
     group.stored.clear()
     await call.write(framing(frame(0)))
     [known] = await rest(call)
@@ -149,7 +183,9 @@ async def test_memory_is_asked_for_and_said(stage: Stage, wire: Wire, group: Gro
 
 
 @produce()
-async def test_a_malformed_message_rejects_its_frame_by_position(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_malformed_message_rejects_its_frame_by_position(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """The frame does not reach the broker group, and the stream continues."""
     call = await opened(wire)
     bad = frame(0, [b"a", b"b", b"c", b"d", b"e", b"f"])
@@ -160,27 +196,46 @@ async def test_a_malformed_message_rejects_its_frame_by_position(stage: Stage, w
     await call.write(framing(bad))
     await call.write(framing(frame(0)))
     rejected, stored = await rest(call)
-    assert (rejected.rejected.position, rejected.rejected.count, rejected.rejected.next_sequence) == (3, 6, 0)
+    assert (
+        rejected.rejected.position,
+        rejected.rejected.count,
+        rejected.rejected.next_sequence,
+    ) == (3, 6, 0)
     assert rejected.rejected.problem.code == 40016 and not rejected.rejected.problem.retryable
     assert stored.ack.count == 2
     assert sum(isinstance(call, ProduceFrame) for call in stage.engine.calls) == 1
 
 
 @produce()
-async def test_a_gap_is_refused_and_says_what_is_missing(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_gap_is_refused_and_says_what_is_missing(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """It may be sent again behind the missing messages."""
     call = await opened(wire)
     for first in (0, 4, 2, 4):
         await call.write(framing(frame(first)))
     answers = await rest(call)
-    assert [answer.WhichOneof("response") for answer in answers] == ["ack", "rejected", "ack", "ack"]
+    assert [answer.WhichOneof("response") for answer in answers] == [
+        "ack",
+        "rejected",
+        "ack",
+        "ack",
+    ]
     gap = answers[1].rejected
-    assert (gap.first_sequence, gap.next_sequence, gap.position, gap.problem.retryable) == (4, 2, -1, True)
+    assert (gap.first_sequence, gap.next_sequence, gap.position, gap.problem.retryable) == (
+        4,
+        2,
+        -1,
+        True,
+    )
 
 
 @produce()
-async def test_frames_that_no_topic_takes_are_refused(stage: Stage, wire: Wire, group: Group) -> None:
-    """Unknown topics, unsupported kinds, read-only topics, queues of other groups, invalid names."""
+async def test_frames_that_no_topic_takes_are_refused(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
+    """Unknown topics, unsupported kinds, read-only topics, queues of other groups, invalid
+    names."""
     stage.topic("F", kind="fifo")
     stage.topic("R", permission="r")
     stage.topic("M", kind="mixed")
@@ -234,12 +289,17 @@ async def test_no_more_than_the_window_is_under_way(stage: Stage, wire: Wire, gr
     group.held = False
     for waiting, future in stage.engine.waiting:
         future.set_result(group.produced(waiting))
-    assert [answer.ack.first_sequence for answer in await rest(call)] == list(range(2, 2 * WINDOW_FRAMES + 6, 2))
+    assert [answer.ack.first_sequence for answer in await rest(call)] == list(
+        range(2, 2 * WINDOW_FRAMES + 6, 2)
+    )
 
 
 @produce()
-async def test_a_leader_that_lost_its_place_answers_what_it_can_and_redirects(stage: Stage, wire: Wire, group: Group) -> None:
-    """Acknowledgements that exist are not lost with the leadership; what is behind them has no answer."""
+async def test_a_leader_that_lost_its_place_answers_what_it_can_and_redirects(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
+    """Acknowledgements that exist are not lost with the leadership; what is behind them has no
+    answer."""
     group.held = True
     call = await opened(wire)
     for first in (0, 2, 4):
@@ -254,12 +314,19 @@ async def test_a_leader_that_lost_its_place_answers_what_it_can_and_redirects(st
     answers = await until_end(call)
     assert [answer.WhichOneof("response") for answer in answers] == ["ack", "redirect"]
     redirect = answers[-1].redirect
-    assert (redirect.broker_group, redirect.leader, redirect.endpoint) == ("g1", "n2", "10.0.0.2:8081")
+    assert (redirect.broker_group, redirect.leader, redirect.endpoint) == (
+        "g1",
+        "n2",
+        "10.0.0.2:8081",
+    )
 
 
 @produce()
-async def test_an_idle_stream_is_redirected_when_leadership_moves(stage: Stage, wire: Wire, group: Group) -> None:
-    """The stream learns of the new leader without sending; if none is elected yet, it waits for the next leader."""
+async def test_an_idle_stream_is_redirected_when_leadership_moves(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
+    """The stream learns of the new leader without sending; if none is elected yet, it waits for the
+    next leader."""
     call = await opened(wire)
     stage.moves(None)
     reading = asyncio.ensure_future(call.read())
@@ -270,7 +337,9 @@ async def test_an_idle_stream_is_redirected_when_leadership_moves(stage: Stage, 
 
 
 @produce()
-async def test_a_node_that_does_not_lead_redirects_at_once(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_node_that_does_not_lead_redirects_at_once(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """Also a node whose group reports this only in its answer."""
     stage.engine.answer = lambda call: Refused("not-leader")
     call = wire.produce()
@@ -283,7 +352,9 @@ async def test_a_node_that_does_not_lead_redirects_at_once(stage: Stage, wire: W
 
 
 @produce()
-async def test_a_stopping_node_answers_what_is_under_way(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_stopping_node_answers_what_is_under_way(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """And sends the client elsewhere."""
     group.held = True
     call = await opened(wire)
@@ -298,8 +369,11 @@ async def test_a_stopping_node_answers_what_is_under_way(stage: Stage, wire: Wir
 
 
 @produce()
-async def test_a_lost_connection_is_resumed_in_the_same_epoch(stage: Stage, wire: Wire, group: Group) -> None:
-    """The producer learns what is stored; an unknown producer is refused, and the stream ends with the reason."""
+async def test_a_lost_connection_is_resumed_in_the_same_epoch(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
+    """The producer learns what is stored; an unknown producer is refused, and the stream ends with
+    the reason."""
     call = await opened(wire)
     await call.write(framing(frame()))
     await call.read()
@@ -353,14 +427,18 @@ def test_a_stream_that_does_not_open_a_producer_ends_with_a_problem(requests: li
 
 
 @produce()
-async def test_a_node_that_has_just_started_opens_producers(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_node_that_has_just_started_opens_producers(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """It knows no broker group before it has asked the quorum."""
     stage.quorum.forget()
     await rest(await opened(wire))
 
 
 @produce()
-async def test_garbage_behind_good_frames_ends_the_stream_after_their_answers(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_garbage_behind_good_frames_ends_the_stream_after_their_answers(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """So does a second opening."""
     for last in (b"\xff\xff", opening()):
         group.next_sequence, group.stored = 0, {}
@@ -373,7 +451,8 @@ async def test_garbage_behind_good_frames_ends_the_stream_after_their_answers(st
 
 
 def test_an_idle_stream_holds_no_frame() -> None:
-    """What was answered is let go: ten thousand streams that sent something once hold nothing of it."""
+    """What was answered is let go: ten thousand streams that sent something once hold nothing of
+    it."""
 
     class Request(bytearray):
         """Can be watched."""
@@ -398,7 +477,11 @@ def test_an_idle_stream_holds_no_frame() -> None:
         async def write(data: bytes) -> None:
             answered.append(data)
 
-        answers = SimpleNamespace(rejected=lambda sent, error, position=-1: pb.ProduceResponse(rejected=pb.FrameRejected(count=sent.count)))
+        answers = SimpleNamespace(
+            rejected=lambda sent, error, position=-1: pb.ProduceResponse(
+                rejected=pb.FrameRejected(count=sent.count)
+            )
+        )
         stream = ProduceStream(
             SimpleNamespace(write=write), SimpleNamespace(next=next_request), None, SimpleNamespace(check=check), answers,
             SimpleNamespace(broker_group="g1"), memory=False, node="n1", trace=None,
@@ -454,7 +537,8 @@ def test_a_stream_that_is_gone_leaves_nothing_for_the_collector(end: str) -> Non
 
 @produce(authentication=True)
 async def test_permissions_are_those_of_now(stage: Stage, wire: Wire, group: Group) -> None:
-    """A grant that is taken back counts from the next frame on; names of producers belong to their users."""
+    """A grant that is taken back counts from the next frame on; names of producers belong to their
+    users."""
     stage.user("writer", "secret-of-writer", "publish:topic:T")
     call = await opened(wire, signed("writer", "secret-of-writer"), name="shop")
     assert stage.engine.calls == [OpenProducer(1, "writer@shop", "writer")]
@@ -474,7 +558,9 @@ async def test_permissions_are_those_of_now(stage: Stage, wire: Wire, group: Gro
 
 
 @produce(quotas=QuotaSettings(topic=Quota(messages_per_s=2)))
-async def test_a_quota_refuses_with_the_time_to_wait(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_quota_refuses_with_the_time_to_wait(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """After that time the same frame is taken."""
     call = await opened(wire)
     await call.write(framing(frame(0, [b"a", b"b", b"c"])))
@@ -489,7 +575,9 @@ async def test_a_quota_refuses_with_the_time_to_wait(stage: Stage, wire: Wire, g
 
 
 @produce(quotas=QuotaSettings(topic=Quota(calls=1)))
-async def test_frames_under_way_count_until_they_are_answered(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_frames_under_way_count_until_they_are_answered(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """Also those whose client went away."""
     group.held = True
     call = await opened(wire)
@@ -507,9 +595,20 @@ async def test_frames_under_way_count_until_they_are_answered(stage: Stage, wire
 
 
 @produce()
-async def test_a_topic_that_is_being_set_up_holds_its_frames(stage: Stage, wire: Wire, group: Group) -> None:
+async def test_a_topic_that_is_being_set_up_holds_its_frames(
+    stage: Stage, wire: Wire, group: Group
+) -> None:
     """They are not refused, which would part those behind them from their order."""
-    stage.quorum.command({"op": "create-topic", "ns": "", "name": "N", "kind": "normal", "queues": 1, "permission": "rw"})
+    stage.quorum.command(
+        {
+            "op": "create-topic",
+            "ns": "",
+            "name": "N",
+            "kind": "normal",
+            "queues": 1,
+            "permission": "rw",
+        }
+    )
     call = await opened(wire)
     await call.write(framing(frame(topic="N")))
     await call.write(framing(frame(2)))
@@ -522,7 +621,8 @@ async def test_a_topic_that_is_being_set_up_holds_its_frames(stage: Stage, wire:
 
 
 def test_frames_have_spans_under_their_callers() -> None:
-    """Stored and rejected ones, with how they ended and nothing of a message; the list of clients shows the stream."""
+    """Stored and rejected ones, with how they ended and nothing of a message; the list of clients
+    shows the stream."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
@@ -530,58 +630,110 @@ def test_frames_have_spans_under_their_callers() -> None:
     async def test(stage: Stage, wire: Wire, group: Group) -> None:
         clients = SimpleNamespace(streams=Streams(), clients=SimpleNamespace(known=lambda: ()))
         listed = ClientList("n1", clients, stage.service.streams, None, ())  # type: ignore[arg-type]  # no other node is asked
-        call = await opened(wire, (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),), client_id="c1")
+        call = await opened(
+            wire,
+            (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),),
+            client_id="c1",
+        )
         await call.write(framing(frame()))
         await call.read()
         [info] = listed.here().clients
-        assert (info.client_id, info.type, list(info.topics), info.connected) == ("c1", "native-producer", ["T"], True)
+        assert (info.client_id, info.type, list(info.topics), info.connected) == (
+            "c1",
+            "native-producer",
+            ["T"],
+            True,
+        )
         await call.write(framing(frame(8)))
         await rest(call)
         assert not listed.here().clients
 
     test()
     stored, gap = exporter.get_finished_spans()
-    assert (stored.name, f"{stored.context.trace_id:x}") == ("send T", "af7651916cd43dd8448eb211c80319c")
+    assert (stored.name, f"{stored.context.trace_id:x}") == (
+        "send T",
+        "af7651916cd43dd8448eb211c80319c",
+    )
     assert gap.attributes is not None and gap.attributes["error.type"] == "PRECONDITION_FAILED"
-    assert gap.status.status_code is StatusCode.ERROR and stored.status.status_code is StatusCode.UNSET
+    assert (
+        gap.status.status_code is StatusCode.ERROR and stored.status.status_code is StatusCode.UNSET
+    )
     assert dict(stored.attributes or {}) == {
-        **{"messaging.system": "rocketmq", "server.address": "node1", "server.port": 8081, "messaging.client.id": "c1"},
-        **{"messaging.operation.name": "send", "messaging.operation.type": "send", "messaging.batch.message_count": 2},
-        **{"messaging.destination.name": "T", "messaging.rocketmq.namespace": "", "ledgermq.first_sequence": 0},
+        **{
+            "messaging.system": "rocketmq",
+            "server.address": "node1",
+            "server.port": 8081,
+            "messaging.client.id": "c1",
+        },
+        **{
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.batch.message_count": 2,
+        },
+        **{
+            "messaging.destination.name": "T",
+            "messaging.rocketmq.namespace": "",
+            "ledgermq.first_sequence": 0,
+        },
     }
 
 
-def test_the_span_of_a_frame_links_to_its_messages_and_is_named_in_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each trace context, at most as many as a span names messages; log lines are written while the frame is checked."""
+def test_the_span_of_a_frame_links_to_its_messages_and_is_named_in_log_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for each trace context, at most as many as a span names messages; log lines are written
+    while the frame is checked."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     named: list[Any] = []
     reads = frame_checks.read_frame
-    monkeypatch.setattr(frame_checks, "read_frame", lambda *args, **more: (named.append(tracing._current_ids()), reads(*args, **more))[1])
+    monkeypatch.setattr(
+        frame_checks,
+        "read_frame",
+        lambda *args, **more: (named.append(tracing._current_ids()), reads(*args, **more))[1],
+    )
     contexts = [f"00-{number:032x}-{number + 1:016x}-01" for number in range(1, 41)]
     several = [contexts[0], contexts[1], contexts[0], "no trace at all", ""]
 
     @produce(spans=Spans(provider, "node1", 8081))
     async def test(stage: Stage, wire: Wire, group: Group) -> None:
         call = await opened(wire, client_id="c1")
-        await call.write(framing(frame(0, [b"x"] * 5, properties=[{"traceparent": text} if text else {} for text in several])))
-        await call.write(framing(frame(5, [b"x"] * 40, properties=[{"traceparent": text} for text in contexts])))
+        await call.write(
+            framing(
+                frame(
+                    0,
+                    [b"x"] * 5,
+                    properties=[{"traceparent": text} if text else {} for text in several],
+                )
+            )
+        )
+        await call.write(
+            framing(frame(5, [b"x"] * 40, properties=[{"traceparent": text} for text in contexts]))
+        )
         await call.write(framing(frame(45)))
         await rest(call)
 
     test()
     first, many, plain = spans = exporter.get_finished_spans()
-    assert [(link.context.trace_id, link.context.span_id) for link in first.links] == [(1, 2), (2, 3)]
+    assert [(link.context.trace_id, link.context.span_id) for link in first.links] == [
+        (1, 2),
+        (2, 3),
+    ]
     assert [link.context.trace_id for link in many.links] == list(range(1, tracing.IDS_MAX + 1))
     assert not plain.links
     assert [one["span_id"] for one in named] == [f"{span.context.span_id:016x}" for span in spans]
     assert not tracing._current_ids()
 
 
-@given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8), st.integers(0, 2**32))
+@given(
+    st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8),
+    st.integers(0, 2**32),
+)
 def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], seed: int) -> None:
-    """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace in the log, nothing left behind."""
-    # How many bytes a good request has depends on what was answered by then, and what hypothesis is asked for may not.
+    """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace
+    in the log, nothing left behind."""
+    # How many bytes a good request has depends on what was answered by then, and what hypothesis is
+    # asked for may not.
     chance = random.Random(seed)
 
     async def main() -> None:
@@ -600,7 +752,9 @@ def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], see
             again = await opened(wire)
             group.next_sequence, group.stored = 0, {}
             await again.write(framing(frame()))
-            assert (await rest(again))[0].HasField("ack"), "quotas are free, and the next stream works"
+            assert (await rest(again))[0].HasField("ack"), (
+                "quotas are free, and the next stream works"
+            )
 
     with capture_logs() as logged:
         asyncio.run(main())

@@ -1,4 +1,5 @@
-"""Requests of a Produce stream taken apart by hand: the same as protobuf says, for whatever bytes."""
+"""Requests of a Produce stream taken apart by hand: the same as protobuf says, for whatever
+bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ def found(data: bytes) -> tuple[object, ...] | None:
     except DecodeError:
         return None
     if isinstance(request, FrameRequest):
-        return (request.namespace, request.topic, request.first_sequence, bytes(request.sizes), bytes(request.entries))
+        return (
+            request.namespace,
+            request.topic,
+            request.first_sequence,
+            bytes(request.sizes),
+            bytes(request.entries),
+        )
     return (request.SerializeToString(deterministic=True),)
 
 
@@ -57,22 +64,43 @@ def test_frames_are_read_where_they_lie(frame: pb.Frame) -> None:
 
 @given(FRAMES, FRAMES, st.binary(max_size=8))
 @example(pb.Frame(), pb.Frame(), b"")
-def test_requests_of_unusual_form_mean_what_protobuf_says(one: pb.Frame, other: pb.Frame, more: bytes) -> None:
-    """Two frames in one request are merged, unknown fields are skipped, an open and a frame are the last of them."""
-    frame, second = pb.ProduceRequest(frame=one).SerializeToString(), pb.ProduceRequest(frame=other).SerializeToString()
+def test_requests_of_unusual_form_mean_what_protobuf_says(
+    one: pb.Frame, other: pb.Frame, more: bytes
+) -> None:
+    """Two frames in one request are merged, unknown fields are skipped, an open and a frame are the
+    last of them."""
+    frame, second = (
+        pb.ProduceRequest(frame=one).SerializeToString(),
+        pb.ProduceRequest(frame=other).SerializeToString(),
+    )
     opened = pb.ProduceRequest(open=pb.OpenProducer(name="n")).SerializeToString()
     merged = one.SerializeToString() + other.SerializeToString() + more
     wrapped = b"\x12" + bytes([len(merged) % 128 | 0x80, len(merged) // 128]) + merged
-    for data in (frame + second, opened + frame, frame + opened, frame + more, wrapped, b"\x12\x80\x00", b"\x12\x81\x80\x00\x0a"):
+    for data in (
+        frame + second,
+        opened + frame,
+        frame + opened,
+        frame + more,
+        wrapped,
+        b"\x12\x80\x00",
+        b"\x12\x81\x80\x00\x0a",
+    ):
         assert found(data) == expected(data)
 
 
 @given(st.binary(max_size=60), FRAMES, st.data())
-def test_any_bytes_are_a_request_or_none(noise: bytes, frame: pb.Frame, data: st.DataObject) -> None:
+def test_any_bytes_are_a_request_or_none(
+    noise: bytes, frame: pb.Frame, data: st.DataObject
+) -> None:
     """Cut, overwritten and made-up requests: never another exception."""
     whole = bytearray(pb.ProduceRequest(frame=frame).SerializeToString())
     at = data.draw(st.integers(0, len(whole)))
-    for candidate in (noise, b"\x12" + noise, bytes(whole[:at]), bytes(whole[:at] + noise + whole[at + len(noise) :])):
+    for candidate in (
+        noise,
+        b"\x12" + noise,
+        bytes(whole[:at]),
+        bytes(whole[:at] + noise + whole[at + len(noise) :]),
+    ):
         assert found(candidate) == expected(candidate)
 
 

@@ -1,4 +1,5 @@
-"""What a reader is given, whichever way it comes: from files, from memory, from the window; in any cuts, with any company in the log."""
+"""What a reader is given, whichever way it comes: from files, from memory, from the window; in any
+cuts, with any company in the log."""
 
 from __future__ import annotations
 
@@ -54,22 +55,37 @@ def bodies(found: list[Got], queue: int) -> list[bytes]:
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
-def test_every_message_comes_once_and_in_order_however_it_is_cut(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Messages of two topics and several queues, in batches of all sizes; readers start anywhere, read any amount at any time, fall out of
-    the window, and continue at other nodes: they get exactly the stored messages."""
+def test_every_message_comes_once_and_in_order_however_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Messages of two topics and several queues, in batches of all sizes; readers start anywhere,
+    read any amount at any time, fall out of the window, and continue at other nodes: they get
+    exactly the stored messages."""
     chance = random.Random(seed)
     group = Group(tmp_path_factory.mktemp("any"))
-    keep = recent.ENTRIES_MAX, entry_reader.BLOCK_BYTES, entry_reader.OVER_BYTES, entry_reader.LONG_RUN_BYTES
+    keep = (
+        recent.ENTRIES_MAX,
+        entry_reader.BLOCK_BYTES,
+        entry_reader.OVER_BYTES,
+        entry_reader.LONG_RUN_BYTES,
+    )
     recent.ENTRIES_MAX = chance.choice((1, 20, 100, keep[0]))
-    entry_reader.BLOCK_BYTES, entry_reader.OVER_BYTES = chance.choice(((512, 256), (4096, 1024), keep[1:3]))
+    entry_reader.BLOCK_BYTES, entry_reader.OVER_BYTES = chance.choice(
+        ((512, 256), (4096, 1024), keep[1:3])
+    )
     entry_reader.LONG_RUN_BYTES = chance.choice((1, 300, 2000, keep[3]))
     group.configure("a", 5)
     group.configure("b", 2)
 
     def produce() -> None:
-        queues = chance.choice(([("a", 0)], [("a", 0), ("a", 1)], [("a", q) for q in range(5)] + [("b", 0), ("b", 1)]))
+        queues = chance.choice(
+            ([("a", 0)], [("a", 0), ("a", 1)], [("a", q) for q in range(5)] + [("b", 0), ("b", 1)])
+        )
         longest = chance.choice((60, 60, 3000))
-        rows = [(*chance.choice(queues), chance.choice((60, chance.randint(12, longest)))) for _ in range(chance.choice((1, 3, 40, 200)))]
+        rows = [
+            (*chance.choice(queues), chance.choice((60, chance.randint(12, longest))))
+            for _ in range(chance.choice((1, 3, 40, 200)))
+        ]
         group.produce(rows)
 
     async def read() -> None:
@@ -85,12 +101,16 @@ def test_every_message_comes_once_and_in_order_however_it_is_cut(tmp_path_factor
             if action < 0.45:
                 produce()
             elif action < 0.9:
-                for answer in await tail.read(group.ends("a"), 1, chance.choice((1, 500, 5000, 1 << 20))):
+                for answer in await tail.read(
+                    group.ends("a"), 1, chance.choice((1, 500, 5000, 1 << 20))
+                ):
                     found.append(got(answer))
             else:
                 waiter = next(iter(sources._waiters["g1"]))
                 sources.close(source, waiter)
-                source, tail = await reader(group, sources, "a", {queue: tail.next_of(queue) for queue in chosen})
+                source, tail = await reader(
+                    group, sources, "a", {queue: tail.next_of(queue) for queue in chosen}
+                )
         found += await rest(group, "a", tail)
         for queue in chosen:
             assert bodies(found, queue) == group.stored.get(("a", queue), [])[begins[queue] :]
@@ -99,7 +119,12 @@ def test_every_message_comes_once_and_in_order_however_it_is_cut(tmp_path_factor
     try:
         asyncio.run(read())
     finally:
-        recent.ENTRIES_MAX, entry_reader.BLOCK_BYTES, entry_reader.OVER_BYTES, entry_reader.LONG_RUN_BYTES = keep
+        (
+            recent.ENTRIES_MAX,
+            entry_reader.BLOCK_BYTES,
+            entry_reader.OVER_BYTES,
+            entry_reader.LONG_RUN_BYTES,
+        ) = keep
         group.close()
 
 
@@ -114,7 +139,8 @@ def test_a_queue_whose_entries_lie_together_comes_in_one_piece(tmp_path: Path) -
         source, tail = await reader(group, Sources(group.engine), "a", {0: 7})
         (found,) = await rest(group, "a", tail)
         assert (found.first, len(found.bodies), found.end) == (7, 1493, 1500)
-        # What came while it followed is in the window, and needs neither file nor the owner's turns.
+        # What came while it followed is in the window, and needs neither file nor the owner's
+        # turns.
         runs = group.engine.runs
         group.produce([("a", 0, 100)] * 300)
         (more,) = await rest(group, "a", tail)
@@ -136,14 +162,17 @@ def test_until_the_end_ends_where_the_end_was(tmp_path: Path) -> None:
         assert not tail.finished
         group.produce([("a", 0, 50), ("a", 1, 50)])
         found = await rest(group, "a", tail)
-        assert [(one.queue, one.first, len(one.bodies)) for one in found] == [(0, 1, 1)] and tail.finished
+        assert [(one.queue, one.first, len(one.bodies)) for one in found] == [
+            (0, 1, 1)
+        ] and tail.finished
 
     asyncio.run(read())
     group.close()
 
 
 def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
-    """The messages of the former incarnation are skipped and counted; while it is deleted the reader ends."""
+    """The messages of the former incarnation are skipped and counted; while it is deleted the
+    reader ends."""
     group = Group(tmp_path)
     group.configure("a", 1)
     group.produce([("a", 0, 50)] * 10)
@@ -164,7 +193,9 @@ def test_a_topic_made_again_goes_on_behind_what_it_held(tmp_path: Path) -> None:
     group.close()
 
 
-def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_end(tmp_path: Path) -> None:
+def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_end(
+    tmp_path: Path,
+) -> None:
     """What the missing queues held will never come."""
     group = Group(tmp_path)
     group.configure("a", 2)
@@ -180,8 +211,11 @@ def test_a_topic_made_again_with_fewer_queues_does_not_keep_a_reader_from_the_en
     group.close()
 
 
-def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner of the group opens the window between two turns, for a reader that does not wait for it any more."""
+def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the group opens the window between two turns, for a reader that does not wait
+    for it any more."""
     group = Group(tmp_path)
     later: list[Callable[[], None]] = []
 
@@ -212,7 +246,8 @@ def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(tmp_path: Pat
 
 
 def test_a_reader_that_comes_gets_a_turn(tmp_path: Path) -> None:
-    """Its replica may have to tell the leader that a reader waits here; without a turn that message would wait for the next packet."""
+    """Its replica may have to tell the leader that a reader waits here; without a turn that message
+    would wait for the next packet."""
     group = Group(tmp_path)
 
     async def go() -> None:
@@ -229,7 +264,9 @@ def test_a_reader_that_comes_gets_a_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 1 << 17])
-def test_the_log_itself_comes_entry_by_entry(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_itself_comes_entry_by_entry(
+    tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Control records included, from files and from the window, without a gap."""
     monkeypatch.setattr(recent, "ENTRIES_MAX", window)
     group = Group(tmp_path)
@@ -263,8 +300,11 @@ def test_the_log_itself_comes_entry_by_entry(tmp_path: Path, window: int, monkey
     group.close()
 
 
-def test_queues_written_together_are_read_together_while_the_log_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks are shared by queues; the last one is read again once it has grown, an entry longer than a block is read by itself."""
+def test_queues_written_together_are_read_together_while_the_log_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are shared by queues; the last one is read again once it has grown, an entry longer
+    than a block is read by itself."""
     monkeypatch.setattr(recent, "ENTRIES_MAX", 1)
     monkeypatch.setattr(entry_reader, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(entry_reader, "OVER_BYTES", 512)
@@ -275,7 +315,8 @@ def test_queues_written_together_are_read_together_while_the_log_grows(tmp_path:
         _, tail = await reader(group, Sources(group.engine), "a", {0: 0, 1: 0, 2: 0})
         found: list[Got] = []
         for size in (50, 90, 6000, 50, 700):
-            # More units than wait in memory: they are in the files. And more ranges than the window holds.
+            # More units than wait in memory: they are in the files. And more ranges than the window
+            # holds.
             for _ in range(2):
                 group.produce([("a", queue % 3, size + queue % 2) for queue in range(60)])
             found += await rest(group, "a", tail, 5000)
@@ -301,7 +342,9 @@ def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
         queues.trim(int(machine.units("a", 0, 150, 1)[0][0]))
         found = await rest(group, "a", tail)
         mine = [one for one in found if one.queue == 0]
-        assert (mine[0].first, mine[0].skipped) == (150, 149) and not any(one.skipped for one in mine[1:])
+        assert (mine[0].first, mine[0].skipped) == (150, 149) and not any(
+            one.skipped for one in mine[1:]
+        )
         assert bodies(found, 0) == group.stored["a", 0][150:]
         other = [one for one in found if one.queue == 1]
         assert (other[0].first, other[0].skipped) == (1, 1)
@@ -311,9 +354,12 @@ def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mended", [False, True])
-def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path, mended: bool) -> None:
-    """No part of the damaged read is sent; the damage is reported to the group, which is then repaired. If it was repaired while the read
-    waited for the disk, the reopened group gets no report about the former log."""
+def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(
+    tmp_path: Path, mended: bool
+) -> None:
+    """No part of the damaged read is sent; the damage is reported to the group, which is then
+    repaired. If it was repaired while the read waited for the disk, the reopened group gets no
+    report about the former log."""
     group = Group(tmp_path)
     group.configure("a", 1)
     for _ in range(2):
@@ -323,13 +369,22 @@ def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path
         _, tail = await reader(group, Sources(group.engine), "a", {0: 0})
         running = group.driver.group
         pos = int(running.machine.units("a", 0, 120, 1)[0][0]) - 48
-        (log_file,) = [path for path in (tmp_path / "g1").glob("dledger-*/data/*") if path.name.endswith("0" * 20)]
+        (log_file,) = [
+            path
+            for path in (tmp_path / "g1").glob("dledger-*/data/*")
+            if path.name.endswith("0" * 20)
+        ]
         with log_file.open("r+b") as file:
             file.seek(pos + 8)
             file.write(b"\x7f" * 24)
         if mended:
             store = running.store
-            running.reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
+            running.reader = LogReader(
+                store.disk,
+                store.log_directory,
+                store.identity.data_file_bytes,
+                store.identity.index_file_bytes,
+            )
         with pytest.raises(Unreadable):
             await rest(group, "a", tail)
         assert (running._damage is None) == mended

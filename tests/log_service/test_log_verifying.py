@@ -1,4 +1,5 @@
-"""Verify: valid receipts are true, altered ones false, and undecidable ones are reported as unknown."""
+"""Verify: valid receipts are true, altered ones false, and undecidable ones are reported as
+unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ QUEUES = (0, 1, 0, 2, 1, 0)
 
 
 class FakeLog:
-    """Frames of producer 7 in a log that begins with entry 10; six messages each, terms as given."""
+    """Frames of producer 7 in a log that begins with entry 10; six messages each, terms as
+    given."""
 
     def __init__(self, *terms: int) -> None:
         self.begin_index, self.end_index = 10, 9
@@ -38,9 +40,20 @@ class FakeLog:
         chain, pos = 0x1234, 4096
         offsets = {queue: 100 * queue for queue in range(3)}
         for number, term in enumerate(terms):
-            made = FrameBuilder("T", TAG, 7, 0).encode(6 * number, np.array(QUEUES, "i4"), [b"x" * 50] * 6, born_ms=1)
+            made = FrameBuilder("T", TAG, 7, 0).encode(
+                6 * number, np.array(QUEUES, "i4"), [b"x" * 50] * 6, born_ms=1
+            )
             frame = read_frame(
-                "T", TAG, 7, 0, 6 * number, made.sizes, bytes(made.entries), queues=3, max_body_bytes=1 << 20, max_entry_bytes=1 << 20
+                "T",
+                TAG,
+                7,
+                0,
+                6 * number,
+                made.sizes,
+                bytes(made.entries),
+                queues=3,
+                max_body_bytes=1 << 20,
+                max_entry_bytes=1 << 20,
             )
             given = []
             for queue in QUEUES:
@@ -56,12 +69,24 @@ class FakeLog:
                 store_host=bytes(8),
                 prev_chain=chain,
             )
-            self.ranges.append(make_range(frame.batch, 0, 6, first_index=self.end_index + 1, term=term, pos=pos, prev_chain=chain))
+            self.ranges.append(
+                make_range(
+                    frame.batch,
+                    0,
+                    6,
+                    first_index=self.end_index + 1,
+                    term=term,
+                    pos=pos,
+                    prev_chain=chain,
+                )
+            )
             chain, pos = last, pos + len(frame.batch.data)
             self.end_index += 6
 
     def _at(self, index: int) -> Range:
-        return next(entries for entries in self.ranges if entries.first_index <= index <= entries.last_index)
+        return next(
+            entries for entries in self.ranges if entries.first_index <= index <= entries.last_index
+        )
 
     def term_at(self, index: int) -> int:
         return self._at(index).term
@@ -88,7 +113,12 @@ def receipt(log: FakeLog, number: int = 0, **changed: Any) -> pb.Receipt:
         count=6,
         term=log.term_at(first) if first <= log.end_index else 1,
         first_index=first,
-        ranges=[pb.QueueRange(queue=q, first_offset=100 * q + QUEUES.count(q) * number, count=QUEUES.count(q)) for q in range(3)],
+        ranges=[
+            pb.QueueRange(
+                queue=q, first_offset=100 * q + QUEUES.count(q) * number, count=QUEUES.count(q)
+            )
+            for q in range(3)
+        ],
         chain_crc=log.chain_at(first + 5) if first + 5 <= log.end_index else 0,
         store_ms=STORE_MS,
         durability=pb.DURABLE,
@@ -111,15 +141,36 @@ class Bench(Stage):
         super().__init__(**options)
         self.log, self.applied = log, log.end_index
         secret = self.sealer.seal(f"receipt key {KEY_ID}", KEY.hex())
-        self.quorum.command({"op": "add-receipt-key", "key_id": KEY_ID, "secret": secret, "created_ms": 0, "after": ""})
+        self.quorum.command(
+            {
+                "op": "add-receipt-key",
+                "key_id": KEY_ID,
+                "secret": secret,
+                "created_ms": 0,
+                "after": "",
+            }
+        )
         self.engine.answer = lambda call: Confirmed(self.applied)
         self.looks = 0
 
         async def run(group: str, work: Callable[[Any], Any]) -> Any:
             self.looks += 1
-            return work(SimpleNamespace(store=SimpleNamespace(log=self.log), machine=SimpleNamespace(applied_index=self.applied)))
+            return work(
+                SimpleNamespace(
+                    store=SimpleNamespace(log=self.log),
+                    machine=SimpleNamespace(applied_index=self.applied),
+                )
+            )
 
-        async def submit(group: str, method: str, metadata: Any, request: bytes, deadline: float, *, repeatable: bool) -> Sequence[bytes]:
+        async def submit(
+            group: str,
+            method: str,
+            metadata: Any,
+            request: bytes,
+            deadline: float,
+            *,
+            repeatable: bool,
+        ) -> Sequence[bytes]:
             assert repeatable and method == f"{LOG_PREFIX}Verify"
             return await self.service.execute(group, method, request)
 
@@ -129,7 +180,9 @@ class Bench(Stage):
     def verdicts(self, *receipts: pb.Receipt, metadata: Any = ()) -> pb.VerifyResponse:
         async def main() -> pb.VerifyResponse:
             async with on_the_wire(self) as wire:
-                response: pb.VerifyResponse = await wire.unary("Verify", pb.VerifyRequest(receipts=receipts), metadata)
+                response: pb.VerifyResponse = await wire.unary(
+                    "Verify", pb.VerifyRequest(receipts=receipts), metadata
+                )
                 return response
 
         return asyncio.run(main())
@@ -143,7 +196,9 @@ def judged(stage: Bench, one: pb.Receipt) -> tuple[int, str]:
 def test_receipts_of_what_is_stored_are_true() -> None:
     """Whatever their order, with their verdicts in it."""
     log = FakeLog(1, 1, 3)
-    found = Bench(log).verdicts(receipt(log, 2), receipt(log, 0), receipt(log, 1, count=7), receipt(log, 1))
+    found = Bench(log).verdicts(
+        receipt(log, 2), receipt(log, 0), receipt(log, 1, count=7), receipt(log, 1)
+    )
     assert [verdict.result for verdict in found.verdicts] == [TRUE, TRUE, FALSE, TRUE]
     assert not found.HasField("problem")
 
@@ -161,9 +216,23 @@ def test_receipts_of_what_is_stored_are_true() -> None:
         ({"topic": "U"}, "of topic T"),
         ({"store_ms": 1}, "stored at"),
         ({"ranges": [pb.QueueRange(queue=0, first_offset=0, count=6)]}, "queue 1"),
-        ({"ranges": [pb.QueueRange(queue=q, first_offset=100 * q + (q == 1), count=QUEUES.count(q)) for q in range(3)]}, "queue 1"),
-        ({"ranges": [pb.QueueRange(queue=q, first_offset=100 * q, count=2) for q in range(3)]}, "other offsets"),
-        ({"ranges": [pb.QueueRange(queue=2 - q, first_offset=0, count=2) for q in range(3)]}, "not in order"),
+        (
+            {
+                "ranges": [
+                    pb.QueueRange(queue=q, first_offset=100 * q + (q == 1), count=QUEUES.count(q))
+                    for q in range(3)
+                ]
+            },
+            "queue 1",
+        ),
+        (
+            {"ranges": [pb.QueueRange(queue=q, first_offset=100 * q, count=2) for q in range(3)]},
+            "other offsets",
+        ),
+        (
+            {"ranges": [pb.QueueRange(queue=2 - q, first_offset=0, count=2) for q in range(3)]},
+            "not in order",
+        ),
         ({"first_index": 100}, "ends with entry"),
     ],
 )
@@ -210,11 +279,15 @@ def test_a_key_that_is_gone_or_a_leader_that_is_not_there() -> None:
     assert judged(Bench(log), unknown)[0] == UNVERIFIABLE
     stage = Bench(log)
     stage.engine.answer = lambda call: Refused("not-leader")
-    assert judged(stage, receipt(log)) == (UNVERIFIABLE, "broker group g1 has no leader that answers; try again")
+    assert judged(stage, receipt(log)) == (
+        UNVERIFIABLE,
+        "broker group g1 has no leader that answers; try again",
+    )
 
 
 def test_a_node_that_knows_no_broker_group_yet_asks_before_it_judges() -> None:
-    """The key of a receipt may be known, and its broker group be newer than what this node has heard of."""
+    """The key of a receipt may be known, and its broker group be newer than what this node has
+    heard of."""
     log = FakeLog(1)
     stage = Bench(log)
     stage.quorum.state = replace(stage.quorum.state, broker_groups={})
@@ -222,7 +295,8 @@ def test_a_node_that_knows_no_broker_group_yet_asks_before_it_judges() -> None:
 
 
 def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
-    """A thousand receipts with invented keys are not a thousand questions to the controller quorum."""
+    """A thousand receipts with invented keys are not a thousand questions to the controller
+    quorum."""
     log = FakeLog(1)
     invented = []
     for number in range(20):
@@ -236,12 +310,16 @@ def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
 
 
 def test_an_acknowledgement_from_memory_promised_less() -> None:
-    """Until it is committed, the result is unknown; if the message was lost, the answer is false with the reason."""
+    """Until it is committed, the result is unknown; if the message was lost, the answer is false
+    with the reason."""
     log = FakeLog(1, 1)
     stage = Bench(log)
     assert judged(stage, receipt(log, 1, durability=pb.MEMORY))[0] == TRUE
     stage.applied = 15
-    assert judged(stage, receipt(log, 1, durability=pb.MEMORY)) == (UNVERIFIABLE, "entry 21 is not committed")
+    assert judged(stage, receipt(log, 1, durability=pb.MEMORY)) == (
+        UNVERIFIABLE,
+        "entry 21 is not committed",
+    )
     assert judged(stage, receipt(log, 1))[0] == FALSE
     stage.applied = 21
     result, reason = judged(stage, receipt(log, 1, durability=pb.MEMORY, chain_crc=1))
@@ -285,8 +363,16 @@ def test_only_who_may_use_the_topic_may_ask() -> None:
     stage = Bench(log, authentication=True)
     stage.user("reader", "secret-of-reader", "subscribe:topic:T")
     stage.user("other", "secret-of-other", "subscribe:topic:U")
-    assert stage.verdicts(receipt(log), metadata=signed("reader", "secret-of-reader")).verdicts[0].result == TRUE
-    assert stage.verdicts(receipt(log), metadata=signed("other", "secret-of-other")).problem.code == 40300
+    assert (
+        stage.verdicts(receipt(log), metadata=signed("reader", "secret-of-reader"))
+        .verdicts[0]
+        .result
+        == TRUE
+    )
+    assert (
+        stage.verdicts(receipt(log), metadata=signed("other", "secret-of-other")).problem.code
+        == 40300
+    )
     assert stage.verdicts(receipt(log)).problem.code == 40100
     assert Bench(log).verdicts(*[pb.Receipt()] * 1001).problem.code == 40000
 

@@ -1,12 +1,16 @@
-"""Runs tests against mutants, in forks of one process that has imported the product and collected the tests.
+"""Runs tests against mutants, in forks of one process that has imported the product and collected
+the tests.
 
-A mutant replaces the code object of its function object, so neither files nor imports change, and it does not matter by which path a
-module was found. One fork runs all tests to measure them, and another one on code that notes which statements each test reaches, and which
-changed expressions had another value in it (`watched` in `mutants.py`). Every mutant then gets a fork of its own, which runs the tests that
-can tell it from the product: those in which its expression had another value or raised, because every other test does exactly what it does
-without the change; for other changes, those that reach its statement. The tests that found most mutants of the function come first, then
-the fast ones and those that found others of the file, up to the first failure. A test that takes much more processor time than on the
-product has found the mutant, too. Tests that fail on the noting code, or that need too much processor time, judge nothing.
+A mutant replaces the code object of its function object, so neither files nor imports change, and
+it does not matter by which path a module was found. One fork runs all tests to measure them, and
+another one on code that notes which statements each test reaches, and which changed expressions had
+another value in it (`watched` in `mutants.py`). Every mutant then gets a fork of its own, which
+runs the tests that can tell it from the product: those in which its expression had another value or
+raised, because every other test does exactly what it does without the change; for other changes,
+those that reach its statement. The tests that found most mutants of the function come first, then
+the fast ones and those that found others of the file, up to the first failure. A test that takes
+much more processor time than on the product has found the mutant, too. Tests that fail on the
+noting code, or that need too much processor time, judge nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ SLOWEST_S = 1.0
 GRACE_S = 2.0
 TIMES_LONGER = 5.0
 WAIT_S = 900.0
-"""Without any news for this long, a fork waits for something that does not come: its mutant is found by time."""
+"""Without any news for this long, a fork waits for something that does not come: its mutant is
+found by time."""
 MEMORY_BYTES = 6 << 30
 FOUND, BY_TIME, LEFT = "found", "by time", "left"
 
@@ -52,7 +57,8 @@ Place = tuple[str, int | str]
 
 @dataclass(frozen=True)
 class Reached:
-    """What a test did on the product: its processor time, the statements it reached, and the watched mutants that it can tell from it."""
+    """What a test did on the product: its processor time, the statements it reached, and the
+    watched mutants that it can tell from it."""
 
     seconds: float
     places: frozenset[Place]
@@ -71,8 +77,8 @@ class Target:
 
 @dataclass
 class Verdict:
-    """How many mutants a function has, how many of them were found by time, and which were left. `untried` of these behave in
-    every test as the product does."""
+    """How many mutants a function has, how many of them were found by time, and which were left.
+    `untried` of these behave in every test as the product does."""
 
     mutants: int = 0
     by_time: int = 0
@@ -83,7 +89,9 @@ class Verdict:
 def targets(path: Path) -> list[Target]:
     """The functions of a file that have mutants."""
     tree = parsed(path)
-    found = [Target(path, name, tree, function, mutants(function)) for name, function in functions(tree)]
+    found = [
+        Target(path, name, tree, function, mutants(function)) for name, function in functions(tree)
+    ]
     return [target for target in found if target.mutants]
 
 
@@ -113,8 +121,8 @@ def name_of(function: str, mutant: Mutant) -> str:
 
 
 def watch(path: Path, tree: ast.Module, numbers: list[Place]) -> None:
-    """Put a call around every expression that has watched mutants: it has the value of the expression, and compares it with what each of
-    them makes of it."""
+    """Put a call around every expression that has watched mutants: it has the value of the
+    expression, and compares it with what each of them makes of it."""
     found: dict[tuple[int, str, int | None], tuple[ast.AST, bool, list[ast.expr]]] = {}
     for name, function in functions(tree):
         for mutant in mutants(function):
@@ -137,26 +145,33 @@ def watch(path: Path, tree: ast.Module, numbers: list[Place]) -> None:
 
 
 def differs(value: object, other: Callable[[], object], *, truth: bool) -> bool:
-    """Whether this is another value, or its evaluation fails. Of values that cannot be compared, any two are different."""
+    """Whether this is another value, or its evaluation fails. Of values that cannot be compared,
+    any two are different."""
     try:
         found = other()
         if truth:
             return bool(found) is not bool(value)
     except Exception:
         return True
-    return found is not value and not (type(found) is type(value) and isinstance(found, PLAIN) and found == value)
+    return found is not value and not (
+        type(found) is type(value) and isinstance(found, PLAIN) and found == value
+    )
 
 
 def keep_class_cell(function: Function) -> None:
-    """A method that calls `super()` has a cell for its class. Its mutants need that cell too, because code with other free variables does
-    not fit the function: a statement that is never reached names it."""
+    """A method that calls `super()` has a cell for its class. Its mutants need that cell too,
+    because code with other free variables does not fit the function: a statement that is never
+    reached names it."""
     if any(isinstance(node, ast.Name) and node.id == "super" for node in ast.walk(function)):
         unreached = ast.If(ast.Constant(False), [ast.Expr(ast.Name("__class__", ast.Load()))], [])
-        function.body.append(ast.fix_missing_locations(ast.copy_location(unreached, function.body[-1])))
+        function.body.append(
+            ast.fix_missing_locations(ast.copy_location(unreached, function.body[-1]))
+        )
 
 
 class Codes:
-    """The function objects of this process, by file and qualified name, and how their code is replaced."""
+    """The function objects of this process, by file and qualified name, and how their code is
+    replaced."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         wanted = {str(path.resolve()) for path in paths}
@@ -168,13 +183,17 @@ class Codes:
                 named = found.__code__.co_filename
                 where = real.setdefault(named, str(Path(named).resolve()))
                 if where in wanted:
-                    self._objects.setdefault((where, found.__code__.co_qualname, found.__code__.co_firstlineno), []).append(found)
+                    self._objects.setdefault(
+                        (where, found.__code__.co_qualname, found.__code__.co_firstlineno), []
+                    ).append(found)
 
     def replace(self, path: Path, tree: ast.AST, names: set[str]) -> None:
         """These functions have the code of this tree from now on."""
         for code in _codes(compile(tree, str(path), "exec", dont_inherit=True)):
             if code.co_qualname in names:
-                for found in self._objects.get((str(path.resolve()), code.co_qualname, code.co_firstlineno), ()):
+                for found in self._objects.get(
+                    (str(path.resolve()), code.co_qualname, code.co_firstlineno), ()
+                ):
                     found.__code__ = code
 
 
@@ -186,7 +205,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _in_fork(work: Callable[[Callable[[object], None]], None]) -> Iterator[Any]:
-    """What `work` tells in a fork of this process, as JSON values; it ends with the fork, or when nothing came for `WAIT_S`."""
+    """What `work` tells in a fork of this process, as JSON values; it ends with the fork, or when
+    nothing came for `WAIT_S`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -216,33 +236,46 @@ def _in_fork(work: Callable[[Callable[[object], None]], None]) -> Iterator[Any]:
 def _run(items: Sequence[pytest.Item], at: int) -> bool:
     """Whether a test passed, with its fixtures; those that the next one needs too stay."""
     following = items[at + 1] if at + 1 < len(items) else None
-    return not any(report.failed for report in runtestprotocol(items[at], log=False, nextitem=following))
+    return not any(
+        report.failed for report in runtestprotocol(items[at], log=False, nextitem=following)
+    )
 
 
 class Judge:
     """A plugin of pytest that judges mutants instead of running the collected tests."""
 
-    def __init__(self, paths: Sequence[Path], kept: Path, work: Callable[[Judge], None], slowest_s: float) -> None:
-        """`kept` holds what each test reaches while its file and `paths` stay the same. `work` is called once the tests are collected.
-        Tests that need more processor time than `slowest_s` judge nothing."""
+    def __init__(
+        self, paths: Sequence[Path], kept: Path, work: Callable[[Judge], None], slowest_s: float
+    ) -> None:
+        """`kept` holds what each test reaches while its file and `paths` stay the same. `work` is
+        called once the tests are collected. Tests that need more processor time than `slowest_s`
+        judge nothing."""
         self._paths = paths
         self._slowest_s = slowest_s
         self._kept = kept
         self._work = work
         self._items: dict[str, pytest.Item] = {}
         self._reached: dict[str, Reached] = {}
-        """Also that of tests which were measured in an earlier run and not collected in this one."""
+        """Also that of tests which were measured in an earlier run and not collected in this
+        one."""
         self._found: dict[tuple[Path, str], Counter[str]] = {}
-        """By file and function, how many mutants each test found; by file and "" of all its functions."""
+        """By file and function, how many mutants each test found; by file and "" of all its
+        functions."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """The same examples in every run, and no search for smaller ones. pytest imports hypothesis itself, to rewrite its asserts."""
+        """The same examples in every run, and no search for smaller ones. pytest imports hypothesis
+        itself, to rewrite its asserts."""
         import hypothesis
 
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         hypothesis.settings.register_profile(
-            "mutation", derandomize=True, database=None, deadline=None, phases=phases, suppress_health_check=list(hypothesis.HealthCheck)
+            "mutation",
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=phases,
+            suppress_health_check=list(hypothesis.HealthCheck),
         )
         hypothesis.settings.load_profile("mutation")
 
@@ -265,10 +298,16 @@ class Judge:
         return True
 
     def _read(self) -> dict[str, Reached]:
-        kept: dict[str, Any] = json.loads(self._kept.read_text()) if self._kept.is_file() else {"product": ""}
+        kept: dict[str, Any] = (
+            json.loads(self._kept.read_text()) if self._kept.is_file() else {"product": ""}
+        )
         if kept["product"] != self._product:
             return {}
-        same = {file for file, known in kept["files"].items() if Path(file).is_file() and digest([Path(file)]) == known}
+        same = {
+            file
+            for file, known in kept["files"].items()
+            if Path(file).is_file() and digest([Path(file)]) == known
+        }
         places = [(file, what) for file, what in kept["places"]]
         return {
             test: Reached(seconds, frozenset(places[number] for number in numbers))
@@ -281,13 +320,17 @@ class Judge:
 
     @property
     def _product(self) -> str:
-        """A digest of what decides, besides the tests, what they reach: these files, and the tester."""
+        """A digest of what decides, besides the tests, what they reach: these files, and the
+        tester."""
         return digest([*self._paths, *sorted(Path(__file__).parent.glob("*.py"))])
 
     def _write(self) -> None:
         places = dict.fromkeys(place for test in self._reached.values() for place in test.places)
         numbers = {place: number for number, place in enumerate(places)}
-        tests = {test: (reached.seconds, [numbers[place] for place in reached.places]) for test, reached in self._reached.items()}
+        tests = {
+            test: (reached.seconds, [numbers[place] for place in reached.places])
+            for test, reached in self._reached.items()
+        }
         files = {file: digest([Path(file)]) for file in {self._file(test) for test in tests}}
         kept = {"product": self._product, "files": files, "places": list(numbers), "tests": tests}
         self._kept.write_text(json.dumps(kept))
@@ -308,7 +351,9 @@ class Judge:
         def note(tell: Callable[[object], None]) -> None:
             reached: set[int] = set()
 
-            def evaluated(value: object, truth: bool, *others: tuple[int, Callable[[], object]]) -> object:
+            def evaluated(
+                value: object, truth: bool, *others: tuple[int, Callable[[], object]]
+            ) -> object:
                 for number, other in others:
                     if number not in reached and differs(value, other, truth=truth):
                         reached.add(number)
@@ -326,7 +371,9 @@ class Judge:
         took = dict(_in_fork(run))
         found: dict[str, Reached] = {}
         for test, passed, reached in _in_fork(note):
-            found[test] = Reached(took[test], frozenset(numbers[number] for number in reached if passed))
+            found[test] = Reached(
+                took[test], frozenset(numbers[number] for number in reached if passed)
+            )
             if not passed:
                 print(f"fails without a mutant, and judges none: {test}", flush=True)
         assert len(found) == len(items), f"the tests ended after {list(found)[-1:]}"
@@ -353,14 +400,22 @@ class Judge:
 
     def _tests(self, target: Target, mutant: Mutant) -> list[str]:
         """The tests that can find a mutant, the most promising first."""
-        what = mutant.change.statement.lineno if watched(mutant.change) is None else name_of(target.name, mutant)
+        what = (
+            mutant.change.statement.lineno
+            if watched(mutant.change) is None
+            else name_of(target.name, mutant)
+        )
         place = (str(target.path), what)
         here, near = (self._found.get((target.path, of), Counter()) for of in (target.name, ""))
 
         def cost(test: str) -> tuple[int, float]:
             return -here[test], self._reached[test].seconds / (1 + near[test])
 
-        found = [test for test, reached in self._reached.items() if place in reached.places and reached.seconds <= self._slowest_s]
+        found = [
+            test
+            for test, reached in self._reached.items()
+            if place in reached.places and reached.seconds <= self._slowest_s
+        ]
         return sorted((test for test in found if test in self._items), key=cost)
 
     def _outcome(self, target: Target, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
@@ -370,10 +425,14 @@ class Judge:
         def work(tell: Callable[[object], None]) -> None:
             keep_class_cell(target.function)
             with mutant.change.made():
-                self._codes.replace(target.path, alone(target.name, target.tree, target.function), {target.name})
+                self._codes.replace(
+                    target.path, alone(target.name, target.tree, target.function), {target.name}
+                )
             for at, test in enumerate(tests):
                 tell(test)
-                signal.setitimer(signal.ITIMER_PROF, GRACE_S + TIMES_LONGER * self._reached[test].seconds)
+                signal.setitimer(
+                    signal.ITIMER_PROF, GRACE_S + TIMES_LONGER * self._reached[test].seconds
+                )
                 passed = _run(items, at)
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 if not passed:
@@ -390,13 +449,35 @@ class Judge:
 
 def digest(files: Sequence[Path]) -> str:
     """A digest of the contents of these files."""
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
+    ).hexdigest()[:16]
 
 
-def judge(paths: Sequence[Path], tests: Sequence[str], kept: Path, work: Callable[[Judge], None], slowest_s: float = SLOWEST_S) -> None:
-    """Collect these tests (arguments of pytest) and call `work` with the judge of the functions in these files."""
+def judge(
+    paths: Sequence[Path],
+    tests: Sequence[str],
+    kept: Path,
+    work: Callable[[Judge], None],
+    slowest_s: float = SLOWEST_S,
+) -> None:
+    """Collect these tests (arguments of pytest) and call `work` with the judge of the functions in
+    these files."""
     kept.parent.mkdir(exist_ok=True)  # pytest makes only the last directory of `--basetemp`
-    options = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow and not soak and not verify"]
-    status = pytest.main([*options, f"--basetemp={kept.parent / 'tmp'}", *tests], plugins=[Judge(paths, kept, work, slowest_s)])
+    options = [
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not soak and not verify",
+    ]
+    status = pytest.main(
+        [*options, f"--basetemp={kept.parent / 'tmp'}", *tests],
+        plugins=[Judge(paths, kept, work, slowest_s)],
+    )
     if status is not pytest.ExitCode.OK:
         sys.exit(f"the tests could not be run: {status!r}")

@@ -1,6 +1,7 @@
 """The mutants of a module: small changes of its functions, each of which a test should notice.
 
-A function is a `def` that is no part of another `def`; nested functions and lambdas are mutated with it. These rules say what is changed:
+A function is a `def` that is no part of another `def`; nested functions and lambdas are mutated
+with it. These rules say what is changed:
 
   comparison      `<` ↔ `<=`, `>` ↔ `>=`, `==` ↔ `!=`, `is` ↔ `is not`, `in` ↔ `not in`
   logic           `and` ↔ `or`; `not x` → `x`; a condition that is neither, `x` → `not x`
@@ -9,9 +10,10 @@ A function is a `def` that is no part of another `def`; nested functions and lam
   call            `min` ↔ `max`, `any` ↔ `all`; one keyword argument is left out
   statement       a call, or an assignment to a field or an element → `pass`; `break` ↔ `continue`; `return x` → `return None`
 
-These are not changed: texts (what is raised, other strings, f-strings, docstrings), annotations, assertions (each of them states what
-cannot happen), default values and decorators, `__repr__`, and what a module or a class does when it is imported. A `return` of a condition
-is not replaced, because the condition is changed already.
+These are not changed: texts (what is raised, other strings, f-strings, docstrings), annotations,
+assertions (each of them states what cannot happen), default values and decorators, `__repr__`, and
+what a module or a class does when it is imported. A `return` of a condition is not replaced,
+because the condition is changed already.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ CONTEXT = 32
 
 @dataclass(frozen=True)
 class Change:
-    """One node of a tree, replaced by another one. `statement` is the innermost statement around it."""
+    """One node of a tree, replaced by another one. `statement` is the innermost statement around
+    it."""
 
     owner: ast.AST
     field: str
@@ -70,7 +73,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a function. `text` names it: the place with the change in brackets, unique within the function."""
+    """One change of a function. `text` names it: the place with the change in brackets, unique
+    within the function."""
 
     text: str
     change: Change
@@ -78,8 +82,8 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Watched:
-    """The largest expression around a change that can be evaluated a second time without an effect, where it stands, and what it becomes.
-    `truth`: only whether it is true matters there."""
+    """The largest expression around a change that can be evaluated a second time without an effect,
+    where it stands, and what it becomes. `truth`: only whether it is true matters there."""
 
     owner: ast.AST
     field: str
@@ -91,12 +95,13 @@ class Watched:
 REPEATABLE = (
     ast.Attribute, ast.BinOp, ast.BoolOp, ast.Compare, ast.Constant, ast.IfExp, ast.Name, ast.Slice, ast.Subscript, ast.Tuple, ast.UnaryOp,
 )  # fmt: skip
-"""Expressions without an effect, if their parts have none: properties are taken for fields. A call may have one, and so may `in`, because
-of iterators."""
+"""Expressions without an effect, if their parts have none: properties are taken for fields. A call
+may have one, and so may `in`, because of iterators."""
 
 
 def watched(change: Change) -> Watched | None:
-    """None where a second evaluation could have an effect: then only a run tells what the change does."""
+    """None where a second evaluation could have an effect: then only a run tells what the change
+    does."""
     places = _places(change.statement, change)
     if any(isinstance(owner, ast.pattern) for owner, _field, _at in places):
         return None
@@ -108,7 +113,9 @@ def watched(change: Change) -> Watched | None:
         with change.made():
             value = getattr(owner, field)
             new = copy.deepcopy(value if at is None else value[at])
-        truth = (field == "test" and isinstance(owner, ast.If | ast.While | ast.IfExp)) or field == "ifs"
+        truth = (
+            field == "test" and isinstance(owner, ast.If | ast.While | ast.IfExp)
+        ) or field == "ifs"
         return Watched(owner, field, at, new, truth) if _is_repeatable(new) else None
     return None
 
@@ -124,8 +131,8 @@ def _is_repeatable(node: ast.expr) -> bool:
 
 
 def _places(node: ast.AST, change: Change) -> list[tuple[ast.AST, str, int | None]]:
-    """The places that lead from a node to the change below it, the outermost first; empty if it is not there. A node says no place: equal
-    operators are the same one."""
+    """The places that lead from a node to the change below it, the outermost first; empty if it is
+    not there. A node says no place: equal operators are the same one."""
     for field, value in ast.iter_fields(node):
         for at, below in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if node is change.owner and (field, at) == (change.field, change.at):
@@ -136,11 +143,22 @@ def _places(node: ast.AST, change: Change) -> list[tuple[ast.AST, str, int | Non
 
 
 def alone(target: str, tree: ast.Module, function: Function) -> ast.Module:
-    """A module that has only this function, in the classes of its qualified name and at the lines where it is."""
+    """A module that has only this function, in the classes of its qualified name and at the lines
+    where it is."""
     body: list[ast.stmt] = [function]
     for name in reversed(target.split(".")[:-1]):
         body = [ast.copy_location(ast.ClassDef(name, [], [], body, []), function)]
-    return ast.Module([*[line for line in tree.body if isinstance(line, ast.ImportFrom) and line.module == "__future__"], *body], [])
+    return ast.Module(
+        [
+            *[
+                line
+                for line in tree.body
+                if isinstance(line, ast.ImportFrom) and line.module == "__future__"
+            ],
+            *body,
+        ],
+        [],
+    )
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -173,9 +191,12 @@ def mutants(function: Function) -> list[Mutant]:
 
 
 def _difference(before: str, after: str) -> str:
-    """Both versions of the changed place, as whole words, between what stands before and after it in the same line."""
+    """Both versions of the changed place, as whole words, between what stands before and after it
+    in the same line."""
     first = next(i for i in range(len(before) + 1) if before[: i + 1] != after[: i + 1])
-    last = next(i for i in range(1, min(len(before), len(after)) + 2) if before[-i:] != after[-i:]) - 1
+    last = (
+        next(i for i in range(1, min(len(before), len(after)) + 2) if before[-i:] != after[-i:]) - 1
+    )
     last = min(last, len(before) - first, len(after) - first)
     while first and before[first - 1] not in " \n([,":
         first -= 1
@@ -197,7 +218,9 @@ def _changes(function: Function) -> Iterator[Change]:
 def _of_statement(owner: ast.AST, field: str, at: int, statement: ast.stmt) -> Iterator[Change]:
     if isinstance(statement, UNCHANGED):
         return
-    yield from (Change(owner, field, at, new, statement) for new in _instead_of_statement(statement))
+    yield from (
+        Change(owner, field, at, new, statement) for new in _instead_of_statement(statement)
+    )
     if isinstance(statement, Function):
         yield from _changes(statement)
         return
@@ -208,12 +231,16 @@ def _of_statement(owner: ast.AST, field: str, at: int, statement: ast.stmt) -> I
             yield from _of_node(statement, name, place, node, statement)
 
 
-def _of_node(owner: ast.AST, field: str, at: int | None, node: object, statement: ast.stmt) -> Iterator[Change]:
+def _of_node(
+    owner: ast.AST, field: str, at: int | None, node: object, statement: ast.stmt
+) -> Iterator[Change]:
     if isinstance(node, ast.stmt):
         assert at is not None
         yield from _of_statement(owner, field, at, node)
     elif isinstance(node, ast.AST) and not isinstance(node, UNCHANGED):
-        yield from (Change(owner, field, at, new, statement) for new in _instead_of(owner, field, node))
+        yield from (
+            Change(owner, field, at, new, statement) for new in _instead_of(owner, field, node)
+        )
         for name, value in ast.iter_fields(node):
             for place, below in enumerate(value) if isinstance(value, list) else [(None, value)]:
                 yield from _of_node(node, name, place, below, statement)
@@ -236,8 +263,13 @@ def _instead_of_statement(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _is_stored(target: ast.expr) -> bool:
-    """Whether this is a field or an element: without the assignment it keeps an older value. A name would be unknown."""
-    return all(_is_stored(part) for part in target.elts) if isinstance(target, ast.Tuple) else not isinstance(target, ast.Name)
+    """Whether this is a field or an element: without the assignment it keeps an older value. A name
+    would be unknown."""
+    return (
+        all(_is_stored(part) for part in target.elts)
+        if isinstance(target, ast.Tuple)
+        else not isinstance(target, ast.Name)
+    )
 
 
 def _instead_of(owner: ast.AST, field: str, node: ast.AST) -> Iterator[ast.AST]:
@@ -245,12 +277,16 @@ def _instead_of(owner: ast.AST, field: str, node: ast.AST) -> Iterator[ast.AST]:
         case ast.Compare():
             for at, operator in enumerate(node.ops):
                 other = COMPARISONS[type(operator)]()
-                yield ast.Compare(node.left, [*node.ops[:at], other, *node.ops[at + 1 :]], node.comparators)
+                yield ast.Compare(
+                    node.left, [*node.ops[:at], other, *node.ops[at + 1 :]], node.comparators
+                )
         case ast.BoolOp():
             yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield node.operand
-        case ast.operator() if type(node) in ARITHMETIC and isinstance(owner, ast.BinOp | ast.AugAssign):
+        case ast.operator() if type(node) in ARITHMETIC and isinstance(
+            owner, ast.BinOp | ast.AugAssign
+        ):
             yield ARITHMETIC[type(node)]()
         case ast.Constant():
             yield from _instead_of_constant(owner, field, node.value)
@@ -265,7 +301,9 @@ def _instead_of_constant(owner: ast.AST, field: str, value: object) -> Iterator[
         yield ast.Constant(not value)
     elif isinstance(value, int):
         yield ast.Constant(value + 1)
-    elif isinstance(value, str) and (isinstance(owner, ast.Compare) or (isinstance(owner, ast.Subscript) and field == "slice")):
+    elif isinstance(value, str) and (
+        isinstance(owner, ast.Compare) or (isinstance(owner, ast.Subscript) and field == "slice")
+    ):
         yield ast.Constant(value + "?")
 
 

@@ -1,4 +1,5 @@
-"""The mutation tester on small programs: which mutants there are, which of them tests find, and what a run needs to pass."""
+"""The mutation tester on small programs: which mutants there are, which of them tests find, and
+what a run needs to pass."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import AREAS, EXPLAINED, RESULTS, ROOT, complaints, files_of, read, work_on
+from tests.mutation.__main__ import (
+    AREAS,
+    EXPLAINED,
+    RESULTS,
+    ROOT,
+    complaints,
+    files_of,
+    read,
+    work_on,
+)
 from tests.mutation.judging import differs
 from tests.mutation.mutants import functions, mutants, source_digest, watched
 
@@ -58,7 +68,14 @@ WATCHED = {
     "return f(a < b)": [None, "a <= b"],
     "return a in b": [None],
     "return f(a) and a.b < 1": [None, "a.b <= 1", "a.b < 2"],
-    "if a: b[0] = a[b - 1] - b": ["not a", None, "1", "a[b + 1] - b", "a[b - 2] - b", "a[b - 1] + b"],
+    "if a: b[0] = a[b - 1] - b": [
+        "not a",
+        None,
+        "1",
+        "a[b + 1] - b",
+        "a[b - 2] - b",
+        "a[b - 1] + b",
+    ],
     "a += 1": [None, None, "2"],
     "return [a for a in b if a]": [None, "not a"],
     "match a:\n        case 1: return 2": [None, "3"],
@@ -101,7 +118,10 @@ def test_mutants_with_the_same_text_are_numbered() -> None:
 
 
 def test_methods_are_functions_and_nested_functions_are_parts() -> None:
-    source = "class A:\n  def f(self):\n    def g():\n      return 1\n    return g\n  def __repr__(self): return self.a + 1\ndef f(): pass"
+    source = (
+        "class A:\n  def f(self):\n    def g():\n      return 1\n    return g\n  def"
+        " __repr__(self): return self.a + 1\ndef f(): pass"
+    )
     assert [name for name, _ in functions(ast.parse(source))] == ["A.f", "f"]
 
 
@@ -194,19 +214,33 @@ judging.judge([Path("real/product.py").resolve()], ["-c", "pytest.ini", "test_pr
 
 @pytest.mark.verify
 def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> None:
-    """The product is imported through a link, as ours is. A property, a method, a loop that does not end, a function without a test, and a
-    comparison of which no test reaches the edge."""
+    """The product is imported through a link, as ours is. A property, a method, a loop that does
+    not end, a function without a test, and a comparison of which no test reaches the edge."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real/product.py").write_text(PRODUCT)
     (tmp_path / "product.py").symlink_to("real/product.py")
     (tmp_path / "test_product.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n slow: .\n soak: .\n verify: .\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\npythonpath = .\nmarkers =\n slow: .\n soak: .\n verify: .\n"
+    )
     # The options of this run, such as a profile of hypothesis, are not those of the small program.
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     for _ in range(2):  # the second run reads what the tests reach
         command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{RUN}"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        found = [line.removeprefix("VERDICT ") for line in done.stdout.splitlines() if line.startswith("VERDICT")]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        found = [
+            line.removeprefix("VERDICT ")
+            for line in done.stdout.splitlines()
+            if line.startswith("VERDICT")
+        ]
         assert found == [
             "Counter.__init__ 3 0 [] 0",
             "Counter.full 1 0 [] 0",
@@ -222,7 +256,10 @@ def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> N
 def test_what_a_run_complains_about() -> None:
     """A mutant without a row, a row without a mutant, and an explanation without a kind."""
     results = {"a.py": {"f": {"source": "", "mutants": 3, "by_time": 0, "left": ["one", "two"]}}}
-    rows = {"a.py:f": {"one": "equivalent: it is", "three": "speed: less work"}, "b.py:g": {"four": "because"}}
+    rows = {
+        "a.py:f": {"one": "equivalent: it is", "three": "speed: less work"},
+        "b.py:g": {"four": "because"},
+    }
     assert complaints(results, rows) == [
         "a.py:f: two: no row",
         "a.py:f: three: explained, but not left",
@@ -238,6 +275,9 @@ def test_every_mutant_that_was_left_is_explained() -> None:
 
 @pytest.mark.parametrize("area", AREAS)
 def test_every_function_was_judged_as_it_is(area: str) -> None:
-    """One that changed is to be judged again: `python -m tests.mutation --tests FILE --paths FILE`."""
+    """One that changed is to be judged again: `python -m tests.mutation --tests FILE --paths
+    FILE`."""
     paths, _ = AREAS[area]
-    assert [f"{file} {target.name}" for file, target, _ in work_on(files_of(paths), fresh=False)] == []
+    assert [
+        f"{file} {target.name}" for file, target, _ in work_on(files_of(paths), fresh=False)
+    ] == []

@@ -19,8 +19,20 @@ from ledgermq_native import front as native
 from tests.native.http2_by_hand import WITHIN_S, literal
 
 SERVICE = "/test.Echo/"
-METHODS = {"Unary": (False, False), "Hold": (False, False), "Abort": (False, False), "About": (False, False), "Big": (False, False)}
-METHODS |= {"Collect": (True, False), "Count": (False, True), "Bidi": (True, True), "Mute": (True, True), "Flood": (False, True)}
+METHODS = {
+    "Unary": (False, False),
+    "Hold": (False, False),
+    "Abort": (False, False),
+    "About": (False, False),
+    "Big": (False, False),
+}
+METHODS |= {
+    "Collect": (True, False),
+    "Count": (False, True),
+    "Bidi": (True, True),
+    "Mute": (True, True),
+    "Flood": (False, True),
+}
 PIECE = b"p" * 100_000
 
 
@@ -30,7 +42,9 @@ class Driver:
     def __init__(self, **limits: Any) -> None:
         self.front = native.Front(**{"max_message_bytes": 24 << 20, **limits})
         for name, (requests, responses) in METHODS.items():
-            self.front.register(SERVICE + name, request_streaming=requests, response_streaming=responses)
+            self.front.register(
+                SERVICE + name, request_streaming=requests, response_streaming=responses
+            )
         self.events: list[Any] = []
         self.batches: list[int] = []
         self.turns = 0
@@ -57,7 +71,8 @@ class Driver:
         return self.kinds(kind)
 
     async def until_stats(self, **wanted: Any) -> dict[str, Any]:
-        """Wait until counters reach values. They change without events, so this looks again whenever the loop is idle."""
+        """Wait until counters reach values. They change without events, so this looks again
+        whenever the loop is idle."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 stats = self.front.stats()
@@ -91,17 +106,30 @@ class Driver:
             case (native.CALL, call, path, metadata, left, peer, auth, message):
                 name = self._methods[call] = path.removeprefix(SERVICE)
                 if name == "Unary":
-                    answers.append((native.FINISH, call, 0, "", [("kept", "yes"), ("raw-bin", b"\0\xff")], message))
+                    answers.append(
+                        (
+                            native.FINISH,
+                            call,
+                            0,
+                            "",
+                            [("kept", "yes"), ("raw-bin", b"\0\xff")],
+                            message,
+                        )
+                    )
                 elif name == "Big":
                     answers.append((native.FINISH, call, 0, "", (), b"b" * int(message)))
                 elif name == "Abort":
-                    answers.append((native.FINISH, call, 9, "nicht möglich: 100%\n", [("why", "test")], None))
+                    answers.append(
+                        (native.FINISH, call, 9, "nicht möglich: 100%\n", [("why", "test")], None)
+                    )
                 elif name == "About":
                     answers.append((native.INITIAL, call, [("early", "1")]))
                     about = {"metadata": metadata, "left": left, "peer": peer, "auth": auth}
                     answers.append((native.FINISH, call, 0, "", (), repr(about).encode()))
                 elif name == "Count":
-                    answers += [(native.SEND, call, b"%d" % number) for number in range(int(message))]
+                    answers += [
+                        (native.SEND, call, b"%d" % number) for number in range(int(message))
+                    ]
                     answers.append((native.FINISH, call, 0, "", [("end", "1")], None))
                 elif name == "Flood":
                     self._left[call] = int(message)
@@ -116,13 +144,23 @@ class Driver:
                     answers.append((native.READ, call, 1))
             case (native.HALF_CLOSED, call):
                 size = self._collected.pop(call, 0)
-                answers.append((native.FINISH, call, 0, "", (), b"%d" % size if self._methods[call] == "Collect" else None))
+                answers.append(
+                    (
+                        native.FINISH,
+                        call,
+                        0,
+                        "",
+                        (),
+                        b"%d" % size if self._methods[call] == "Collect" else None,
+                    )
+                )
             case (native.WRITABLE, call):
                 self._left[call] = abs(self._left[call])
                 self._flood(call)
 
     def _flood(self, call: int) -> None:
-        """Send pieces until the stream is full; a negative number of pieces left marks a full stream."""
+        """Send pieces until the stream is full; a negative number of pieces left marks a full
+        stream."""
         while self._left[call] > 0:
             self._left[call] -= 1
             self.given += 1
@@ -148,12 +186,16 @@ async def running(**limits: Any) -> AsyncIterator[tuple[Driver, Any]]:
 # -- requests by hand
 
 
-def request_headers(method: str = "Unary", extra: Iterable[tuple[str, str]] = (), *, verb: str = "POST") -> bytes:
+def request_headers(
+    method: str = "Unary", extra: Iterable[tuple[str, str]] = (), *, verb: str = "POST"
+) -> bytes:
     fields = {":method": verb, ":scheme": "http", ":path": SERVICE + method, ":authority": "test"}
     extra = list(extra)
     if not any(name == "content-type" for name, _ in extra):
         extra.append(("content-type", "application/grpc"))
-    return b"".join(literal(name, value) for name, value in [*fields.items(), ("te", "trailers"), *extra])
+    return b"".join(
+        literal(name, value) for name, value in [*fields.items(), ("te", "trailers"), *extra]
+    )
 
 
 # -- certificates
@@ -165,23 +207,48 @@ class Ca:
     def __init__(self, name: str = "test CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._certificate = self._signed(self._name, self._key, [x509.BasicConstraints(ca=True, path_length=None)])
+        self._certificate = self._signed(
+            self._name, self._key, [x509.BasicConstraints(ca=True, path_length=None)]
+        )
         self.pem = self._certificate.public_bytes(Encoding.PEM)
 
-    def issue(self, name: str, alternatives: Iterable[x509.GeneralName] = ()) -> tuple[bytes, bytes]:
+    def issue(
+        self, name: str, alternatives: Iterable[x509.GeneralName] = ()
+    ) -> tuple[bytes, bytes]:
         """Certificate and key of a name."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = list(alternatives) or [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = list(alternatives) or [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._signed(subject, key, [x509.SubjectAlternativeName(names), x509.BasicConstraints(ca=False, path_length=None)])
+        certificate = self._signed(
+            subject,
+            key,
+            [x509.SubjectAlternativeName(names), x509.BasicConstraints(ca=False, path_length=None)],
+        )
         secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return certificate.public_bytes(Encoding.PEM), secret
 
-    def _signed(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extensions: list[x509.ExtensionType]) -> x509.Certificate:
+    def _signed(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        extensions: list[x509.ExtensionType],
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+        )
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(
+            now - datetime.timedelta(hours=1)
+        )
         builder = builder.not_valid_after(now + datetime.timedelta(hours=1))
         for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            builder = builder.add_extension(
+                extension, critical=isinstance(extension, x509.BasicConstraints)
+            )
         return builder.sign(self._key, hashes.SHA256())

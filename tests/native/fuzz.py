@@ -1,8 +1,10 @@
-"""`python -m tests.native.fuzz --for 60`: fuzzes the compiled kernels and their Python twins on the same inputs.
+"""`python -m tests.native.fuzz --for 60`: fuzzes the compiled kernels and their Python twins on the
+same inputs.
 
-The targets are the property tests that hold both equal. libFuzzer (Atheris) mutates the bytes from which Hypothesis builds a test's
-arguments, and keeps those that reach new branches of the Python twins. Each target runs for the given number of seconds in a process of
-its own, and an input on which a test fails is printed. The exit status is 1 if a test failed.
+The targets are the property tests that hold both equal. libFuzzer (Atheris) mutates the bytes from
+which Hypothesis builds a test's arguments, and keeps those that reach new branches of the Python
+twins. Each target runs for the given number of seconds in a process of its own, and an input on
+which a test fails is printed. The exit status is 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -54,13 +56,23 @@ def fuzz(target: str, seconds: int) -> None:
 
     # An example of Hypothesis takes 8 KiB at most, and a short one is rarely a whole batch.
     limits = [f"-max_total_time={seconds}", "-max_len=8192", "-len_control=0"]
-    atheris.Setup([sys.argv[0], *limits, "-print_final_stats=1", f"-artifact_prefix={tempfile.gettempdir()}/"], one)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            *limits,
+            "-print_final_stats=1",
+            f"-artifact_prefix={tempfile.gettempdir()}/",
+        ],
+        one,
+    )
     atheris.Fuzz()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.native.fuzz")
-    parser.add_argument("--for", dest="seconds", type=int, default=60, help="seconds for each target")
+    parser.add_argument(
+        "--for", dest="seconds", type=int, default=60, help="seconds for each target"
+    )
     parser.add_argument("--target", choices=TARGETS, help="one target in this process")
     arguments = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
@@ -73,10 +85,25 @@ def main() -> int:
         fuzz(arguments.target, arguments.seconds)
     failed = 0
     for target in TARGETS:
-        command = [sys.executable, "-m", "tests.native.fuzz", "--for", str(arguments.seconds), "--target", target]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.native.fuzz",
+            "--for",
+            str(arguments.seconds),
+            "--target",
+            target,
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         said = (ended.stdout + ended.stderr).splitlines()
-        runs = next((line.split()[-1] for line in said if line.startswith("stat::number_of_executed_units")), "unknown")
+        runs = next(
+            (
+                line.split()[-1]
+                for line in said
+                if line.startswith("stat::number_of_executed_units")
+            ),
+            "unknown",
+        )
         print(f"{target}: {runs} inputs, exit status {ended.returncode}", flush=True)
         if ended.returncode:
             failed += 1

@@ -1,4 +1,5 @@
-"""An HTTP/2 client that writes and reads frames by hand, for tests of what a library would never do."""
+"""An HTTP/2 client that writes and reads frames by hand, for tests of what a library would never
+do."""
 
 from __future__ import annotations
 
@@ -7,13 +8,25 @@ import asyncio
 WITHIN_S = 20.0
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 7, 8, 9
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    7,
+    8,
+    9,
+)
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 ENHANCE_YOUR_CALM = 11
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def literal(name: str, value: str) -> bytes:
@@ -42,7 +55,9 @@ HUFFMAN = {
     "a": "00011",
     "u": "101101",
 }
-HUFFMAN |= {"0": "00000", "1": "00001", "2": "00010"} | {str(digit): f"{0x16 + digit:06b}" for digit in range(3, 10)}
+HUFFMAN |= {"0": "00000", "1": "00001", "2": "00010"} | {
+    str(digit): f"{0x16 + digit:06b}" for digit in range(3, 10)
+}
 """The part of HPACK's code that these tests look for."""
 
 

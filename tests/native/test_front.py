@@ -1,4 +1,5 @@
-"""The native gRPC front against gRPC's own client, and against connections that break the rules of HTTP/2."""
+"""The native gRPC front against gRPC's own client, and against connections that break the rules of
+HTTP/2."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-pytest.importorskip("ledgermq_native", reason="the package ledgermq-native is not built (make native)")
+pytest.importorskip(
+    "ledgermq_native", reason="the package ledgermq-native is not built (make native)"
+)
 
 from ledgermq_native import front as native
 
@@ -27,7 +30,11 @@ from tests.native.front_driver import PIECE, SERVICE, Ca, Driver, request_header
 from tests.native.http2_by_hand import WITHIN_S, Raw, acknowledged, frame, message
 
 Code = grpc.StatusCode
-OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
+OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),
+)
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -48,7 +55,8 @@ def unary(channel: grpc.aio.Channel, name: str = "Unary") -> Any:
 
 def plain(port: int, **options: int) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(
-        f"127.0.0.1:{port}", options=OPTIONS + tuple((f"grpc.{name}", value) for name, value in options.items())
+        f"127.0.0.1:{port}",
+        options=OPTIONS + tuple((f"grpc.{name}", value) for name, value in options.items()),
     )
 
 
@@ -84,7 +92,10 @@ async def test_unknown_method_is_unimplemented_without_an_event() -> None:
 async def test_failure_with_text_and_trailers() -> None:
     async with running() as (_, listener), plain(listener.port) as channel:
         error = await failure(unary(channel, "Abort")(b"", timeout=WITHIN_S))
-        assert (error.code(), error.details()) == (Code.FAILED_PRECONDITION, "nicht möglich: 100%\n")
+        assert (error.code(), error.details()) == (
+            Code.FAILED_PRECONDITION,
+            "nicht möglich: 100%\n",
+        )
         assert dict(error.trailing_metadata()) == {"why": "test"}
 
 
@@ -109,30 +120,51 @@ async def test_peers_of_ipv6_and_unix_sockets(tmp_path: Any) -> None:
     async with running() as (driver, _):
         six = driver.front.listen("::1")
         driver.front.listen(f"unix:{tmp_path}/calls")
-        for target, peer in ((f"[::1]:{six.port}", "ipv6:%5B::1%5D:"), (f"unix:{tmp_path}/calls", "unix:")):
-            # By default the authority of a Unix socket is its path in percent-encoding, which the HTTP/2 library refuses.
-            async with grpc.aio.insecure_channel(target, options=(("grpc.default_authority", "localhost"),)) as channel:
-                about = ast.literal_eval((await unary(channel, "About")(b"", timeout=WITHIN_S)).decode())
+        for target, peer in (
+            (f"[::1]:{six.port}", "ipv6:%5B::1%5D:"),
+            (f"unix:{tmp_path}/calls", "unix:"),
+        ):
+            # By default the authority of a Unix socket is its path in percent-encoding, which the
+            # HTTP/2 library refuses.
+            async with grpc.aio.insecure_channel(
+                target, options=(("grpc.default_authority", "localhost"),)
+            ) as channel:
+                about = ast.literal_eval(
+                    (await unary(channel, "About")(b"", timeout=WITHIN_S)).decode()
+                )
                 assert about["peer"].startswith(peer)
 
 
 @in_loop
 async def test_clients_that_send_a_list_of_addresses_or_a_path_as_authority(tmp_path: Any) -> None:
-    """gRPC's C library does so for a target with several addresses and for a Unix socket, with every call of the connection."""
+    """gRPC's C library does so for a target with several addresses and for a Unix socket, with
+    every call of the connection."""
     async with running() as (driver, listener):
         driver.front.listen(f"unix:{tmp_path}/front")
         address = f"127.0.0.1:{listener.port}"
         for target in (f"ipv4:{address},{address},127.0.0.1:1", f"unix:{tmp_path}/front"):
             async with grpc.aio.insecure_channel(target) as channel:
                 for _ in range(3):
-                    assert await unary(channel)(b"x", timeout=WITHIN_S, metadata=(("authority", "127.0.0.1:1,a"),)) == b"x"
+                    assert (
+                        await unary(channel)(
+                            b"x", timeout=WITHIN_S, metadata=(("authority", "127.0.0.1:1,a"),)
+                        )
+                        == b"x"
+                    )
 
 
 @in_loop
 async def test_deadline_is_answered_while_python_is_silent() -> None:
     async with running() as (driver, listener):
         raw = await Raw.open(listener.port)
-        raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers("Hold", [("grpc-timeout", "50m")])))
+        raw.write(
+            frame(
+                by_hand.HEADERS,
+                by_hand.END_HEADERS,
+                1,
+                request_headers("Hold", [("grpc-timeout", "50m")]),
+            )
+        )
         raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, message(b"")))
         _, flags, _, payload = await raw.until(by_hand.HEADERS, 1)
         assert flags & by_hand.END_STREAM
@@ -179,13 +211,17 @@ async def test_streams() -> None:
         counted = channel.unary_stream(SERVICE + "Count")(b"100", timeout=WITHIN_S)
         assert [int(one) async for one in counted] == list(range(100))
         assert dict(await counted.trailing_metadata()) == {"end": "1"}
-        assert [one async for one in channel.unary_stream(SERVICE + "Count")(b"0", timeout=WITHIN_S)] == []
+        assert [
+            one async for one in channel.unary_stream(SERVICE + "Count")(b"0", timeout=WITHIN_S)
+        ] == []
 
         async def parts() -> AsyncIterator[bytes]:
             for _ in range(30):
                 yield b"x" * 100_000
 
-        assert await channel.stream_unary(SERVICE + "Collect")(parts(), timeout=WITHIN_S) == b"3000000"
+        assert (
+            await channel.stream_unary(SERVICE + "Collect")(parts(), timeout=WITHIN_S) == b"3000000"
+        )
         both = channel.stream_stream(SERVICE + "Bidi")(timeout=WITHIN_S)
         for number in range(50):
             await both.write(b"%d" % number)
@@ -199,7 +235,10 @@ async def test_streams() -> None:
 @in_loop
 async def test_a_stream_without_credit_holds_at_most_its_window() -> None:
     window = 1 << 17
-    async with running(stream_window_bytes=window) as (driver, listener), plain(listener.port) as channel:
+    async with (
+        running(stream_window_bytes=window) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         mute = channel.stream_stream(SERVICE + "Mute")()
         written = 0
 
@@ -232,7 +271,10 @@ async def test_a_stream_without_credit_holds_at_most_its_window() -> None:
 async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
     # Without its probes, the client keeps to a window of 64 KiB.
     still = {"http2.bdp_probe": 0, "http2.lookahead_bytes": 65_535}
-    async with running(stream_send_bytes=300_000) as (driver, listener), plain(listener.port, **still) as channel:
+    async with (
+        running(stream_send_bytes=300_000) as (driver, listener),
+        plain(listener.port, **still) as channel,
+    ):
         flood = channel.unary_stream(SERVICE + "Flood")(b"400")
         assert await flood.read() == PIECE
         before = -1
@@ -250,7 +292,10 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
 
 @in_loop
 async def test_ten_megabytes_both_ways() -> None:
-    async with running() as (driver, listener), plain(listener.port, max_send_message_length=-1) as channel:
+    async with (
+        running() as (driver, listener),
+        plain(listener.port, max_send_message_length=-1) as channel,
+    ):
         big = os.urandom(10 << 20)
         assert await unary(channel)(big, timeout=WITHIN_S) == big
         assert driver.front.stats()["buffered_bytes"] == 0
@@ -287,7 +332,10 @@ async def test_calls_that_arrive_together_make_one_batch_and_their_answers_one_f
 async def test_take_leaves_the_rest_and_the_descriptor_readable() -> None:
     async with running() as (driver, listener), plain(listener.port) as channel:
         asyncio.get_running_loop().remove_reader(driver.front.fileno())
-        calls = [asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S).code()) for _ in range(3)]
+        calls = [
+            asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S).code())
+            for _ in range(3)
+        ]
         await driver.until_stats(waiting_events=3)
         assert len(driver.front.take(2)) == 2
         assert os.read(driver.front.fileno(), 8) == (1).to_bytes(8, "little")
@@ -305,7 +353,10 @@ async def test_take_leaves_the_rest_and_the_descriptor_readable() -> None:
 async def test_several_threads() -> None:
     async with running(threads=3) as (driver, listener):
         channels = [plain(listener.port) for _ in range(7)]
-        calls = [unary(channel)(b"%d" % number, timeout=WITHIN_S) for number, channel in enumerate(channels * 20)]
+        calls = [
+            unary(channel)(b"%d" % number, timeout=WITHIN_S)
+            for number, channel in enumerate(channels * 20)
+        ]
         assert await asyncio.gather(*calls) == [b"%d" % number for number in range(140)]
         assert driver.front.stats()["connections"] == 7
         for channel in channels:
@@ -320,10 +371,15 @@ async def test_several_threads() -> None:
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_requests(algorithm: grpc.Compression) -> None:
     async def calls() -> None:
-        async with running(max_message_bytes=1 << 20) as (driver, listener), plain(listener.port) as channel:
+        async with (
+            running(max_message_bytes=1 << 20) as (driver, listener),
+            plain(listener.port) as channel,
+        ):
             text = b"compressible " * 5000
             assert await unary(channel)(text, timeout=WITHIN_S, compression=algorithm) == text
-            bomb = await failure(unary(channel)(b"\0" * ((1 << 20) + 1), timeout=WITHIN_S, compression=algorithm))
+            bomb = await failure(
+                unary(channel)(b"\0" * ((1 << 20) + 1), timeout=WITHIN_S, compression=algorithm)
+            )
             assert bomb.code() == Code.RESOURCE_EXHAUSTED
             most = b"\0" * (1 << 20)
             assert await unary(channel)(most, timeout=WITHIN_S, compression=algorithm) == most
@@ -335,10 +391,16 @@ def test_compressed_requests(algorithm: grpc.Compression) -> None:
 
 @in_loop
 async def test_message_limit() -> None:
-    async with running(max_message_bytes=1000) as (driver, listener), plain(listener.port) as channel:
+    async with (
+        running(max_message_bytes=1000) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         assert len(await unary(channel)(b"x" * 1000, timeout=WITHIN_S)) == 1000
         error = await failure(unary(channel)(b"x" * 1001, timeout=WITHIN_S))
-        assert (error.code(), error.details()) == (Code.RESOURCE_EXHAUSTED, "Received message larger than max (1001 vs. 1000)")
+        assert (error.code(), error.details()) == (
+            Code.RESOURCE_EXHAUSTED,
+            "Received message larger than max (1001 vs. 1000)",
+        )
         both = channel.stream_stream(SERVICE + "Bidi")(timeout=WITHIN_S)
         await both.write(b"fits")
         assert await both.read() == b"fits"
@@ -370,7 +432,9 @@ def test_malformed_calls(case: str) -> None:
     async def call() -> None:
         async with running() as (driver, listener):
             raw = await Raw.open(listener.port)
-            raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers("Unary", fields)))
+            raw.write(
+                frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers("Unary", fields))
+            )
             raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, data))
             _, flags, _, payload = await raw.until(by_hand.HEADERS, 1)
             assert flags & by_hand.END_STREAM
@@ -393,7 +457,14 @@ async def test_requests_that_are_not_grpc() -> None:
         no_grpc = request_headers("Unary", [("content-type", "application/json")])
         raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS | by_hand.END_STREAM, 1, no_grpc))
         assert by_hand.huffman("415") in (await raw.until(by_hand.HEADERS, 1))[3]
-        raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS | by_hand.END_STREAM, 3, request_headers("Unary", verb="GET")))
+        raw.write(
+            frame(
+                by_hand.HEADERS,
+                by_hand.END_HEADERS | by_hand.END_STREAM,
+                3,
+                request_headers("Unary", verb="GET"),
+            )
+        )
         assert by_hand.huffman("405") in (await raw.until(by_hand.HEADERS, 3))[3]
         large = request_headers("Unary", [(f"field-{number}", "x" * 1000) for number in range(16)])
         raw.write(frame(by_hand.HEADERS, by_hand.END_STREAM, 5, large[:16_000]))
@@ -405,7 +476,10 @@ async def test_requests_that_are_not_grpc() -> None:
 
 @in_loop
 async def test_buffers_are_bounded() -> None:
-    async with running(max_buffered_bytes=1 << 20) as (driver, listener), plain(listener.port) as channel:
+    async with (
+        running(max_buffered_bytes=1 << 20) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         error = await failure(unary(channel)(b"x" * (2 << 20), timeout=WITHIN_S))
         assert error.code() == Code.RESOURCE_EXHAUSTED
         error = await failure(unary(channel, "Big")(b"%d" % (2 << 20), timeout=WITHIN_S))
@@ -418,15 +492,22 @@ async def test_buffers_are_bounded() -> None:
 
 @in_loop
 async def test_open_calls_count_as_buffered() -> None:
-    async with running(max_buffered_bytes=64 << 10) as (driver, listener), plain(listener.port) as channel:
-        calls = [asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S).code()) for _ in range(100)]
+    async with (
+        running(max_buffered_bytes=64 << 10) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
+        calls = [
+            asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S).code())
+            for _ in range(100)
+        ]
         done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         assert done.pop().result() == Code.RESOURCE_EXHAUSTED
         assert 0 < driver.front.stats()["buffered_bytes"] <= 64 << 10
         for one in calls:
             one.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-    # Closing the channel and the front together is tested here as well: nothing waits for the other.
+    # Closing the channel and the front together is tested here as well: nothing waits for the
+    # other.
 
 
 @in_loop
@@ -484,25 +565,39 @@ def window(stream: int, size: int) -> bytes:
 
 @in_loop
 async def test_a_client_that_takes_no_answers_gets_no_further_calls() -> None:
-    """Until it has taken half of what it may leave; their deadlines pass meanwhile. Other connections go on."""
-    async with running(max_unsent_bytes=100_000) as (driver, listener), plain(listener.port) as channel:
+    """Until it has taken half of what it may leave; their deadlines pass meanwhile. Other
+    connections go on."""
+    async with (
+        running(max_unsent_bytes=100_000) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         raw = await Raw.open(listener.port, NO_WINDOW)
         raw.write(call_by_hand(1, "Big", b"90000") + call_by_hand(3, "Big", b"90000"))
         await driver.until(native.CALL, 2)
         await driver.until_stats(unsent_bytes=2 * 90_005)
-        raw.write(call_by_hand(5, "Unary") + call_by_hand(7, "Mute") + call_by_hand(9, "Unary", b"", ("grpc-timeout", "50m")))
+        raw.write(
+            call_by_hand(5, "Unary")
+            + call_by_hand(7, "Mute")
+            + call_by_hand(9, "Unary", b"", ("grpc-timeout", "50m"))
+        )
         await raw.until(by_hand.HEADERS, 9)
         await driver.until_stats(calls=4)
         assert await unary(channel)(b"other", timeout=WITHIN_S) == b"other"
         assert len(driver.kinds(native.CALL)) == 3
         stats = driver.front.stats()
-        assert 180_000 < stats["unsent_bytes"] < 190_000 and stats["unsent_bytes"] < stats["buffered_bytes"]
+        assert (
+            180_000 < stats["unsent_bytes"] < 190_000
+            and stats["unsent_bytes"] < stats["buffered_bytes"]
+        )
         raw.write(window(0, 1 << 20) + window(1, 1 << 20))
         await raw.until(by_hand.HEADERS, 1)
         await driver.until_stats(calls=3)
         assert len(driver.kinds(native.CALL)) == 3, "more than half is left"
         raw.write(window(3, 1 << 20))
-        assert [event[2] for event in (await driver.until(native.CALL, 5))[3:]] == [SERVICE + "Unary", SERVICE + "Mute"]
+        assert [event[2] for event in (await driver.until(native.CALL, 5))[3:]] == [
+            SERVICE + "Unary",
+            SERVICE + "Mute",
+        ]
         raw.close()
 
 
@@ -530,7 +625,10 @@ async def test_answers_count_until_the_socket_has_taken_them() -> None:
 async def test_a_client_that_takes_nothing_loses_its_connection() -> None:
     """While an answer waits for it; one for which nothing waits does not."""
     async with running(unread_answer_s=0.2) as (driver, listener):
-        raw, idle = await Raw.open(listener.port, NO_WINDOW), await Raw.open(listener.port, NO_WINDOW)
+        raw, idle = (
+            await Raw.open(listener.port, NO_WINDOW),
+            await Raw.open(listener.port, NO_WINDOW),
+        )
         idle.write(call_by_hand(1, "Hold"))
         (held,) = await driver.until(native.CALL)
         raw.write(call_by_hand(1, "Mute"))
@@ -550,8 +648,14 @@ async def test_a_client_that_takes_nothing_loses_its_connection() -> None:
 @in_loop
 async def test_a_client_that_does_not_even_take_refusals_loses_its_connection() -> None:
     """When the budget of the node is full."""
-    async with running(max_buffered_bytes=4 << 20, max_streams_per_connection=20_000) as (driver, listener):
-        raw, other = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF])), await Raw.open(listener.port)
+    async with running(max_buffered_bytes=4 << 20, max_streams_per_connection=20_000) as (
+        driver,
+        listener,
+    ):
+        raw, other = (
+            await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF])),
+            await Raw.open(listener.port),
+        )
         _, stream = await ended_before_a_full_socket(driver, raw)
         streams = itertools.count(1, 2)
         while "buffers" not in driver.front.stats()["refused"]:
@@ -569,7 +673,8 @@ async def test_a_client_that_does_not_even_take_refusals_loses_its_connection() 
 
 
 async def ended_with(driver: Driver, raw: Raw, size: int, stream: int = 1) -> int:
-    """Let the client call a method, and end the call with one answer of this size. Returns the call."""
+    """Let the client call a method, and end the call with one answer of this size. Returns the
+    call."""
     before = len(driver.kinds(native.CALL))
     raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers("Hold")))
     raw.write(frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b"")))
@@ -579,16 +684,25 @@ async def ended_with(driver: Driver, raw: Raw, size: int, stream: int = 1) -> in
 
 
 async def no_byte_more(driver: Driver, raw: Raw, call: int | None = None) -> None:
-    """Wait until the socket of a client that does not read takes no more, or until this call was sent whole.
+    """Wait until the socket of a client that does not read takes no more, or until this call was
+    sent whole.
 
-    Another client measures the turns of the thread that serves both: while two calls of it, one after the other, are answered, no bytes go
-    out but those that it reads. A byte that the full socket could take would have gone out in these turns, however slow the machine is.
+    Another client measures the turns of the thread that serves both: while two calls of it, one
+    after the other, are answered, no bytes go out but those that it reads. A byte that the full
+    socket could take would have gone out in these turns, however slow the machine is.
     """
     connections = driver.front.stats()["connections"]
     other, still, before = await Raw.open(raw.writer.get_extra_info("peername")[1]), 0, -1
     async with asyncio.timeout(WITHIN_S):
         for stream in itertools.count(1, 2):
-            other.write(frame(by_hand.HEADERS, by_hand.END_HEADERS | by_hand.END_STREAM, stream, request_headers("Missing")))
+            other.write(
+                frame(
+                    by_hand.HEADERS,
+                    by_hand.END_HEADERS | by_hand.END_STREAM,
+                    stream,
+                    request_headers("Missing"),
+                )
+            )
             kind = read = 0
             while kind != by_hand.HEADERS:
                 kind, _, _, payload = await other.read() or (by_hand.HEADERS, 0, 0, b"")
@@ -602,8 +716,8 @@ async def no_byte_more(driver: Driver, raw: Raw, call: int | None = None) -> Non
 
 
 async def ended_before_a_full_socket(driver: Driver, raw: Raw) -> tuple[int, int]:
-    """Answer calls of a client that does not read, until HTTP/2 has the whole of an answer and the socket only a part. Returns the call and
-    the stream of that answer."""
+    """Answer calls of a client that does not read, until HTTP/2 has the whole of an answer and the
+    socket only a part. Returns the call and the stream of that answer."""
     raw.write(frame(by_hand.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
     raw.writer.transport.pause_reading()
     size = 200_000
@@ -611,7 +725,9 @@ async def ended_before_a_full_socket(driver: Driver, raw: Raw) -> tuple[int, int
         call = await ended_with(driver, raw, size, stream)
         sent = len(driver.kinds(native.SENT))
         await no_byte_more(driver, raw, call)
-        assert len(driver.kinds(native.SENT)) * size <= driver.front.stats()["sent_bytes"], "told before the socket had it"
+        assert len(driver.kinds(native.SENT)) * size <= driver.front.stats()["sent_bytes"], (
+            "told before the socket had it"
+        )
         if len(driver.kinds(native.SENT)) == sent:
             return call, stream
     raise AssertionError("the socket took 200 MB")
@@ -641,9 +757,12 @@ async def test_python_is_told_when_the_windows_have_let_an_answer_out() -> None:
 @pytest.mark.parametrize("blocked", [False, True], ids=["window", "socket"])
 @pytest.mark.parametrize("how", ["cancels", "closes", "closes its side", "waits"])
 async def test_python_is_told_that_a_client_left_before_the_answer(how: str, blocked: bool) -> None:
-    """While the window of the client holds the answer back, and while the socket does although HTTP/2 has the whole answer."""
+    """While the window of the client holds the answer back, and while the socket does although
+    HTTP/2 has the whole answer."""
     async with running(unread_answer_s=2.0 if how == "waits" else 60.0) as (driver, listener):
-        raw = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]) if blocked else b"")
+        raw = await Raw.open(
+            listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]) if blocked else b""
+        )
         if blocked:
             call, stream = await ended_before_a_full_socket(driver, raw)
         else:
@@ -681,12 +800,17 @@ async def test_an_answer_during_a_drain_was_sent() -> None:
         assert await asyncio.gather(*waiting) == [b"answer"] * 2
         assert [await call.code() for call in calls] == [Code.OK] * 2
         await driver.until(native.DRAINED)
-        assert sorted(driver.kinds(native.SENT)) == sorted((native.SENT, number) for number in numbers)
+        assert sorted(driver.kinds(native.SENT)) == sorted(
+            (native.SENT, number) for number in numbers
+        )
         assert driver.kinds(native.CANCELLED) == []
 
 
-async def kept_answer(driver: Driver, raw: Raw, *, size: int = 10, stream: int = 1, timeout: str = "") -> int:
-    """Let the client call a method, and end the call with an answer that Python keeps until it is taken. Returns the call."""
+async def kept_answer(
+    driver: Driver, raw: Raw, *, size: int = 10, stream: int = 1, timeout: str = ""
+) -> int:
+    """Let the client call a method, and end the call with an answer that Python keeps until it is
+    taken. Returns the call."""
     before = len(driver.kinds(native.CALL))
     extra = [("grpc-timeout", timeout)] if timeout else []
     raw.write(frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers("Hold", extra)))
@@ -697,7 +821,8 @@ async def kept_answer(driver: Driver, raw: Raw, *, size: int = 10, stream: int =
 
 
 async def ping_behind(raw: Raw, stream: int | None = 1) -> bytes:
-    """Read up to the first ping behind the end of the stream (None: of any), and return the frame that acknowledges it."""
+    """Read up to the first ping behind the end of the stream (None: of any), and return the frame
+    that acknowledges it."""
     while not (await raw.until(by_hand.HEADERS, stream))[1] & by_hand.END_STREAM:
         pass
     return acknowledged(await raw.until(by_hand.PING))
@@ -720,12 +845,21 @@ async def test_an_answer_is_taken_once_the_ping_behind_it_is_acknowledged() -> N
 
 
 @in_loop
-@pytest.mark.parametrize("how", ["is silent", "is late", "resets", "closes", "says goodbye", "has no deadline"])
+@pytest.mark.parametrize(
+    "how", ["is silent", "is late", "resets", "closes", "says goodbye", "has no deadline"]
+)
 async def test_an_answer_that_its_client_has_not_provably_taken(how: str) -> None:
     """The socket took all of it, and a ping was behind it."""
-    async with running(unread_answer_s=0.2 if how == "has no deadline" else 60.0) as (driver, listener):
+    async with running(unread_answer_s=0.2 if how == "has no deadline" else 60.0) as (
+        driver,
+        listener,
+    ):
         raw = await Raw.open(listener.port)
-        call = await kept_answer(driver, raw, timeout={"has no deadline": "", "is silent": "300m", "is late": "300m"}.get(how, "20S"))
+        call = await kept_answer(
+            driver,
+            raw,
+            timeout={"has no deadline": "", "is silent": "300m", "is late": "300m"}.get(how, "20S"),
+        )
         answer = await ping_behind(raw)
         if how == "resets":
             # Its acknowledgement proves only that the reset was not too late.
@@ -735,7 +869,12 @@ async def test_an_answer_that_its_client_has_not_provably_taken(how: str) -> Non
         elif how == "says goodbye":
             raw.write(frame(by_hand.GOAWAY, 0, 0, bytes(8)))
             raw.writer.write_eof()
-        reason = {"resets": "reset", "closes": "connection", "says goodbye": "connection", "has no deadline": "unread"}.get(how, "deadline")
+        reason = {
+            "resets": "reset",
+            "closes": "connection",
+            "says goodbye": "connection",
+            "has no deadline": "unread",
+        }.get(how, "deadline")
         assert await driver.until(native.CANCELLED) == [(native.CANCELLED, call, reason)]
         if how == "is late":
             raw.write(answer)
@@ -745,7 +884,9 @@ async def test_an_answer_that_its_client_has_not_provably_taken(how: str) -> Non
             assert await driver.until(native.SENT) == [(native.SENT, later)]
         assert len(driver.kinds(native.SENT)) == (how == "is late")
         await driver.until_stats(calls=0, buffered_bytes=0)
-        assert driver.front.stats()["refused"] == ({"unread": 1} if how == "has no deadline" else {})
+        assert driver.front.stats()["refused"] == (
+            {"unread": 1} if how == "has no deadline" else {}
+        )
         raw.close()
 
 
@@ -758,11 +899,24 @@ async def test_one_ping_stands_behind_all_answers_that_the_socket_has() -> None:
             raw.write(frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b"")))
         calls = [event[1] for event in await driver.until(native.CALL, 100)]
         first, others = calls[:1], calls[1:]
-        driver.give([answer for call in first for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))])
-        # Calls are told in the order in which their requests were complete, which need not be the order of the streams.
+        driver.give(
+            [
+                answer
+                for call in first
+                for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))
+            ]
+        )
+        # Calls are told in the order in which their requests were complete, which need not be the
+        # order of the streams.
         ping = await ping_behind(raw, stream=None)
         # These come behind that ping, so they wait for the next one.
-        driver.give([answer for call in others for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))])
+        driver.give(
+            [
+                answer
+                for call in others
+                for answer in ((native.SEND, call, b"x"), (native.END_TAKEN, call, ()))
+            ]
+        )
         ended = 0
         while ended < len(others):
             ended += bool((await raw.until(by_hand.HEADERS))[1] & by_hand.END_STREAM)
@@ -770,7 +924,9 @@ async def test_one_ping_stands_behind_all_answers_that_the_socket_has() -> None:
         raw.write(ping)
         assert await driver.until(native.SENT) == [(native.SENT, first[0])]
         raw.write(acknowledged(await raw.until(by_hand.PING)))
-        assert sorted(await driver.until(native.SENT, 100)) == sorted((native.SENT, call) for call in calls)
+        assert sorted(await driver.until(native.SENT, 100)) == sorted(
+            (native.SENT, call) for call in calls
+        )
         # No other ping was sent: the next one is the client's, answered at once.
         raw.write(frame(by_hand.PING, 0, 0, b"12345678"))
         assert (await raw.until(by_hand.PING))[1:] == (by_hand.ACK, 0, b"12345678")
@@ -782,7 +938,9 @@ async def test_one_ping_stands_behind_all_answers_that_the_socket_has() -> None:
 async def test_a_ping_stands_behind_every_byte_of_an_answer(blocked: bool) -> None:
     """Also while the windows of the client, or its socket, hold a part of the answer back."""
     async with running() as (driver, listener):
-        raw = await Raw.open(listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]) if blocked else b"")
+        raw = await Raw.open(
+            listener.port, bytes([0, 4, 0x7F, 0xFF, 0xFF, 0xFF]) if blocked else b""
+        )
         size = 20_000_000 if blocked else 100_000
         if blocked:
             raw.write(frame(by_hand.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
@@ -833,7 +991,9 @@ async def test_answers_that_are_not_taken_are_bounded() -> None:
                 pass
         assert 600_000 < driver.front.stats()["buffered_bytes"] <= 1 << 20
         assert driver.kinds(native.SENT) == []
-        assert await driver.until(native.CANCELLED, 2) == [(native.CANCELLED, call, "buffers") for call in calls[3:]]
+        assert await driver.until(native.CANCELLED, 2) == [
+            (native.CANCELLED, call, "buffers") for call in calls[3:]
+        ]
         raw.close()
 
 
@@ -854,7 +1014,10 @@ async def test_clients_of_the_library_take_their_answers() -> None:
 @in_loop
 async def test_what_follows_the_end_of_a_call_is_ignored() -> None:
     """If a part of the answer did not fit into the buffers, the call has ended with that."""
-    async with running(max_buffered_bytes=100_000) as (driver, listener), plain(listener.port) as channel:
+    async with (
+        running(max_buffered_bytes=100_000) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         call = channel.stream_stream(SERVICE + "Mute")(timeout=WITHIN_S)
         (began,) = await driver.until(native.CALL)
         number = began[1]
@@ -879,7 +1042,12 @@ async def test_answers_that_cannot_be_sent() -> None:
         driver.events.clear()
         driver.give([(native.FINISH, number, 5, "a surrogate \ud800", (), None)])
         assert (await call).details().startswith("a surrogate \ufffd")
-        for trailing in ([("grpc-status", "0")], [("umlaut", "ä")], [("a b", "c")], [(":path", "x")]):
+        for trailing in (
+            [("grpc-status", "0")],
+            [("umlaut", "ä")],
+            [("a b", "c")],
+            [(":path", "x")],
+        ):
             call = asyncio.ensure_future(failure(unary(channel, "Hold")(b"", timeout=WITHIN_S)))
             number = (await driver.until(native.CALL))[-1][1]
             driver.events.clear()
@@ -889,11 +1057,24 @@ async def test_answers_that_cannot_be_sent() -> None:
         call = asyncio.ensure_future(unary(channel, "Hold")(b"", timeout=WITHIN_S).code())
         number = (await driver.until(native.CALL))[-1][1]
         good = (native.FINISH, number, 0, "", (), b"good")
-        for wrong in ((9, number, 0), (native.FINISH, number), (native.SEND, number, "text"), (native.READ, number, -1), (), 5):
+        for wrong in (
+            (9, number, 0),
+            (native.FINISH, number),
+            (native.SEND, number, "text"),
+            (native.READ, number, -1),
+            (),
+            5,
+        ):
             with pytest.raises((TypeError, ValueError, OverflowError)):
                 driver.front.give([good, wrong])
         assert not call.done()
-        driver.give([good, (native.FINISH, 12345 << 32, 0, "", (), b""), (native.FINISH, number, 3, "late", (), None)])
+        driver.give(
+            [
+                good,
+                (native.FINISH, 12345 << 32, 0, "", (), b""),
+                (native.FINISH, number, 3, "late", (), None),
+            ]
+        )
         assert await call == Code.OK
 
 
@@ -910,7 +1091,10 @@ async def test_a_silent_connection_is_pinged_and_closed() -> None:
         await raw.until(by_hand.PING)
         await raw.to_the_end()
         await driver.until_refused("keepalive")
-    async with running(keepalive_s=0.02, keepalive_timeout_s=WITHIN_S) as (driver, listener), plain(listener.port) as channel:
+    async with (
+        running(keepalive_s=0.02, keepalive_timeout_s=WITHIN_S) as (driver, listener),
+        plain(listener.port) as channel,
+    ):
         await unary(channel)(b"", timeout=WITHIN_S)
         before = driver.front.stats()["received_bytes"]
         async with asyncio.timeout(WITHIN_S):
@@ -937,7 +1121,9 @@ async def test_drain_lets_calls_end() -> None:
         both = channel.stream_stream(SERVICE + "Bidi")(timeout=WITHIN_S)
         await both.write(b"1")
         assert await both.read() == b"1"
-        number = next(event[1] for event in await driver.until(native.CALL, 2) if event[2].endswith("Hold"))
+        number = next(
+            event[1] for event in await driver.until(native.CALL, 2) if event[2].endswith("Hold")
+        )
         driver.front.drain(WITHIN_S)
         async with asyncio.timeout(WITHIN_S):
             with pytest.raises(ConnectionError):
@@ -979,7 +1165,12 @@ def test_close_twice_and_without_listeners() -> None:
     front.close()
     assert front.take() == []
     assert front.give([(native.FINISH, 1, 0, "", (), None)]) == []
-    for wrong in ({"threads": 0}, {"keepalive_s": -1}, {"stream_window_bytes": 1}, {"max_streams_per_connection": 0}):
+    for wrong in (
+        {"threads": 0},
+        {"keepalive_s": -1},
+        {"stream_window_bytes": 1},
+        {"max_streams_per_connection": 0},
+    ):
         with pytest.raises(ValueError, match=r"must|not a time"):
             native.Front(**wrong)
 
@@ -1021,7 +1212,9 @@ async def test_tls_and_plaintext_on_one_port() -> None:
             about = ast.literal_eval((await unary(channel, "About")(b"")).decode())
             assert about["auth"]["transport_security_type"] == [b"ssl"]
             assert "x509_common_name" not in about["auth"]
-        only = driver.front.listen("127.0.0.1", plain=False, tls=native.TlsConfig(*ca.issue("server")))
+        only = driver.front.listen(
+            "127.0.0.1", plain=False, tls=native.TlsConfig(*ca.issue("server"))
+        )
         plainly = await Raw.open(only.port)
         assert await plainly.to_the_end() == []
         await driver.until_refused("plaintext-on-tls")
@@ -1041,21 +1234,35 @@ async def test_tls_and_plaintext_on_one_port() -> None:
 @in_loop
 async def test_names_of_client_certificates() -> None:
     ca, other = Ca(), Ca("other")
-    names = [x509.DNSName("client.test"), x509.UniformResourceIdentifier("spiffe://test/client"), x509.RFC822Name("a@client.test")]
+    names = [
+        x509.DNSName("client.test"),
+        x509.UniformResourceIdentifier("spiffe://test/client"),
+        x509.RFC822Name("a@client.test"),
+    ]
     own = ca.issue("the client", names)
     async with running() as (driver, _):
         config = native.TlsConfig(*ca.issue("server"), client_ca=ca.pem, require_client=True)
         listener = driver.front.listen("127.0.0.1", plain=False, tls=config)
         async with secure(listener.port, ca.pem, own) as channel:
-            auth = ast.literal_eval((await unary(channel, "About")(b"", timeout=WITHIN_S)).decode())["auth"]
+            auth = ast.literal_eval(
+                (await unary(channel, "About")(b"", timeout=WITHIN_S)).decode()
+            )["auth"]
             assert auth["x509_common_name"] == [b"the client"]
-            assert auth["x509_subject_alternative_name"] == [b"client.test", b"spiffe://test/client", b"a@client.test"]
+            assert auth["x509_subject_alternative_name"] == [
+                b"client.test",
+                b"spiffe://test/client",
+                b"a@client.test",
+            ]
             assert auth["x509_pem_cert"] == [own[0]]
         for stranger in (None, other.issue("the client")):
             async with secure(listener.port, ca.pem, stranger) as channel:
-                assert (await failure(unary(channel)(b"", timeout=WITHIN_S))).code() == Code.UNAVAILABLE
+                assert (
+                    await failure(unary(channel)(b"", timeout=WITHIN_S))
+                ).code() == Code.UNAVAILABLE
         await driver.until_refused("tls")
-        optional = driver.front.listen("127.0.0.1", tls=native.TlsConfig(*ca.issue("server"), client_ca=ca.pem))
+        optional = driver.front.listen(
+            "127.0.0.1", tls=native.TlsConfig(*ca.issue("server"), client_ca=ca.pem)
+        )
         async with secure(optional.port, ca.pem) as channel:
             assert await unary(channel)(b"anonymous", timeout=WITHIN_S) == b"anonymous"
 
@@ -1135,10 +1342,14 @@ def test_slow_handshakes_end(begin: bytes) -> None:
 
 
 def test_silence_ends_before_a_slow_handshake() -> None:
-    """A client that has said what it speaks has more time, and the time until its turn counts for neither."""
+    """A client that has said what it speaks has more time, and the time until its turn counts for
+    neither."""
 
     async def wait() -> None:
-        async with running(first_byte_s=0.05, handshake_s=0.2, new_connections_per_s=2.5) as (driver, listener):
+        async with running(first_byte_s=0.05, handshake_s=0.2, new_connections_per_s=2.5) as (
+            driver,
+            listener,
+        ):
             first = await Raw.open(listener.port)
             await first.until(by_hand.SETTINGS)
             late = await Raw.open(listener.port)
@@ -1177,7 +1388,8 @@ async def test_calls_beyond_the_advertised_number_are_refused() -> None:
 
 
 async def goodbye(raw: Raw) -> tuple[int, bytes]:
-    """Error code and text of the last GOAWAY before the end of the connection; the code is -1 if the end came without one."""
+    """Error code and text of the last GOAWAY before the end of the connection; the code is -1 if
+    the end came without one."""
     found = (-1, b"")
     for kind, _, _, payload in await raw.to_the_end():
         if kind == by_hand.GOAWAY:
@@ -1185,8 +1397,15 @@ async def goodbye(raw: Raw) -> tuple[int, bytes]:
     return found
 
 
-async def flooded(reason: str, flood: Callable[[int], bytes], *, repeats: int = 100_000, limits: dict[str, Any] | None = None) -> Driver:
-    """Send up to this many parts of a flood; the connection must end before, for this reason, and others must be served."""
+async def flooded(
+    reason: str,
+    flood: Callable[[int], bytes],
+    *,
+    repeats: int = 100_000,
+    limits: dict[str, Any] | None = None,
+) -> Driver:
+    """Send up to this many parts of a flood; the connection must end before, for this reason, and
+    others must be served."""
     async with running(**(limits or {})) as (driver, listener):
         raw = await Raw.open(listener.port)
         await raw.until(by_hand.SETTINGS)
@@ -1246,7 +1465,11 @@ async def test_rapid_reset() -> None:
     def one(number: int) -> bytes:
         stream = 2 * number + 1
         opened = frame(by_hand.HEADERS, by_hand.END_HEADERS, stream, request_headers("Hold"))
-        return opened + frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b"")) + frame(by_hand.RST_STREAM, 0, stream, b"\0\0\0\x08")
+        return (
+            opened
+            + frame(by_hand.DATA, by_hand.END_STREAM, stream, message(b""))
+            + frame(by_hand.RST_STREAM, 0, stream, b"\0\0\0\x08")
+        )
 
     await flooded("resets", one, limits={"max_streams_per_connection": 100})
 
@@ -1301,7 +1524,10 @@ async def test_frames_up_to_the_advertised_size() -> None:
         (most,) = (int.from_bytes(part[2:]) for part in parts if part[:2] == b"\0\5")
         # Until this comes the connection's window is 65,535 bytes, one less than the frame.
         await raw.until(by_hand.WINDOW_UPDATE, 0)
-        raw.write(frame(by_hand.SETTINGS, by_hand.ACK, 0) + frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers()))
+        raw.write(
+            frame(by_hand.SETTINGS, by_hand.ACK, 0)
+            + frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers())
+        )
         raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, message(b"x" * (most - 5))))
         assert (await driver.until(native.CALL))[0][7] == b"x" * (most - 5)
         raw.close()

@@ -1,5 +1,5 @@
-"""Two nodes in one process for query tests: n1 leads the broker groups g1 and g2, n2 follows in g1. Logs are in memory; lookups scan
-them."""
+"""Two nodes in one process for query tests: n1 leads the broker groups g1 and g2, n2 follows in g1.
+Logs are in memory; lookups scan them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class ScanningLookup:
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
 
-    def each_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, epochs: TimeEpochs = NO_EPOCHS) -> Iterator[Found]:
+    def each_by_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, epochs: TimeEpochs = NO_EPOCHS
+    ) -> Iterator[Found]:
         found = []
         for entries in self._log.ranges:
             for at, start in enumerate(entries.starts.tolist()):
@@ -51,8 +53,16 @@ class ScanningLookup:
                 fields = decode_record(record)
                 own = decode_properties(fields.properties)
                 ms = epochs.counted(fields.store_ms, fields.physical_offset)
-                if fields.topic == topic and key in (*own.keys, own.message_id) and begin_ms <= ms <= end_ms:
-                    found.append(Found(entries.first_index + at, entries.pos + start + 48, len(record), record))
+                if (
+                    fields.topic == topic
+                    and key in (*own.keys, own.message_id)
+                    and begin_ms <= ms <= end_ms
+                ):
+                    found.append(
+                        Found(
+                            entries.first_index + at, entries.pos + start + 48, len(record), record
+                        )
+                    )
         return iter(found[::-1])
 
 
@@ -72,7 +82,8 @@ class MemoryReader:
 
 
 class MemoryStore:
-    """The part of a group's store that locating a copy uses. `damage` flips a byte of every entry that is read."""
+    """The part of a group's store that locating a copy uses. `damage` flips a byte of every entry
+    that is read."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -128,9 +139,18 @@ class QueryBench:
         self.clock = Clock()
         self.engines = [QueryEngine(self.clock, ("g1", "g2")), QueryEngine(self.clock, ("g1",))]
         self.state = AgreedState(("g1", "g2"))
-        command = {"op": "create-topic", "ns": "", "name": "t", "kind": "normal", "queues": 3, "permission": "rw"}
+        command = {
+            "op": "create-topic",
+            "ns": "",
+            "name": "t",
+            "kind": "normal",
+            "queues": 3,
+            "permission": "rw",
+        }
         self.state.command(command)
-        self.state._shown = self.state._agreed = replace(self.state.state, broker_groups={"g1": ("n1", "n2", "n3"), "g2": ("n1",)})
+        self.state._shown = self.state._agreed = replace(
+            self.state.state, broker_groups={"g1": ("n1", "n2", "n3"), "g2": ("n1",)}
+        )
         replicas = {"g1": ("n1", "n2", "n3"), "g2": ("n1",)}
         first = Forwarder("n1", replicas, self.engines[0], {}, self.clock)
         self.link = MemoryLink(first)
@@ -140,17 +160,27 @@ class QueryBench:
         self.forwarders = [first, second]
         self.queries = []
         self.peeks = []
-        for node, forwarder, engine in zip(("n1", "n2"), self.forwarders, self.engines, strict=True):
-            queries = Queries(forwarder, self.state, GroupQueries(node, engine, ReadThrough(engine), self.clock, lambda: self.now_ms))
+        for node, forwarder, engine in zip(
+            ("n1", "n2"), self.forwarders, self.engines, strict=True
+        ):
+            queries = Queries(
+                forwarder,
+                self.state,
+                GroupQueries(node, engine, ReadThrough(engine), self.clock, lambda: self.now_ms),
+            )
             self.queries.append(queries)
             self.peeks.append(Peeks(engine, forwarder, ReadThrough(engine)))  # type: ignore[arg-type]
             forwarder._executor = self._executor(queries, self.peeks[-1])
         self.topic = self.state.state.topics["", "t"]
 
     def _executor(self, queries: Queries, peeks: Peeks) -> Any:
-        async def execute(group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> list[bytes]:
+        async def execute(
+            group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+        ) -> list[bytes]:
             if method == PEEK_METHOD:
-                answer = await peeks.peek_here(self.topic, admin_pb2.PeekRequest.FromString(request))
+                answer = await peeks.peek_here(
+                    self.topic, admin_pb2.PeekRequest.FromString(request)
+                )
                 answer.status.code = 20000
                 return [answer.SerializeToString()]
             return await queries.execute(method, group, request)
@@ -181,21 +211,48 @@ class QueryBench:
         self.clock.now_ns += milliseconds * MS
 
     async def send(
-        self, group: str, queue: int, body: str, *, key: str | None = None, message_id: str | None = None, deliver_ms: int = 0
+        self,
+        group: str,
+        queue: int,
+        body: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        deliver_ms: int = 0,
     ) -> None:
-        fields = Fields(message_id=message_id or f"id-{body}", keys=(key,) if key else (), deliver_ms=deliver_ms or None)
+        fields = Fields(
+            message_id=message_id or f"id-{body}",
+            keys=(key,) if key else (),
+            deliver_ms=deliver_ms or None,
+        )
         draft = Draft("t", queue, body.encode(), encode(fields), EPOCH_MS, deliver_ms=deliver_ms)
         await self.engines[0].call(group, Produce(self.engines[0].new_token(), [draft]))
 
-    async def receive(self, group: str = "c", broker: str = "g1", count: int = 32, invisible_ms: int = 10_000) -> Received:
+    async def receive(
+        self, group: str = "c", broker: str = "g1", count: int = 32, invisible_ms: int = 10_000
+    ) -> Received:
         engine = self.engines[0]
-        call = Receive(engine.new_token(), group, "t", "client", TagFilter(), count, invisible_ms, self.clock.now_ns)
+        call = Receive(
+            engine.new_token(),
+            group,
+            "t",
+            "client",
+            TagFilter(),
+            count,
+            invisible_ms,
+            self.clock.now_ns,
+        )
         outcome = await engine.call(broker, call)
         assert isinstance(outcome, Received)
         return outcome
 
-    async def ack(self, received: Received, group: str = "c", broker: str = "g1") -> tuple[bool, ...]:
-        handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in received.leases]
+    async def ack(
+        self, received: Received, group: str = "c", broker: str = "g1"
+    ) -> tuple[bool, ...]:
+        handles = [
+            Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt)
+            for x in received.leases
+        ]
         outcome: Any = await self.engines[0].call(broker, Ack(self.engines[0].new_token(), handles))
         ok: tuple[bool, ...] = outcome.ok
         return ok

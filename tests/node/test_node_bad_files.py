@@ -1,4 +1,5 @@
-"""Bad input as a node meets it: the node directory, the limits of the process, files that fail while a group is being opened."""
+"""Bad input as a node meets it: the node directory, the limits of the process, files that fail
+while a group is being opened."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def took(directory: Path) -> DataDirectory:
     ("text", "kind", "exit_code"),
     [(b"", Damaged, 75), (b"{", Damaged, 75), (b'{"node":"n1"}', Damaged, 75)],
 )
-def test_a_damaged_node_file_is_refused(tmp_path: Path, text: bytes, kind: type[StorageError], exit_code: int) -> None:
+def test_a_damaged_node_file_is_refused(
+    tmp_path: Path, text: bytes, kind: type[StorageError], exit_code: int
+) -> None:
     """An identity that cannot be read is not replaced by a new one."""
     took(tmp_path).release()
     (tmp_path / "node.json").write_bytes(text)
@@ -45,20 +48,24 @@ def test_a_damaged_node_file_is_refused(tmp_path: Path, text: bytes, kind: type[
 
 
 def test_a_node_directory_of_another_node_cluster_or_version_is_refused(tmp_path: Path) -> None:
-    """The owner of the directory is checked first: status 71 for another node or cluster, 76 for another version."""
+    """The owner of the directory is checked first: status 71 for another node or cluster, 76 for
+    another version."""
     ours = single(tmp_path)
     for node, cluster, version, kind, words in (
         ("n2", ours.cluster_id, 1, Unusable, "every node needs its own directory"),
         ("n1", "11111111-2222-3333-4444-555555555555", 1, Unusable, "set the data directory"),
         ("n1", ours.cluster_id, 2, UnknownFormat, "start the program that wrote it"),
     ):
-        identity.write_node(RealDisk(), str(tmp_path), identity.NodeIdentity(cluster, node, 1, version))
+        identity.write_node(
+            RealDisk(), str(tmp_path), identity.NodeIdentity(cluster, node, 1, version)
+        )
         with pytest.raises(kind, match=words):
             took(tmp_path)
 
 
 def test_a_directory_without_node_file_but_with_files_is_refused(tmp_path: Path) -> None:
-    """A missing node.json beside data is not made anew: 71, and the advice to restore the whole directory."""
+    """A missing node.json beside data is not made anew: 71, and the advice to restore the whole
+    directory."""
     (tmp_path / "g1").mkdir()
     with pytest.raises(FatalError, match="restore the whole node directory") as refused:
         took(tmp_path)
@@ -66,7 +73,8 @@ def test_a_directory_without_node_file_but_with_files_is_refused(tmp_path: Path)
 
 
 def test_a_backup_is_refused(tmp_path: Path) -> None:
-    """It looks like the directory of its node; what starts there would change it, and lacks derived files."""
+    """It looks like the directory of its node; what starts there would change it, and lacks derived
+    files."""
     took(tmp_path).release()
     (tmp_path / "backup.json").touch()
     with pytest.raises(FatalError, match="is a backup") as refused:
@@ -83,8 +91,13 @@ def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
     first.release()
 
 
-@pytest.mark.parametrize(("before", "after"), [(0o755, 0o750), (0o777, 0o770), (0o705, 0o700), (0o750, 0o750), (0o700, 0o700)])
-def test_a_data_directory_that_is_open_to_others_is_closed(tmp_path: Path, before: int, after: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(0o755, 0o750), (0o777, 0o770), (0o705, 0o700), (0o750, 0o750), (0o700, 0o700)],
+)
+def test_a_data_directory_that_is_open_to_others_is_closed(
+    tmp_path: Path, before: int, after: int
+) -> None:
     """Files of earlier versions have mode 0644; a closed directory protects them."""
     took(tmp_path).release()
     tmp_path.chmod(before)
@@ -101,7 +114,9 @@ def test_a_directory_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_data_directory_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_of_another_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its mode cannot be changed; the node warns and starts anyway."""
 
     def refuse(self: Path, mode: int) -> None:
@@ -111,11 +126,18 @@ def test_a_data_directory_of_another_user_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "chmod", refuse)
     with capture_logs() as logs:
         took(tmp_path).release()
-    assert [(entry["log_level"], entry["remedy"]) for entry in logs] == [("warning", f"chmod o-rwx {tmp_path}")]
+    assert [(entry["log_level"], entry["remedy"]) for entry in logs] == [
+        ("warning", f"chmod o-rwx {tmp_path}")
+    ]
 
 
-@pytest.mark.parametrize(("name", "exit_code"), [("EMFILE", 79), ("EIO", 73), ("EROFS", 71), ("EACCES", 71), ("ENOSPC", 74)])
-def test_what_fails_while_a_group_is_opened_has_a_status(tmp_path: Path, name: str, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "exit_code"),
+    [("EMFILE", 79), ("EIO", 73), ("EROFS", 71), ("EACCES", 71), ("ENOSPC", 74)],
+)
+def test_what_fails_while_a_group_is_opened_has_a_status(
+    tmp_path: Path, name: str, exit_code: int
+) -> None:
     """Whatever file it is, no failed call of a start is a bug (70) or a stack trace."""
     filled(tmp_path).group.close()
     disk = FaultyDisk(RealDisk())
@@ -129,7 +151,8 @@ def test_what_fails_while_a_group_is_opened_has_a_status(tmp_path: Path, name: s
 
 
 def test_a_snapshot_that_cannot_be_opened_at_the_limit_is_left_out(tmp_path: Path) -> None:
-    """Snapshot and checkpoint may be old: a process without free descriptors continues, and writes them later."""
+    """Snapshot and checkpoint may be old: a process without free descriptors continues, and writes
+    them later."""
     driver = filled(tmp_path)
     hosted = driver.group
 
@@ -159,7 +182,8 @@ def test_a_snapshot_that_cannot_be_opened_at_the_limit_is_left_out(tmp_path: Pat
     ],
 )
 def test_what_ends_the_engine_is_told_apart(error: Exception, exit_code: int, words: str) -> None:
-    """A limit, a full disk and a failing one are three statuses with three remedies, and none of them is called a bug."""
+    """A limit, a full disk and a failing one are three statuses with three remedies, and none of
+    them is called a bug."""
     fatal = engine.as_fatal(error)
     assert fatal.exit_code == exit_code
     assert words in str(fatal)

@@ -1,4 +1,5 @@
-"""`broker-group add` and `move-replica` on any node: what cannot be is refused with the reason, what passes is waited for."""
+"""`broker-group add` and `move-replica` on any node: what cannot be is refused with the reason,
+what passes is waited for."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ from ledgermq.proto.status import Code, LedgerError, fail
 
 Kind = pb.ChangeMemberRequest.Kind
 NODES = ("n1", "n2", "n3", "n4")
-WOULD_STALL = "this would lose the quorum: 3 of the voters n1, n2, n3, n4 are needed, and n2, n3 cannot be heard"
+WOULD_STALL = (
+    "this would lose the quorum: 3 of the voters n1, n2, n3, n4 are needed, and n2, n3 cannot be"
+    " heard"
+)
 
 
 class World:
-    """Node n1 of four, which receives the calls; the group's leader grants all changes except those in `refuses`."""
+    """Node n1 of four, which receives the calls; the group's leader grants all changes except those
+    in `refuses`."""
 
     def __init__(self, *, voters: Sequence[str] = ("n1", "n2", "n3"), **settings: Any) -> None:
         self.state = metadata.State()
@@ -38,7 +43,9 @@ class World:
         self.links = {name: SimpleNamespace(up=True) for name in NODES if name != "n1"}
         nodes = {name: {"peer": f"{name}:1"} for name in NODES}
         spec = {"replicas": list(voters), "data_file_bytes": 1 << 20, **settings}
-        self._submit("set-cluster", nodes=nodes, broker_groups={"g1": list(voters)}, specs={"g1": spec})
+        self._submit(
+            "set-cluster", nodes=nodes, broker_groups={"g1": list(voters)}, specs={"g1": spec}
+        )
         config = SimpleNamespace(node="n1", cluster=SimpleNamespace(groups=()))
         roster = SimpleNamespace(address=lambda node, kind: f"{node}:{kind}")
         leaders = SimpleNamespace(leader=lambda group: self.led_by)
@@ -77,14 +84,23 @@ class World:
     async def of_group(self, group: str) -> pb.ChangeMemberResponse:
         if self.led_by is None:
             raise fail(Code.HA_NOT_AVAILABLE, "broker group g1 had no leader within the deadline")
-        members = [pb.MemberProgress(broker_group=group, node=node, role=role) for node, role in self.roles.items()]
+        members = [
+            pb.MemberProgress(broker_group=group, node=node, role=role)
+            for node, role in self.roles.items()
+        ]
         return pb.ChangeMemberResponse(groups=members, replication=self.replication)
 
     async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
         role = self.roles.get(node)
-        return None if role is None else pb.MemberProgress(broker_group=group, node=node, role=role, lag_entries=self.lag)
+        return (
+            None
+            if role is None
+            else pb.MemberProgress(broker_group=group, node=node, role=role, lag_entries=self.lag)
+        )
 
-    async def changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
+    async def changed(
+        self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str
+    ) -> pb.ChangeMemberResponse:
         if kind in self.refuses:
             raise fail(Code.PRECONDITION_FAILED, f"broker group {group}: {self.refuses[kind]}")
         if kind in self.not_yet:
@@ -99,7 +115,9 @@ class World:
     async def let_in(self, node: str) -> None:
         self.let_into_the_quorum.append(node)
 
-    async def _transfer(self, request: pb.TransferLeadershipRequest) -> pb.TransferLeadershipResponse:
+    async def _transfer(
+        self, request: pb.TransferLeadershipRequest
+    ) -> pb.TransferLeadershipResponse:
         if self.transfer_refusal:
             raise fail(Code.PRECONDITION_FAILED, self.transfer_refusal)
         self.led_by = request.to
@@ -112,8 +130,12 @@ class World:
         for node in nodes:
             self.links[node].up = False
 
-    def ask(self, source: str = "n1", target: str = "n4", *, abort: bool = False) -> pb.MoveReplicaResponse:
-        request = pb.MoveReplicaRequest(broker_group="g1", from_node=source, to_node=target, abort=abort)
+    def ask(
+        self, source: str = "n1", target: str = "n4", *, abort: bool = False
+    ) -> pb.MoveReplicaResponse:
+        request = pb.MoveReplicaRequest(
+            broker_group="g1", from_node=source, to_node=target, abort=abort
+        )
         return asyncio.run(self.unit.move(request))
 
     def refused(self, **how: Any) -> str:
@@ -131,12 +153,17 @@ def test_a_move_adds_promotes_hands_over_and_removes() -> None:
     """And asked for again it is done."""
     world = World()
     assert world.ask().done and world.roles == {"n2": "voter", "n3": "voter", "n4": "voter"}
-    assert world.transferred == ["n4"] and world.move is None and world.state.broker_groups["g1"] == ("n2", "n3", "n4")
+    assert (
+        world.transferred == ["n4"]
+        and world.move is None
+        and world.state.broker_groups["g1"] == ("n2", "n3", "n4")
+    )
     assert world.ask().done
 
 
 def test_a_move_between_workers_of_one_node_is_not_begun() -> None:
-    """For a while both would be members, and one machine two of the voters, which the group's leader refuses for as long as it is asked."""
+    """For a while both would be members, and one machine two of the voters, which the group's
+    leader refuses for as long as it is asked."""
     world = World()
     world._submit("set-node", node="n1.2", addresses={"peer": "n1.2:1"}, state="member")
     world.links["n1.2"] = SimpleNamespace(up=True)
@@ -145,7 +172,8 @@ def test_a_move_between_workers_of_one_node_is_not_begun() -> None:
 
 
 def test_a_move_to_or_from_an_observer_is_not_begun() -> None:
-    """To one, it would wait for ever for a vote that only an operator gives on purpose. From one, the new replica would vote."""
+    """To one, it would wait for ever for a vote that only an operator gives on purpose. From one,
+    the new replica would vote."""
     world = World()
     world.roles["n4"] = "observer"
     assert "n4 is an observer of broker group g1" in world.refused()
@@ -161,20 +189,32 @@ def test_a_move_that_would_lose_the_quorum_is_not_begun(silent: tuple[str, ...])
     world = World() if len(silent) == 2 else World(voters=("n1", "n3"))
     world.silent(*silent)
     said = world.refused()
-    assert "would lose its quorum" in said and f"missing: {', '.join(silent)}" in said and "start those first" in said
+    assert (
+        "would lose its quorum" in said
+        and f"missing: {', '.join(silent)}" in said
+        and "start those first" in said
+    )
     assert world.move is None
 
 
 def test_a_quorum_that_would_be_lost_meanwhile_is_an_error_at_once() -> None:
-    """The command fails instead of waiting; repeated once the nodes are back, it continues, and it can still be cancelled."""
+    """The command fails instead of waiting; repeated once the nodes are back, it continues, and it
+    can still be cancelled."""
     world = World()
-    world.refuses[Kind.PROMOTE] = "n4 is 9 entries behind entry 12, the end of the log; promote it once it has caught up"
+    world.refuses[Kind.PROMOTE] = (
+        "n4 is 9 entries behind entry 12, the end of the log; promote it once it has caught up"
+    )
     assert world.ask().step == "promote"
     world.refuses[Kind.PROMOTE] = WOULD_STALL
-    assert "this would lose the quorum" in world.ask().waits_for, "who is not heard for a moment is waited for"
+    assert "this would lose the quorum" in world.ask().waits_for, (
+        "who is not heard for a moment is waited for"
+    )
     world.silent("n2", "n3")
     said = world.refused()
-    assert "of which only 2 answer (missing: n2, n3): it would lose its quorum" in said and "run the same command again" in said
+    assert (
+        "of which only 2 answer (missing: n2, n3): it would lose its quorum" in said
+        and "run the same command again" in said
+    )
     assert world.move == Move("n1", "n4")
     world.refuses.clear()
     world.links["n2"].up = world.links["n3"].up = True
@@ -185,11 +225,16 @@ NOT_IN_SYNC = "n4 is not in sync; the in-sync set is n1, n2, n3"
 
 
 def test_a_target_that_cannot_lead_yet_is_waited_for() -> None:
-    """A replica that was just promoted comes into the in-sync set of an HA group a moment later. So it is when a move is given up."""
+    """A replica that was just promoted comes into the in-sync set of an HA group a moment later. So
+    it is when a move is given up."""
     world = World(replication="ha", ack="in-sync", min_in_sync=2)
     world.transfer_refusal = NOT_IN_SYNC
     waits = world.ask()
-    assert not waits.done and waits.step == "hand-over" and waits.waits_for == f"broker group g1: {NOT_IN_SYNC}"
+    assert (
+        not waits.done
+        and waits.step == "hand-over"
+        and waits.waits_for == f"broker group g1: {NOT_IN_SYNC}"
+    )
     assert world.roles["n1"] == "voter"
     world.led_by = "n4"
     assert world.ask(abort=True).step == "hand-over" and world.roles["n4"] == "voter"
@@ -222,7 +267,11 @@ def test_a_target_that_was_down_when_it_was_added_is_let_in_by_the_move() -> Non
     world.lag = 10_000
     world.ask()
     assert world.let_into_the_quorum == ["n4"] and world.move == Move("n1", "n4")
-    assert added(world, replicas=["n2", "n4"]).created and world.let_into_the_quorum == ["n4", "n2", "n4"]
+    assert added(world, replicas=["n2", "n4"]).created and world.let_into_the_quorum == [
+        "n4",
+        "n2",
+        "n4",
+    ]
 
 
 def test_without_a_leader_the_silent_ones_are_named() -> None:
@@ -238,7 +287,10 @@ def test_without_a_leader_the_silent_ones_are_named() -> None:
     world.silent("n3")
     for abort in (False, True):
         said = world.refused(abort=abort)
-        assert "has no quorum: of its 4 replicas n2, n3 do not answer" in said and "start those first" in said
+        assert (
+            "has no quorum: of its 4 replicas n2, n3 do not answer" in said
+            and "start those first" in said
+        )
 
 
 def test_an_ha_group_keeps_as_many_as_it_demands() -> None:
@@ -246,17 +298,27 @@ def test_an_ha_group_keeps_as_many_as_it_demands() -> None:
     world = World(replication="ha", ack="in-sync", min_in_sync=3)
     world.silent("n2")
     said = world.refused()
-    assert "of which only 2 answer (missing: n2): it demands 3 in sync" in said and world.move is None
+    assert (
+        "of which only 2 answer (missing: n2): it demands 3 in sync" in said and world.move is None
+    )
     relaxed = World(replication="ha", ack="in-sync", min_in_sync=1)
     relaxed.silent("n2", "n3")
     assert relaxed.ask().done
 
 
 @pytest.mark.parametrize(
-    ("stated", "listed"), [("", "raft"), ("raft", "raft"), ("raft to ha", "raft to ha"), ("ha", "ha"), ("ha to raft", "ha to raft")]
+    ("stated", "listed"),
+    [
+        ("", "raft"),
+        ("raft", "raft"),
+        ("raft to ha", "raft to ha"),
+        ("ha", "ha"),
+        ("ha to raft", "ha to raft"),
+    ],
 )
 def test_the_list_shows_the_replication_that_a_group_has_now(stated: str, listed: str) -> None:
-    """The settings are those it was created with. While it has no leader, the former statement counts."""
+    """The settings are those it was created with. While it has no leader, the former statement
+    counts."""
     world = World(replication="raft")
     world.replication = stated
     assert [entry.replication for entry in asyncio.run(world.unit.listed()).groups] == [listed]
@@ -279,18 +341,26 @@ def test_a_target_that_dies_is_named_while_it_is_waited_for() -> None:
     assert world.ask().waits_for == "broker group g1: n4 lacks 10000 entries"
     world.lag = None
     world.silent("n4")
-    assert world.ask().waits_for == "broker group g1: node n4 does not answer at n4:peer (its peer port)"
+    assert (
+        world.ask().waits_for
+        == "broker group g1: node n4 does not answer at n4:peer (its peer port)"
+    )
 
 
 @pytest.mark.parametrize("how_far", [Kind.ADD, Kind.PROMOTE, Kind.REMOVE])
 def test_a_move_is_given_up_from_wherever_it_is(how_far: int) -> None:
-    """All roles are restored. The command reports if there is no move, or if the source was already removed."""
+    """All roles are restored. The command reports if there is no move, or if the source was already
+    removed."""
     world = World()
     world.refuses[how_far] = "not now"
     world.ask()
     del world.refuses[how_far]
     assert world.ask(abort=True).done and world.roles == dict.fromkeys(("n1", "n2", "n3"), "voter")
-    assert world.move is None and world.state.broker_groups["g1"] == ("n1", "n2", "n3") and world.led_by == "n1"
+    assert (
+        world.move is None
+        and world.state.broker_groups["g1"] == ("n1", "n2", "n3")
+        and world.led_by == "n1"
+    )
     assert "no replica is on its way from n1 to n4" in world.refused(abort=True)
 
 
@@ -321,21 +391,42 @@ def test_a_group_goes_where_the_fewest_replicas_are() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"count": 5}, "a broker group with 5 replicas needs as many nodes, and 4 answer: n1, n2, n3, n4; start or add nodes"),
-        ({"replicas": ["n1", "n9"]}, "names the replica n9, which is no node of this cluster; known: n1, n2, n3, n4"),
+        (
+            {"count": 5},
+            (
+                "a broker group with 5 replicas needs as many nodes, and 4 answer: n1, n2, n3, n4;"
+                " start or add nodes"
+            ),
+        ),
+        (
+            {"replicas": ["n1", "n9"]},
+            "names the replica n9, which is no node of this cluster; known: n1, n2, n3, n4",
+        ),
         ({"replicas": ["n1", "n1"]}, "replicas must not name a node twice"),
-        ({"replicas": ["n1"], "settings": {"replication": "ha"}}, "an HA group needs at least two replicas"),
+        (
+            {"replicas": ["n1"], "settings": {"replication": "ha"}},
+            "an HA group needs at least two replicas",
+        ),
         (
             {"replicas": ["n1", "n2"], "settings": {"replication": "ha", "min_in_sync": "3"}},
-            "min_in_sync is 3, and the group has 2 replicas: no send could ever be accepted; lower it",
+            (
+                "min_in_sync is 3, and the group has 2 replicas: no send could ever be accepted;"
+                " lower it"
+            ),
         ),
         ({"settings": {"min_in_sync": "2"}}, "min_in_sync is a setting of HA groups"),
         ({"settings": {"no_such_key": "1"}}, "no_such_key"),
         ({"name": "controller"}, "cannot be called controller"),
-        ({"name": "rmq_sys_ledgermq_timer"}, "'rmq_sys_ledgermq_timer' is reserved; choose another"),
+        (
+            {"name": "rmq_sys_ledgermq_timer"},
+            "'rmq_sys_ledgermq_timer' is reserved; choose another",
+        ),
         ({"name": "TBW102"}, "'TBW102' is reserved; choose another"),
         ({"name": "CID_RMQ_SYS_x"}, "'CID_RMQ_SYS_x' is reserved; choose another"),
-        ({"name": "g1", "replicas": ["n1", "n4"]}, "broker group g1 exists, begun with other settings"),
+        (
+            {"name": "g1", "replicas": ["n1", "n4"]},
+            "broker group g1 exists, begun with other settings",
+        ),
         ({"name": "g1", "count": 2}, "broker group g1 exists, begun with 3 replicas"),
     ],
 )
@@ -352,7 +443,10 @@ def test_a_group_begins_only_while_all_answer() -> None:
     """The error names the missing node, because it may have a replica of that name."""
     world = World()
     world.silent("n3")
-    with pytest.raises(LedgerError, match="n3 does not answer; start n3, or remove it for good: ledgermq member remove n3"):
+    with pytest.raises(
+        LedgerError,
+        match="n3 does not answer; start n3, or remove it for good: ledgermq member remove n3",
+    ):
         added(world, replicas=["n1", "n2"])
     assert "g2" not in world.state.broker_groups
 
@@ -360,7 +454,9 @@ def test_a_group_begins_only_while_all_answer() -> None:
 def test_two_nodes_at_one_address_are_one_place() -> None:
     """For a new group as for a move."""
     world = World()
-    world.state, _ = metadata.apply(world.state, {"op": "set-node", "node": "n4", "addresses": {"peer": "n3:1"}, "state": None})
+    world.state, _ = metadata.apply(
+        world.state, {"op": "set-node", "node": "n4", "addresses": {"peer": "n3:1"}, "state": None}
+    )
     with pytest.raises(LedgerError, match=r"nodes n3 and n4 have one address, n3:1: .*set-address"):
         added(world, replicas=["n3", "n4"])
     assert "nodes n3 and n4 have one address" in world.refused()

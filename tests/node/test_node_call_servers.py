@@ -1,6 +1,8 @@
-"""What clients may expect of the gRPC server of a node, on both transports: grpc.aio, and the front of ledgermq-native where it is built.
+"""What clients may expect of the gRPC server of a node, on both transports: grpc.aio, and the front
+of ledgermq-native where it is built.
 
-A small service of all three kinds of methods stands behind a real port; the client is gRPC's own, or a raw socket.
+A small service of all three kinds of methods stands behind a real port; the client is gRPC's own,
+or a raw socket.
 """
 
 from __future__ import annotations
@@ -91,7 +93,11 @@ def _not_built() -> str:
 SERVERS: dict[str, Make] = {"grpc.aio": _grpc_aio, "native": _native}
 FRONTS = [
     pytest.param(_grpc_aio, id="grpc.aio"),
-    pytest.param(_native, id="native", marks=pytest.mark.skipif(bool(_not_built()), reason=f"ledgermq-native: {_not_built()}")),
+    pytest.param(
+        _native,
+        id="native",
+        marks=pytest.mark.skipif(bool(_not_built()), reason=f"ledgermq-native: {_not_built()}"),
+    ),
 ]
 
 
@@ -107,12 +113,26 @@ class Calls:
         self.written = self.read = 0
 
     def methods(self) -> dict[str, Method]:
-        unary = [self.Echo, self.Metadata, self.Aborts, self.Breaks, self.Wrong, self.Waits, self.GoesOn]
+        unary = [
+            self.Echo,
+            self.Metadata,
+            self.Aborts,
+            self.Breaks,
+            self.Wrong,
+            self.Waits,
+            self.GoesOn,
+        ]
         unary += [self.Size, self.Name, self.TimeLeft]
         return {
             **{method.__name__: UnaryMethod(method) for method in unary},
-            **{method.__name__: ServerStreamMethod(method) for method in (self.Count, self.Flood, self.Early, self.Whole)},
-            **{method.__name__: StreamMethod(method) for method in (self.Chat, self.Collect, self.Sluggish, self.Refuses)},
+            **{
+                method.__name__: ServerStreamMethod(method)
+                for method in (self.Count, self.Flood, self.Early, self.Whole)
+            },
+            **{
+                method.__name__: StreamMethod(method)
+                for method in (self.Chat, self.Collect, self.Sluggish, self.Refuses)
+            },
         }
 
     async def Echo(self, data: bytes, call: ServerCall) -> bytes:
@@ -121,11 +141,17 @@ class Calls:
     async def Metadata(self, data: bytes, call: ServerCall) -> bytes:
         """Sends back what was sent under these names."""
         await call.send_initial_metadata((("first", "now"),))
-        call.set_trailing_metadata(tuple((key, value) for key, value in call.invocation_metadata() if key.startswith("say")))
+        call.set_trailing_metadata(
+            tuple(
+                (key, value) for key, value in call.invocation_metadata() if key.startswith("say")
+            )
+        )
         return b"".join(name.encode() + b"\n" for name, _ in call.invocation_metadata())
 
     async def Aborts(self, data: bytes, call: ServerCall) -> bytes:
-        raise CallAborted(StatusCode.FAILED_PRECONDITION, "not like this: 100 % größer", (("why", "because"),))
+        raise CallAborted(
+            StatusCode.FAILED_PRECONDITION, "not like this: 100 % größer", (("why", "because"),)
+        )
 
     async def Breaks(self, data: bytes, call: ServerCall) -> bytes:
         raise ZeroDivisionError("a secret")
@@ -224,7 +250,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(make: Make, where: Listening = LOCAL, divert: Diversion | None = None) -> AsyncIterator[tuple[Served, grpc.aio.Channel]]:
+async def serving(
+    make: Make, where: Listening = LOCAL, divert: Diversion | None = None
+) -> AsyncIterator[tuple[Served, grpc.aio.Channel]]:
     served = Served(make, divert)
     served.port = await served.server.listen(where)
     try:
@@ -235,11 +263,16 @@ async def serving(make: Make, where: Listening = LOCAL, divert: Diversion | None
 
 
 def channel_to(
-    port: int, credentials: grpc.ChannelCredentials | None = None, options: Sequence[tuple[str, Any]] = (), **more: Any
+    port: int,
+    credentials: grpc.ChannelCredentials | None = None,
+    options: Sequence[tuple[str, Any]] = (),
+    **more: Any,
 ) -> grpc.aio.Channel:
     if credentials is None:
         return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(*OPTIONS, *options), **more)
-    return grpc.aio.secure_channel(f"localhost:{port}", credentials, options=(*OPTIONS, *options), **more)
+    return grpc.aio.secure_channel(
+        f"localhost:{port}", credentials, options=(*OPTIONS, *options), **more
+    )
 
 
 async def failed(call: Awaitable[object]) -> grpc.aio.AioRpcError:
@@ -265,15 +298,17 @@ def on_both(scenario: Callable[..., Awaitable[None]]) -> Any:
 
 @on_both
 async def test_unary_calls_have_their_metadata_both_ways(make: Make) -> None:
-    """Text and bytes, repeated names in order, initial metadata and trailers; the fields of the transport are not the handler's, except the
-    client's name."""
+    """Text and bytes, repeated names in order, initial metadata and trailers; the fields of the
+    transport are not the handler's, except the client's name."""
     async with serving(make) as (served, channel):
         sent = (("say", "one"), ("say", "two"), ("say-bin", b"\x00\xff\n,"), ("other", "x"))
         call = served.unary(channel, "Metadata")(b"x", metadata=sent, timeout=10)
         names = (await call).decode().split()
         assert tuple(await call.trailing_metadata()) == sent[:3]
         assert dict(await call.initial_metadata())["first"] == "now"
-        assert "user-agent" in names and not {"te", "content-type", "grpc-timeout", ":path"} & set(names)
+        assert "user-agent" in names and not {"te", "content-type", "grpc-timeout", ":path"} & set(
+            names
+        )
 
 
 @on_both
@@ -290,8 +325,12 @@ async def test_empty_messages_are_messages(make: Make) -> None:
 @on_both
 async def test_unknown_methods_and_services(make: Make) -> None:
     async with serving(make) as (served, channel):
-        assert (await failed(served.unary(channel, "None")(b"", timeout=10))).code() is grpc.StatusCode.UNIMPLEMENTED
-        assert (await failed(channel.unary_unary("/other.Service/Echo")(b"", timeout=10))).code() is grpc.StatusCode.UNIMPLEMENTED
+        assert (
+            await failed(served.unary(channel, "None")(b"", timeout=10))
+        ).code() is grpc.StatusCode.UNIMPLEMENTED
+        assert (
+            await failed(channel.unary_unary("/other.Service/Echo")(b"", timeout=10))
+        ).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @on_both
@@ -299,7 +338,10 @@ async def test_a_handler_ends_its_call_with_a_status(make: Make) -> None:
     """Code, text beyond ASCII and trailers arrive as they are."""
     async with serving(make) as (served, channel):
         error = await failed(served.unary(channel, "Aborts")(b"", timeout=10))
-        assert (error.code(), error.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not like this: 100 % größer")
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "not like this: 100 % größer",
+        )
         assert ("why", "because") in tuple(error.trailing_metadata())
         stream = channel.stream_stream(f"/{SERVICE}/Refuses")(timeout=10)
         await stream.write(b"x")
@@ -309,18 +351,23 @@ async def test_a_handler_ends_its_call_with_a_status(make: Make) -> None:
 @on_both
 async def test_a_broken_handler_ends_its_own_call_only(make: Make) -> None:
     async with serving(make) as (served, channel):
-        assert (await failed(served.unary(channel, "Breaks")(b"", timeout=10))).code() is grpc.StatusCode.UNKNOWN
+        assert (
+            await failed(served.unary(channel, "Breaks")(b"", timeout=10))
+        ).code() is grpc.StatusCode.UNKNOWN
         assert await served.unary(channel, "Echo")(b"x", timeout=10) == b"x"
 
 
 @on_both
 async def test_deadlines_are_known_and_kept(make: Make) -> None:
-    """The handler knows the time left; when it is over, the handler is cancelled and the client told."""
+    """The handler knows the time left; when it is over, the handler is cancelled and the client
+    told."""
     async with serving(make) as (served, channel):
         # The client's library rounds the time up.
         assert 50 < float(await served.unary(channel, "TimeLeft")(b"", timeout=60)) < 62
         assert await served.unary(channel, "TimeLeft")(b"") == b"None"
-        assert (await failed(served.unary(channel, "Waits")(b"", timeout=0.5))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (
+            await failed(served.unary(channel, "Waits")(b"", timeout=0.5))
+        ).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await served.calls.ended.wait()
 
 
@@ -348,7 +395,9 @@ async def test_a_lost_connection_cancels_its_handlers(make: Make) -> None:
 async def test_five_hundred_calls_at_once(make: Make) -> None:
     async with serving(make) as (served, channel):
         echo = served.unary(channel, "Echo")
-        found = await asyncio.gather(*(echo(str(number).encode(), timeout=30) for number in range(500)))
+        found = await asyncio.gather(
+            *(echo(str(number).encode(), timeout=30) for number in range(500))
+        )
         assert [int(data) for data in found] == list(range(500))
 
 
@@ -358,7 +407,10 @@ async def test_large_requests(make: Make) -> None:
     async with serving(make) as (served, channel):
         large = os.urandom(10_000_000)
         assert await served.unary(channel, "Echo")(large, timeout=30) == large
-        assert await served.unary(channel, "Size")(bytes(REQUEST_BYTES), timeout=30) == str(REQUEST_BYTES).encode()
+        assert (
+            await served.unary(channel, "Size")(bytes(REQUEST_BYTES), timeout=30)
+            == str(REQUEST_BYTES).encode()
+        )
         error = await failed(served.unary(channel, "Size")(bytes(REQUEST_BYTES + 1), timeout=30))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await served.unary(channel, "Echo")(b"x", timeout=10) == b"x"
@@ -366,15 +418,21 @@ async def test_large_requests(make: Make) -> None:
 
 @on_both
 async def test_compressed_requests(make: Make) -> None:
-    """With gzip and deflate, in unary calls and in streams. A compressed request counts by its true size."""
+    """With gzip and deflate, in unary calls and in streams. A compressed request counts by its true
+    size."""
     async with serving(make) as (served, _):
         for how in (grpc.Compression.Gzip, grpc.Compression.Deflate):
             async with channel_to(served.port, compression=how) as channel:
-                assert await served.unary(channel, "Echo")(b"abc" * 100_000, timeout=10) == b"abc" * 100_000
+                assert (
+                    await served.unary(channel, "Echo")(b"abc" * 100_000, timeout=10)
+                    == b"abc" * 100_000
+                )
                 chat = channel.stream_stream(f"/{SERVICE}/Chat")(timeout=10)
                 await chat.write(b"x" * 50_000)
                 assert await chat.read() == b"x" * 50_000
-                error = await failed(served.unary(channel, "Size")(bytes(REQUEST_BYTES + 1), timeout=30))
+                error = await failed(
+                    served.unary(channel, "Size")(bytes(REQUEST_BYTES + 1), timeout=30)
+                )
                 assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -420,8 +478,12 @@ async def test_streams_in_both_directions(make: Make) -> None:
 
 @on_both
 async def test_a_slow_reader_holds_its_writer_only(make: Make) -> None:
-    """Of 64 MiB, few are written while the client does not read; other calls of the connection go on, and in the end everything arrives."""
-    async with serving(make) as (served, _), channel_to(served.port, options=SMALL_WINDOWS) as channel:
+    """Of 64 MiB, few are written while the client does not read; other calls of the connection go
+    on, and in the end everything arrives."""
+    async with (
+        serving(make) as (served, _),
+        channel_to(served.port, options=SMALL_WINDOWS) as channel,
+    ):
         call = channel.unary_stream(f"/{SERVICE}/Flood")(b"1024", timeout=50)
         await call.read()
         echo, before = served.unary(channel, "Echo"), -1
@@ -468,7 +530,9 @@ async def test_a_slow_handler_holds_its_client_only(make: Make) -> None:
 @on_both
 async def test_open_calls_and_their_requests_are_bounded(make: Make) -> None:
     """Beyond the bound calls are refused, and those that are open go on."""
-    async with serving(make, replace(LOCAL, memory=Limits.model_construct(buffered_bytes=400_000))) as (served, channel):
+    async with serving(
+        make, replace(LOCAL, memory=Limits.model_construct(buffered_bytes=400_000))
+    ) as (served, channel):
         goes_on, size = served.unary(channel, "GoesOn"), served.unary(channel, "Size")
         waiting = [asyncio.ensure_future(goes_on(b"x" * 60_000, timeout=50)) for _ in range(2)]
         await served.calls.begun.wait()
@@ -496,11 +560,16 @@ async def test_a_writer_whose_client_left_ends(make: Make) -> None:
 
 @on_both
 async def test_a_handler_learns_whether_its_answer_left(make: Make) -> None:
-    """`finish` returns once the client has read enough, and not if the client cancels the call or the connection ends before."""
+    """`finish` returns once the client has read enough, and not if the client cancels the call or
+    the connection ends before."""
     for how in ("reads", "cancels", "closes"):
-        async with serving(make) as (served, _), channel_to(served.port, options=SMALL_WINDOWS) as channel:
+        async with (
+            serving(make) as (served, _),
+            channel_to(served.port, options=SMALL_WINDOWS) as channel,
+        ):
             call = channel.unary_stream(f"/{SERVICE}/Whole")(b"600000", timeout=30)
-            # The client asks for the message at once, but its window is smaller than the message until it reads.
+            # The client asks for the message at once, but its window is smaller than the message
+            # until it reads.
             await call.initial_metadata()
             if how == "reads":
                 assert await call.read() == bytes(600_000)
@@ -550,26 +619,39 @@ async def frame_from(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
 
 
 def frame(kind: int, flags: int, payload: bytes = b"", stream: int = 0) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+    )
 
 
 def head(method: str) -> bytes:
-    """The header fields of a call, in HPACK: literals without indexing, whose lengths all fit into a byte."""
-    fields = {":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "x"}
+    """The header fields of a call, in HPACK: literals without indexing, whose lengths all fit into
+    a byte."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": f"/{SERVICE}/{method}",
+        ":authority": "x",
+    }
     fields |= {"te": "trailers", "content-type": "application/grpc"}
-    return b"".join(b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode() for name, value in fields.items())
+    return b"".join(
+        b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
+        for name, value in fields.items()
+    )
 
 
 def opening(method: str, stream: int, request: bytes = b"") -> bytes:
     """The frames of a call."""
     message = b"\0" + len(request).to_bytes(4, "big") + request
-    return frame(HEADERS, END_HEADERS, head(method), stream) + frame(DATA, END_STREAM, message, stream)
+    return frame(HEADERS, END_HEADERS, head(method), stream) + frame(
+        DATA, END_STREAM, message, stream
+    )
 
 
 @on_both
 async def test_open_calls_do_not_hold_up_others_of_their_connection(make: Make) -> None:
-    """A client with thousands of long polls on a connection sends on it as well: a setting of the server that made it wait with further
-    calls would hold its sends up for as long as the polls."""
+    """A client with thousands of long polls on a connection sends on it as well: a setting of the
+    server that made it wait with further calls would hold its sends up for as long as the polls."""
     async with serving(make) as (served, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(PREFACE + frame(SETTINGS, 0))
@@ -579,7 +661,10 @@ async def test_open_calls_do_not_hold_up_others_of_their_connection(make: Make) 
             most = dict(struct.iter_unpack(">HI", settings)).get(MAX_CONCURRENT_STREAMS)
             assert most is None or most >= 20_000
             polls = 1200
-            writer.write(b"".join(opening("Waits", 2 * number + 1) for number in range(polls)) + opening("Echo", 2 * polls + 1))
+            writer.write(
+                b"".join(opening("Waits", 2 * number + 1) for number in range(polls))
+                + opening("Echo", 2 * polls + 1)
+            )
             while (await frame_from(reader))[0] != DATA:
                 pass
         writer.close()
@@ -590,7 +675,9 @@ async def test_pings_are_answered(make: Make) -> None:
     """A connection without calls stays open as long as its client pings."""
     async with serving(make) as (served, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(PREFACE + frame(SETTINGS, 0) + frame(PING, 0, b"12345678") + frame(PING, 0, b"87654321"))
+        writer.write(
+            PREFACE + frame(SETTINGS, 0) + frame(PING, 0, b"12345678") + frame(PING, 0, b"87654321")
+        )
         answers: list[bytes] = []
         async with asyncio.timeout(10):
             while len(answers) < 2:
@@ -605,12 +692,18 @@ async def test_pings_are_answered(make: Make) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("make", FRONTS)
 def test_a_client_whose_machine_vanished_loses_its_connection(make: Make) -> None:
-    """It answers no ping and ends nothing. The server pings after half a minute, and waits 20 s for the answer."""
+    """It answers no ping and ends nothing. The server pings after half a minute, and waits 20 s for
+    the answer."""
 
     async def scenario() -> None:
         async with serving(make) as (served, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(PREFACE + frame(SETTINGS, 0) + frame(SETTINGS, ACK) + frame(HEADERS, END_HEADERS, head("Chat"), 1))
+            writer.write(
+                PREFACE
+                + frame(SETTINGS, 0)
+                + frame(SETTINGS, ACK)
+                + frame(HEADERS, END_HEADERS, head("Chat"), 1)
+            )
             with contextlib.suppress(ConnectionResetError):
                 await reader.read()
             writer.close()
@@ -620,7 +713,8 @@ def test_a_client_whose_machine_vanished_loses_its_connection(make: Make) -> Non
 
 @on_both
 async def test_a_stop_lets_running_calls_end(make: Make) -> None:
-    """Clients are told to go elsewhere, new connections are not accepted, and a running call gets its answer."""
+    """Clients are told to go elsewhere, new connections are not accepted, and a running call gets
+    its answer."""
     async with serving(make) as (served, channel):
         running = served.unary(channel, "GoesOn")(b"", timeout=30)
         await served.calls.begun.wait()
@@ -648,17 +742,25 @@ async def test_a_stop_cancels_what_does_not_end_in_time(make: Make) -> None:
         await served.calls.begun.wait()
         await served.server.stop(0.1)
         await served.calls.ended.wait()
-        assert (await failed(running)).code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        assert (await failed(running)).code() in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.CANCELLED,
+        )
 
 
 def files(directory: Path, *, authority: bool = False) -> CertificateFiles:
     minting.ensure(directory, {"n1": ("localhost", "127.0.0.1")})
-    return CertificateFiles(directory / "n1.pem", directory / "n1.key", directory / "ca.pem" if authority else None)
+    return CertificateFiles(
+        directory / "n1.pem", directory / "n1.key", directory / "ca.pem" if authority else None
+    )
 
 
 def trusting(directory: Path, name: str = "") -> grpc.ChannelCredentials:
     """Credentials that trust the authority of a directory, and show the named certificate."""
-    read = [(directory / file).read_bytes() for file in (("ca.pem", f"{name}.key", f"{name}.pem") if name else ("ca.pem",))]
+    read = [
+        (directory / file).read_bytes()
+        for file in (("ca.pem", f"{name}.key", f"{name}.pem") if name else ("ca.pem",))
+    ]
     return grpc.ssl_channel_credentials(*read)
 
 
@@ -675,13 +777,18 @@ async def test_tls_alone(make: Make, directory: Path) -> None:
         async with channel_to(served.port, trusting(directory)) as channel:
             address, name = await name_of(served, channel)
             assert "127.0.0.1:" in address and name == ""
-        assert (await failed(served.unary(plain, "Echo")(b"x", timeout=5))).code() is grpc.StatusCode.UNAVAILABLE
+        assert (
+            await failed(served.unary(plain, "Echo")(b"x", timeout=5))
+        ).code() is grpc.StatusCode.UNAVAILABLE
 
 
 @on_both
 async def test_tls_and_plaintext_on_one_port(make: Make, directory: Path) -> None:
     where = replace(LOCAL, tls=files(directory))
-    async with serving(make, where) as (served, plain), channel_to(served.port, trusting(directory)) as secure:
+    async with (
+        serving(make, where) as (served, plain),
+        channel_to(served.port, trusting(directory)) as secure,
+    ):
         for channel in (plain, secure):
             assert await served.unary(channel, "Echo")(b"x", timeout=10) == b"x"
             assert "127.0.0.1:" in (await name_of(served, channel))[0]
@@ -689,16 +796,24 @@ async def test_tls_and_plaintext_on_one_port(make: Make, directory: Path) -> Non
 
 @on_both
 async def test_clients_with_certificates(make: Make, directory: Path) -> None:
-    """Where an authority is configured, a client must show a certificate of it, and the handler sees its verified name."""
-    async with serving(make, replace(LOCAL, plain=False, tls=files(directory, authority=True))) as (served, _):
+    """Where an authority is configured, a client must show a certificate of it, and the handler
+    sees its verified name."""
+    async with serving(make, replace(LOCAL, plain=False, tls=files(directory, authority=True))) as (
+        served,
+        _,
+    ):
         async with channel_to(served.port, trusting(directory, "n1")) as known:
             assert (await name_of(served, known))[1] == "n1"
         async with channel_to(served.port, trusting(directory)) as stranger:
-            assert (await failed(served.unary(stranger, "Echo")(b"x", timeout=5))).code() is grpc.StatusCode.UNAVAILABLE
+            assert (
+                await failed(served.unary(stranger, "Echo")(b"x", timeout=5))
+            ).code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("make", FRONTS)
-def test_certificates_are_replaced_without_a_restart(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_are_replaced_without_a_restart(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """New connections see the new certificate, and open connections stay."""
     monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
 
@@ -706,19 +821,26 @@ def test_certificates_are_replaced_without_a_restart(make: Make, tmp_path: Path,
         old, new = tmp_path / "old", tmp_path / "new"
         files(new)
         where = replace(LOCAL, plain=False, tls=files(old))
-        async with serving(make, where) as (served, _), channel_to(served.port, trusting(old)) as first:
+        async with (
+            serving(make, where) as (served, _),
+            channel_to(served.port, trusting(old)) as first,
+        ):
             assert await served.unary(first, "Echo")(b"x", timeout=10) == b"x"
             for name in ("n1.pem", "n1.key"):
                 (new / name).replace(old / name)
             async with channel_to(served.port, trusting(new)) as second:
-                assert await served.unary(second, "Echo")(b"x", timeout=20, wait_for_ready=True) == b"x"
+                assert (
+                    await served.unary(second, "Echo")(b"x", timeout=20, wait_for_ready=True)
+                    == b"x"
+                )
             assert await served.unary(first, "Echo")(b"x", timeout=10) == b"x"
 
     run(scenario)
 
 
 def minted(directory: Path, *hosts: str) -> dict[str, bytes]:
-    """A certificate for these hosts, by the authority of the directory, under the names of a TLS Secret of Kubernetes."""
+    """A certificate for these hosts, by the authority of the directory, under the names of a TLS
+    Secret of Kubernetes."""
     minting.ensure(directory, {"n1": hosts})
     names = {"tls.crt": "n1.pem", "tls.key": "n1.key", "ca.crt": "ca.pem"}
     return {name: (directory / file).read_bytes() for name, file in names.items()}
@@ -742,7 +864,8 @@ async def presented(port: int, authority: Path) -> bytes:
 def test_a_certificate_mounted_by_kubernetes_is_replaced_without_a_dropped_call(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All files change at once behind `..data`. Streams and connections go on; no call fails before, during or after the change."""
+    """All files change at once behind `..data`. Streams and connections go on; no call fails
+    before, during or after the change."""
     monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
     authority = tmp_path / "ca"
     volume = MountedSecret(tmp_path / "volume", minted(authority, "localhost", "127.0.0.1"))
@@ -752,8 +875,14 @@ def test_a_certificate_mounted_by_kubernetes_is_replaced_without_a_dropped_call(
 
     async def scenario() -> None:
         where = replace(LOCAL, plain=False, tls=own)
-        async with serving(make, where) as (served, _), channel_to(served.port, trusting(authority, "n1")) as first:
-            echo, chat = served.unary(first, "Echo"), first.stream_stream(f"/{SERVICE}/Chat")(timeout=60)
+        async with (
+            serving(make, where) as (served, _),
+            channel_to(served.port, trusting(authority, "n1")) as first,
+        ):
+            echo, chat = (
+                served.unary(first, "Echo"),
+                first.stream_stream(f"/{SERVICE}/Chat")(timeout=60),
+            )
             await chat.write(b"before")
             assert await chat.read() == b"before" and await echo(b"x", timeout=10) == b"x"
             volume.replace(renewed)
@@ -769,7 +898,9 @@ def test_a_certificate_mounted_by_kubernetes_is_replaced_without_a_dropped_call(
 
     with structlog.testing.capture_logs() as logs:
         run(scenario)
-    assert not [entry for entry in logs if entry["log_level"] == "error"], "at no moment did the files contradict each other"
+    assert not [entry for entry in logs if entry["log_level"] == "error"], (
+        "at no moment did the files contradict each other"
+    )
 
 
 @on_both
@@ -777,7 +908,10 @@ async def test_connections_are_limited(make: Make) -> None:
     """For each address: one more is refused and counted, and accepted once another has ended."""
     refused = metrics.CONNECTIONS_REFUSED.labels("address")
     before = refused._value.get()
-    async with serving(make, replace(LOCAL, limits=Quotas(connections_per_address=1))) as (served, channel):
+    async with serving(make, replace(LOCAL, limits=Quotas(connections_per_address=1))) as (
+        served,
+        channel,
+    ):
         assert await served.unary(channel, "Echo")(b"x", timeout=10) == b"x"
         assert "127.0.0.1:" in (await name_of(served, channel))[0]
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -790,13 +924,20 @@ async def test_connections_are_limited(make: Make) -> None:
                 await asyncio.sleep(0)
         await channel.close()
         async with channel_to(served.port) as another:
-            assert await served.unary(another, "Echo")(b"x", timeout=20, wait_for_ready=True) == b"x"
+            assert (
+                await served.unary(another, "Echo")(b"x", timeout=20, wait_for_ready=True) == b"x"
+            )
 
 
 @on_both
 async def test_garbage_does_no_harm(make: Make) -> None:
     async with serving(make, replace(LOCAL, limits=Quotas(connections=100))) as (served, channel):
-        for data in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(100), PREFACE + b"\xff" * 50, b"\x16\x03\x01\x00\x05hello"):
+        for data in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            os.urandom(100),
+            PREFACE + b"\xff" * 50,
+            b"\x16\x03\x01\x00\x05hello",
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
             writer.write(data)
             async with asyncio.timeout(20):
@@ -832,12 +973,17 @@ async def test_several_servers_share_a_port(make: Make) -> None:
                 while len(reached) < 2:
                     async with channel_to(where.port) as channel:
                         await first.unary(channel, "GoesOn")(b"", timeout=10)
-                    reached = {number for number, server in enumerate((first, second)) if server.calls.begun.is_set()}
+                    reached = {
+                        number
+                        for number, server in enumerate((first, second))
+                        if server.calls.begun.is_set()
+                    }
 
 
 @on_both
 async def test_calls_over_a_unix_socket_and_diverted_calls(make: Make, directory: Path) -> None:
-    """Workers of a node reach each other over a socket in the file system. A diversion takes calls of every kind, as bytes both ways."""
+    """Workers of a node reach each other over a socket in the file system. A diversion takes calls
+    of every kind, as bytes both ways."""
 
     async def elsewhere(call: ServerCall) -> None:
         call.set_trailing_metadata((("by", "another"),))
@@ -868,20 +1014,25 @@ async def test_calls_over_a_unix_socket_and_diverted_calls(make: Make, directory
         assert await chat.read() is grpc.aio.EOF
 
 
-def test_a_node_without_the_compiled_package_takes_grpc_aio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_the_compiled_package_takes_grpc_aio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "NATIVE", False)
     assert isinstance(call_server(), GrpcServer)
 
 
 @pytest.mark.skipif(bool(_not_built()), reason=f"ledgermq-native: {_not_built()}")
-def test_a_node_that_uses_the_compiled_package_takes_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_uses_the_compiled_package_takes_its_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "NATIVE", True)
     assert type(call_server()) is type(_native())
 
 
 @pytest.mark.skipif(bool(_not_built()), reason=f"ledgermq-native: {_not_built()}")
 def test_a_cancelled_write_to_a_full_stream_leaves_the_stream_usable() -> None:
-    """Another write waits for room as before, and nothing of the stream is lost but the cancelled message."""
+    """Another write waits for room as before, and nothing of the stream is lost but the cancelled
+    message."""
 
     async def flood(data: bytes, call: ServerCall) -> None:
         written = 0

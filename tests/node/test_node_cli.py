@@ -62,24 +62,30 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "choose one of the above"),
     ],
 )
-def test_wrong_usage_is_64_with_a_hint(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_64_with_a_hint(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Usage errors name what is wrong and where help is."""
     assert cli.run(args) == 64
     assert said in last_error(capsys)
 
 
-def test_every_command_of_the_table_exists_and_its_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """The overview imports nothing; each command's module is there, and its help shows how to use it."""
+def test_every_command_of_the_table_exists_and_its_help_has_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The overview imports nothing; each command's module is there, and its help shows how to use
+    it."""
     for name in ("up", "serve", "config"):
         assert cli.run([name, "--help"]) == 0
         assert "ledgermq " + name in capsys.readouterr().out.split("Example", 1)[1]
 
 
 def test_status_command_does_not_import_other_packages() -> None:
-    """Only the package of the command is loaded: no Spark, no node, for a question to a cluster. The table of exit statuses is."""
+    """Only the package of the command is loaded: no Spark, no node, for a question to a cluster.
+    The table of exit statuses is."""
     code = (
-        "import sys; from ledgermq import cli; cli.run(['--help']); "
-        "print(*[m for m in sys.modules if m.startswith(('ledgermq.', 'pyspark', 'grpc', 'numpy'))])"
+        "import sys; from ledgermq import cli; cli.run(['--help']); print(*[m for m in sys.modules"
+        " if m.startswith(('ledgermq.', 'pyspark', 'grpc', 'numpy'))])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(found.stdout.splitlines()[-1].split()) == {
@@ -90,7 +96,9 @@ def test_status_command_does_not_import_other_packages() -> None:
     }
 
 
-def test_bug_is_70_with_one_line_and_the_traceback_in_a_file(fake: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bug_is_70_with_one_line_and_the_traceback_in_a_file(
+    fake: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A traceback never reaches the terminal; the file named in the message has it."""
 
     def body() -> None:
@@ -115,7 +123,9 @@ def test_bug_is_70_with_one_line_and_the_traceback_in_a_file(fake: Any, capsys: 
         (click.FileError("f", "gone; check"), 64),
     ],
 )
-def test_failures_end_with_their_exit_status(fake: Any, raised: BaseException, exit_code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_end_with_their_exit_status(
+    fake: Any, raised: BaseException, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Errors that know their exit status keep it; Ctrl-C is 130."""
 
     def body() -> None:
@@ -128,7 +138,10 @@ def test_failures_end_with_their_exit_status(fake: Any, raised: BaseException, e
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, EOFError])
 def test_the_error_of_a_question_without_an_answer_has_a_line_of_its_own(
-    fake: Any, end: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: Any,
+    end: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Ctrl-C and Ctrl-D at the question leave the cursor behind it."""
 
@@ -158,7 +171,9 @@ def test_commands_choose_their_own_exit_status(fake: Any, code: int | None, expe
     assert cli.run(["fake"]) == expected
 
 
-def test_config_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`example` can be checked and shown; a fault is 64 with the key; the secret is not shown."""
     monkeypatch.delenv("LEDGERMQ_CONFIG", raising=False)
     assert cli.run(["config", "example"]) == 0
@@ -174,18 +189,29 @@ def test_config_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert '"v": 1' in shown and "********" in shown and "0123456789abcdef" not in shown
     assert cli.run(["config", "check", str(path), "--set", "log_level=loud"]) == 64
     assert "log_level = 'loud'" in last_error(capsys)
-    assert cli.run(["config", "check", str(path), "--set", f"cluster.secret_file={tmp_path}/none"]) == 77
+    assert (
+        cli.run(["config", "check", str(path), "--set", f"cluster.secret_file={tmp_path}/none"])
+        == 77
+    )
     assert "does not exist; create it with" in last_error(capsys)
 
 
 def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
     """`ledgermq config example | head -1` says nothing on stderr."""
     command = f"{sys.executable} -m ledgermq config example | head -c 10"
-    found = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
     assert found.stderr == "" and found.returncode == 0
     read, write = os.pipe()
     os.close(read)
-    found = subprocess.run(command.split(" | ")[0].split(), stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    found = subprocess.run(
+        command.split(" | ")[0].split(),
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert found.stderr == "" and found.returncode == 0
     os.close(write)
 
@@ -193,10 +219,13 @@ def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
 def test_the_documented_way_to_a_configuration_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The examples of `config --help`, in their order: every one ends with 0, from an empty directory."""
+    """The examples of `config --help`, in their order: every one ends with 0, from an empty
+    directory."""
     monkeypatch.chdir(tmp_path)
     assert cli.run(["config", "--help"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.partition("Examples:")[2].splitlines()]
+    lines = [
+        line.strip() for line in capsys.readouterr().out.partition("Examples:")[2].splitlines()
+    ]
     examples = [line.removeprefix("ledgermq ") for line in lines if line.startswith("ledgermq ")]
     assert len(examples) == 4
     for example in examples:
@@ -208,7 +237,8 @@ def test_the_documented_way_to_a_configuration_works(
 
 
 def test_a_secret_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A secret in use is never replaced, a missing one is explained, and nothing else is left behind."""
+    """A secret in use is never replaced, a missing one is explained, and nothing else is left
+    behind."""
     path = tmp_path / "secret"
     assert cli.run(["config", "secret", str(path)]) == 0
     text = path.read_text()
@@ -219,27 +249,47 @@ def test_a_secret_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "cannot be written" in last_error(capsys)
     assert [each.name for each in tmp_path.iterdir()] == ["secret"]
     (tmp_path / "node.yaml").write_text(EXAMPLE)
-    assert cli.run(["config", "check", str(tmp_path / "node.yaml"), "--set", f"cluster.secret_file={tmp_path}/absent"]) == 77
+    assert (
+        cli.run(
+            [
+                "config",
+                "check",
+                str(tmp_path / "node.yaml"),
+                "--set",
+                f"cluster.secret_file={tmp_path}/absent",
+            ]
+        )
+        == 77
+    )
     assert "ledgermq config secret" in last_error(capsys)
 
 
 def groups() -> list[str]:
     """The commands that have commands of their own."""
     root = click.Context(cli.cli)
-    return [name for name in cli.COMMANDS if isinstance(cli.cli.get_command(root, name), click.Group)]
+    return [
+        name for name in cli.COMMANDS if isinstance(cli.cli.get_command(root, name), click.Group)
+    ]
 
 
 @pytest.mark.parametrize("name", groups())
-def test_an_overview_has_a_whole_sentence_for_each_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_overview_has_a_whole_sentence_for_each_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A help text cut in mid-sentence says nothing about its end."""
     assert cli.run([name, "--help"]) == 0
     listed = capsys.readouterr().out.split("Commands:\n", 1)[1]
     entries = re.split(r"^  (?=\S)", listed, flags=re.MULTILINE)[1:]
-    assert entries and all(entry.rstrip().endswith(".") and not entry.rstrip().endswith("...") for entry in entries), listed
+    assert entries and all(
+        entry.rstrip().endswith(".") and not entry.rstrip().endswith("...") for entry in entries
+    ), listed
 
 
-def test_help_names_the_variables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The overview, which 80 columns show whole, names those of endpoints and credentials, a command that of its option."""
+def test_help_names_the_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The overview, which 80 columns show whole, names those of endpoints and credentials, a
+    command that of its option."""
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["--help"]) == 0
     overview = capsys.readouterr().out
@@ -250,7 +300,9 @@ def test_help_names_the_variables(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert variable in capsys.readouterr().out
 
 
-def test_every_command_is_in_one_section_of_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_in_one_section_of_the_overview(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """And the overview shows it with its sentence."""
     assert sorted(name for names in cli.SECTIONS.values() for name in names) == sorted(cli.COMMANDS)
     assert cli.run(["--help"]) == 0
@@ -278,11 +330,18 @@ def test_every_option_has_a_help_text(words: str) -> None:
     """And the command one that begins with a sentence."""
     command = every_command()[words]
     assert cli.first_sentence(command.help or "").endswith((".", ":"))
-    assert [option.opts for option in command.params if isinstance(option, click.Option) and not option.help] == []
+    assert [
+        option.opts
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ] == []
 
 
-def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The first line is for programs; below it are the export line, which a shell reads back whole, and two commands that exist."""
+def test_up_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The first line is for programs; below it are the export line, which a shell reads back whole,
+    and two commands that exist."""
 
     class Cluster:
         endpoints = "127.0.0.1:8081;127.0.0.1:8082"
@@ -300,13 +359,20 @@ def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert cli.run(["up", "--data", str(tmp_path)]) == 0
     ready, _, export, *following = capsys.readouterr().out.splitlines()
     assert ready == f"ready: endpoints={Cluster.endpoints}"
-    shell = subprocess.run(["sh", "-c", f'{export}; printf %s "$LEDGERMQ_ENDPOINTS"'], capture_output=True, text=True, check=True)
+    shell = subprocess.run(
+        ["sh", "-c", f'{export}; printf %s "$LEDGERMQ_ENDPOINTS"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert shell.stdout == Cluster.endpoints and len(following) == 2
     for line in following:
         assert cli.run([*line.split()[1:], "--help"]) == 0
 
 
-def test_up_names_the_nodes_that_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_names_the_nodes_that_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every five seconds those that are not ready, and nothing once all are, whenever that is."""
     clock = itertools.count(0.0, 3.0)
     ready_at = {"n1": 2, "n2": 4}
@@ -317,9 +383,13 @@ def test_up_names_the_nodes_that_it_waits_for(monkeypatch: pytest.MonkeyPatch, c
         return asked[node] >= ready_at[node]
 
     cluster: Any = types.SimpleNamespace(
-        nodes=ready_at, children={node: types.SimpleNamespace(exit_code=None) for node in ready_at}, ready=ready
+        nodes=ready_at,
+        children={node: types.SimpleNamespace(exit_code=None) for node in ready_at},
+        ready=ready,
     )
-    monkeypatch.setattr(commands, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    monkeypatch.setattr(
+        commands, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    )
     assert commands._wait_ready(cluster, types.SimpleNamespace(wanted=False))  # type: ignore[arg-type]
     told = capsys.readouterr().err.splitlines()
     assert told == ["waiting for n2 (9 s)"], told

@@ -1,4 +1,5 @@
-"""Real nodes as processes: elections, kills, clean stops, refusals to start, garbage on every port."""
+"""Real nodes as processes: elections, kills, clean stops, refusals to start, garbage on every
+port."""
 
 from __future__ import annotations
 
@@ -34,12 +35,20 @@ def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: flo
     message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
     message.system_properties.message_id = name
     message.system_properties.message_type = pb.NORMAL
-    with grpc.insecure_channel(real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(
+        real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
         call = channel.unary_unary(
-            SEND, request_serializer=pb.SendMessageRequest.SerializeToString, response_deserializer=pb.SendMessageResponse.FromString
+            SEND,
+            request_serializer=pb.SendMessageRequest.SerializeToString,
+            response_deserializer=pb.SendMessageResponse.FromString,
         )
         try:
-            response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=timeout_s)
+            response = call(
+                pb.SendMessageRequest(messages=[message]),
+                metadata=(("x-mq-client-id", "test"),),
+                timeout=timeout_s,
+            )
         except grpc.RpcError:
             return -1
     return int(response.status.code)
@@ -47,13 +56,19 @@ def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: flo
 
 def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
     """What a node's replica has committed of a topic."""
-    answer = real.admin(cluster, node, "Peek", admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000))
+    answer = real.admin(
+        cluster,
+        node,
+        "Peek",
+        admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000),
+    )
     assert answer.status.code == 20000, answer.status.message
     return {message.body.decode() for message in answer.messages}
 
 
 def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: Path) -> None:
-    """Acknowledged through any node, killed leader, killed cluster: every message is there on every replica; stops leave no abort file."""
+    """Acknowledged through any node, killed leader, killed cluster: every message is there on every
+    replica; stops leave no abort file."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         sent = set()
@@ -70,7 +85,9 @@ def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: 
         def degraded() -> bool:
             # A node that did not answer the asked one in time is not up for a moment.
             report = real.status(cluster, followers[0])
-            return report.health == "degraded" and [info.node for info in report.nodes if not info.up] == [leader]
+            return report.health == "degraded" and [
+                info.node for info in report.nodes if not info.up
+            ] == [leader]
 
         real.wait_for(degraded, 30, "the status that names the killed node alone")
         cluster.start(leader)
@@ -82,12 +99,15 @@ def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: 
         assert send(cluster, leader, "t", "third") == 20000
         sent.add("third")
         for node in cluster.nodes:
-            real.wait_for(lambda node=node: bodies(cluster, node, "t") == sent, 60, f"all messages at {node}")  # type: ignore[misc]
+            real.wait_for(
+                lambda node=node: bodies(cluster, node, "t") == sent, 60, f"all messages at {node}"
+            )  # type: ignore[misc]
         assert real.wait_for(lambda: real.status(cluster, "n1").health == "ok", 60, "health")
 
 
 def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_path: Path) -> None:
-    """One node of three acknowledges nothing, reports that it is not ready, and continues when a second node is back."""
+    """One node of three acknowledges nothing, reports that it is not ready, and continues when a
+    second node is back."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         leader = real.leader(cluster)
@@ -97,21 +117,29 @@ def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_
         assert send(cluster, leader, "t", "lost?", timeout_s=5) != 20000
         real.wait_for(lambda: real.http(cluster, leader, "/readyz")[0] == 503, 30, "not ready")
         assert real.http(cluster, leader, "/healthz")[0] == 200
-        real.wait_for(lambda: real.status(cluster, leader).health == "down", 30, "a status without a leader")
+        real.wait_for(
+            lambda: real.status(cluster, leader).health == "down", 30, "a status without a leader"
+        )
         cluster.start(others[0])
         cluster.wait_ready(nodes=[leader, others[0]])
         assert send(cluster, leader, "t", "again") == 20000
 
 
 def test_pages_for_watchers(tmp_path: Path) -> None:
-    """Health, readiness and metrics of a single node, all of them declared; the gRPC health service agrees; every log line is JSON."""
+    """Health, readiness and metrics of a single node, all of them declared; the gRPC health service
+    agrees; every log line is JSON."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     with real.running(tmp_path, nodes=1, groups=("g1", "g2")) as cluster:
         real.create_topic(cluster, "t")
         assert send(cluster, "n1", "t", "one") == 20000
         own = {"cluster": cluster.cluster_id, "node": "n1"}
-        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": [], "warnings": [], **own}
+        assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {
+            "status": "ready",
+            "reasons": [],
+            "warnings": [],
+            **own,
+        }
         for wanted in (
             'ledgermq_role{broker_group="g1",role="leader"} 1.0',
             'ledgermq_role{broker_group="g2",role="leader"} 1.0',
@@ -120,21 +148,35 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
             "ledgermq_open_calls 0.0",
         ):
             # The page is made from what the engine told last.
-            real.wait_for(lambda line=wanted: line in real.http(cluster, "n1", "/metrics")[1], 30, wanted)  # type: ignore[misc]
+            real.wait_for(
+                lambda line=wanted: line in real.http(cluster, "n1", "/metrics")[1], 30, wanted
+            )  # type: ignore[misc]
         labels = f'cluster="{cluster.cluster_id}"', 'node_id="n1"', 'topic="t"'
-        stored = rf"^rocketmq_messages_in_total{{{''.join(f'(?=.*{label})' for label in labels)}.*}} 1$"
+        stored = (
+            rf"^rocketmq_messages_in_total{{{''.join(f'(?=.*{label})' for label in labels)}.*}} 1$"
+        )
         assert len(re.findall(stored, real.http(cluster, "n1", "/metrics")[1], re.MULTILINE)) == 1
         assert mirrored.STATISTICS, "the declarations are complete once both modules are imported"
-        exposed = re.findall(r"^# TYPE (\S+) (\S+)$", real.http(cluster, "n1", "/metrics")[1], re.MULTILINE)
+        exposed = re.findall(
+            r"^# TYPE (\S+) (\S+)$", real.http(cluster, "n1", "/metrics")[1], re.MULTILINE
+        )
         assert sorted(exposed) == sorted((one.name, one.kind) for one in metrics.DECLARED)
-        with grpc.insecure_channel(real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]) as channel:
+        with grpc.insecure_channel(
+            real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]
+        ) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
             for service in ("", "apache.rocketmq.v2.MessagingService"):
                 request = health_pb2.HealthCheckRequest(service=service)
-                real.wait_for(lambda r=request: stub.Check(r, timeout=30).status == serving, 30, "health")  # type: ignore[misc]
+                real.wait_for(
+                    lambda r=request: stub.Check(r, timeout=30).status == serving, 30, "health"
+                )  # type: ignore[misc]
         # A disk that is slow at the moment is no fault of the node, and it says so.
-        assert {event["level"] for event in real.log_events(cluster, "n1") if event["event"] != "slow sync"} <= {"info"}
+        assert {
+            event["level"]
+            for event in real.log_events(cluster, "n1")
+            if event["event"] != "slow sync"
+        } <= {"info"}
 
 
 def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
@@ -143,7 +185,12 @@ def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         for address in cluster.nodes.values():
-            for port in (address.client_port, address.peer_port, address.controller_port, address.http_port):
+            for port in (
+                address.client_port,
+                address.peer_port,
+                address.controller_port,
+                address.http_port,
+            ):
                 for size in (1, 24, 3000):
                     poke(port, rng.randbytes(size))
                     poke(port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.randbytes(size))
@@ -151,7 +198,11 @@ def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
             assert send(cluster, node, "t", f"after-{k}") == 20000
         for node in cluster.nodes:
             real.wait_for(lambda node=node: cluster.ready(node), 30, f"{node} to be ready")  # type: ignore[misc]
-            assert not [event for event in real.log_events(cluster, node) if event["level"] in ("error", "critical")]
+            assert not [
+                event
+                for event in real.log_events(cluster, node)
+                if event["level"] in ("error", "critical")
+            ]
 
 
 def poke(port: int, data: bytes) -> None:
@@ -198,7 +249,8 @@ def test_taken_port_is_72(single: LocalCluster, kind: str) -> None:
 
 
 def test_unusable_or_foreign_data_directories_are_71(single: LocalCluster, tmp_path: Path) -> None:
-    """A file in its place, another node's directory, a directory with something else in it, one that is in use."""
+    """A file in its place, another node's directory, a directory with something else in it, one
+    that is in use."""
     data = single.data("n1")
     data.mkdir()
     (data / "precious").write_text("")
@@ -207,7 +259,11 @@ def test_unusable_or_foreign_data_directories_are_71(single: LocalCluster, tmp_p
     identity.write_node(RealDisk(), str(data), identity.NodeIdentity(single.cluster_id, "n2", 1))
     refused(single, 71, "node n2")
     (data / "node.json").unlink()
-    identity.write_node(RealDisk(), str(data), identity.NodeIdentity("00000000-0000-4000-8000-000000000000", "n1", 1))
+    identity.write_node(
+        RealDisk(),
+        str(data),
+        identity.NodeIdentity("00000000-0000-4000-8000-000000000000", "n1", 1),
+    )
     refused(single, 71, "cluster 00000000")
     (data / "node.json").unlink()
     single.settings = [f"data={tmp_path / 'file'}"]
@@ -221,7 +277,9 @@ def test_data_directory_in_use_is_71(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "ledgermq", "serve", "--config", str(cluster.config_file)]
         command += ["--set", "node=n1", "--set", f"data={cluster.data('n1')}"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert second.returncode == 71 and "used by another process" in second.stderr.splitlines()[-1]
+        assert (
+            second.returncode == 71 and "used by another process" in second.stderr.splitlines()[-1]
+        )
 
 
 def test_missing_secret_is_77_and_assertions_off_is_76(single: LocalCluster) -> None:
@@ -254,8 +312,11 @@ def test_damage_below_the_synced_mark_is_75(tmp_path: Path) -> None:
     assert path.read_bytes() == data
 
 
-def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(tmp_path: Path) -> None:
-    """A node that lost its directory comes back with another incarnation: its peers say so, and it votes again once it has everything."""
+def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(
+    tmp_path: Path,
+) -> None:
+    """A node that lost its directory comes back with another incarnation: its peers say so, and it
+    votes again once it has everything."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         assert send(cluster, "n1", "t", "one") == 20000
@@ -266,10 +327,20 @@ def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(t
         cluster.start(victim)
         refusal = "data directory replaced"
         for node in (victim, leader):
-            real.wait_for(lambda node=node: any(refusal in line for line in real.log_lines(cluster, node)), 30, f"the reason at {node}")  # type: ignore[misc]
+            real.wait_for(
+                lambda node=node: any(refusal in line for line in real.log_lines(cluster, node)),
+                30,
+                f"the reason at {node}",
+            )  # type: ignore[misc]
         assert send(cluster, leader, "t", "two") == 20000
-        real.wait_for(lambda: sorted(real.status(cluster, leader).groups[0].voters) == ["n1", "n2", "n3"], 60, "the node to vote again")
-        real.wait_for(lambda: real.status(cluster, leader).health == "ok", 30, "the node to be back")
+        real.wait_for(
+            lambda: sorted(real.status(cluster, leader).groups[0].voters) == ["n1", "n2", "n3"],
+            60,
+            "the node to vote again",
+        )
+        real.wait_for(
+            lambda: real.status(cluster, leader).health == "ok", 30, "the node to be back"
+        )
         real.wait_for(lambda: bodies(cluster, victim, "t") == {"one", "two"}, 60, "both messages")
 
 
@@ -288,7 +359,8 @@ def reasons(cluster: LocalCluster, node: str) -> list[str]:
 
 
 def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) -> None:
-    """Two of three directories are gone: the two fresh ones know each other, but not without n1, which knows others; all three say why."""
+    """Two of three directories are gone: the two fresh ones know each other, but not without n1,
+    which knows others; all three say why."""
     cluster = real.prepare(tmp_path)
     cluster.start_all()
     try:
@@ -305,8 +377,14 @@ def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) ->
         cluster.start_all()
         for node in ("n2", "n3"):
             why = f"broker group g1: node {node}: data directory replaced"
-            for where, reason in ((node, "missing: n1"), (node, f"not heard by n1: {why}"), ("n1", f"not heard: {why}")):
-                told = lambda where=where, reason=reason: any(reason in r for r in reasons(cluster, where))  # noqa: E731
+            for where, reason in (
+                (node, "missing: n1"),
+                (node, f"not heard by n1: {why}"),
+                ("n1", f"not heard: {why}"),
+            ):
+                told = lambda where=where, reason=reason: any(  # noqa: E731
+                    reason in r for r in reasons(cluster, where)
+                )
                 real.wait_for(told, 60, f"{reason!r} at {where}")
         # Longer than any election would take.
         end = time.monotonic() + 3
@@ -317,32 +395,68 @@ def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) ->
         assert data.read_bytes() == before
 
         def told_by_all() -> dict[str, tuple[str, int]] | None:
-            found = {replica.node: (replica.state, replica.end_index) for replica in real.status(cluster, "n1").groups[0].replicas}
+            found = {
+                replica.node: (replica.state, replica.end_index)
+                for replica in real.status(cluster, "n1").groups[0].replicas
+            }
             return found if all(state for state, _ in found.values()) else None
 
         found = real.wait_for(told_by_all, 30, "a status with the answers of all nodes")
-        assert found["n1"][0] == "running" and found["n1"][1] > 0 and found["n2"] == found["n3"] == ("waiting", 0)
+        assert (
+            found["n1"][0] == "running"
+            and found["n1"][1] > 0
+            and found["n2"] == found["n3"] == ("waiting", 0)
+        )
         text = real.http(cluster, "n2", "/metrics")[1]
-        assert 'ledgermq_broker_group_admitted{broker_group="g1"} 0.0' in text and 'ledgermq_term{broker_group="g1"} 0.0' in text
+        assert (
+            'ledgermq_broker_group_admitted{broker_group="g1"} 0.0' in text
+            and 'ledgermq_term{broker_group="g1"} 0.0' in text
+        )
     finally:
         real.end_all(cluster)
 
 
 @pytest.mark.verify
 def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    """`up` prints where it is ready and what to do next, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
+    """`up` prints where it is ready and what to do next, reports a node that dies, ends with 0 on
+    SIGINT, and resumes the directory."""
     base = real.base_port()
-    command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "3", "--data", str(tmp_path / "data"), "--log-file-size", "1MiB"]
+    command = [
+        sys.executable,
+        "-m",
+        "ledgermq",
+        "up",
+        "--nodes",
+        "3",
+        "--data",
+        str(tmp_path / "data"),
+        "--log-file-size",
+        "1MiB",
+    ]
     command += ["--base-port", str(base)]
     for attempt in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
             assert process.stdout is not None and process.stderr is not None
             line = process.stdout.readline()
-            assert line == f"ready: endpoints=127.0.0.1:{base};127.0.0.1:{base + 1};127.0.0.1:{base + 2}\n"
-            assert [process.stdout.readline().split()[0] for _ in range(4)] == ["in", "export", "ledgermq", "ledgermq"]
+            assert (
+                line
+                == f"ready: endpoints=127.0.0.1:{base};127.0.0.1:{base + 1};127.0.0.1:{base + 2}\n"
+            )
+            assert [process.stdout.readline().split()[0] for _ in range(4)] == [
+                "in",
+                "export",
+                "ledgermq",
+                "ledgermq",
+            ]
             again = subprocess.run(command, capture_output=True, text=True)
-            assert (again.returncode, again.stdout) == (71, "") and "n1 of" in again.stderr and "is running" in again.stderr
+            assert (
+                (again.returncode, again.stdout) == (71, "")
+                and "n1 of" in again.stderr
+                and "is running" in again.stderr
+            )
             if attempt == 1:
                 pid = int((tmp_path / "data" / "n2" / "g1" / "abort").read_text().split()[0])
                 os.kill(pid, signal.SIGKILL)
@@ -355,15 +469,31 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
             process.wait()
     left = [str(path) for path in (tmp_path / "data").glob("*/g1/abort")]
     assert left == [str(tmp_path / "data" / "n2" / "g1" / "abort")]
-    assert config_of(LocalCluster.prepare(tmp_path / "data", base_port=base), "n1").cluster.groups[0].data_file_bytes == 1 << 20
+    assert (
+        config_of(LocalCluster.prepare(tmp_path / "data", base_port=base), "n1")
+        .cluster.groups[0]
+        .data_file_bytes
+        == 1 << 20
+    )
 
 
 def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     """A stop during the start ends everything with 0 and leaves nothing running."""
     base = real.base_port()
-    command = [sys.executable, "-m", "ledgermq", "up", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+    command = [
+        sys.executable,
+        "-m",
+        "ledgermq",
+        "up",
+        "--data",
+        str(tmp_path / "data"),
+        "--base-port",
+        str(base),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    real.wait_for(lambda: (tmp_path / "data" / "n3" / "node.log").exists(), 30, "the last node's process")
+    real.wait_for(
+        lambda: (tmp_path / "data" / "n3" / "node.log").exists(), 30, "the last node's process"
+    )
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, ""), err
@@ -377,7 +507,16 @@ def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
-        command = [sys.executable, "-m", "ledgermq", "up", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+        command = [
+            sys.executable,
+            "-m",
+            "ledgermq",
+            "up",
+            "--data",
+            str(tmp_path / "data"),
+            "--base-port",
+            str(base),
+        ]
         found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 72
     last = found.stderr.splitlines()[-1]
@@ -388,7 +527,18 @@ def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> 
 def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:
     """Even when `up` is killed, its nodes stop by themselves, cleanly."""
     base = real.base_port()
-    command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "1", "--data", str(tmp_path / "data"), "--base-port", str(base)]
+    command = [
+        sys.executable,
+        "-m",
+        "ledgermq",
+        "up",
+        "--nodes",
+        "1",
+        "--data",
+        str(tmp_path / "data"),
+        "--base-port",
+        str(base),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -402,7 +552,8 @@ def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:
 
 
 def test_lost_map_is_78(tmp_path: Path) -> None:
-    """A read through a map whose file was truncated ends the process with its own exit code, not with a core dump or an endless loop."""
+    """A read through a map whose file was truncated ends the process with its own exit code, not
+    with a core dump or an endless loop."""
     code = f"""
 import mmap, os
 from ledgermq.node.process.process import exit_on_lost_map
@@ -415,6 +566,8 @@ view = memoryview(mmap.mmap(fd, 1 << 20))
 os.truncate(path, 0)
 bytes(view[4096:8192])
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert found.returncode == 78
     assert found.stderr.startswith("error: ") and "Traceback" not in found.stderr

@@ -1,8 +1,9 @@
 """How often a lone commit passes from one thread to another, on its leader and on each follower.
 
-Three engines run real groups over real files on one loop. The clock stands still, so no timer, heartbeat or checkpoint adds to the count.
-Every hand-over is counted where it happens: `SimpleQueue.put` (which executors use as well), `Event.set` and `call_soon_threadsafe`. In a
-node, gRPC's library adds one crossing for each call of a client: its polling thread wakes the loop.
+Three engines run real groups over real files on one loop. The clock stands still, so no timer,
+heartbeat or checkpoint adds to the count. Every hand-over is counted where it happens:
+`SimpleQueue.put` (which executors use as well), `Event.set` and `call_soon_threadsafe`. In a node,
+gRPC's library adds one crossing for each call of a client: its polling thread wakes the loop.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ COMMITS = 20
 
 
 class Crossings:
-    """Counts the hand-overs between threads in this process. The value handed over or the callback shows which node they belong to."""
+    """Counts the hand-overs between threads in this process. The value handed over or the callback
+    shows which node they belong to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[tuple[object, str]] = Counter()
@@ -56,7 +58,9 @@ class Crossings:
             seen[event, "event"] += 1
             set_event(event)
 
-        def counted_to_loop(loop: Any, callback: Callable[..., Any], *arguments: Any, context: Any = None) -> asyncio.Handle:
+        def counted_to_loop(
+            loop: Any, callback: Callable[..., Any], *arguments: Any, context: Any = None
+        ) -> asyncio.Handle:
             seen[getattr(callback, "__self__", callback), "loop"] += 1
             return to_loop(loop, callback, *arguments, context=context)
 
@@ -67,13 +71,21 @@ class Crossings:
 
 
 class Trio:
-    """Three engines. A packet reaches the other node in a later pass of the loop, and time moves only with `elapse`."""
+    """Three engines. A packet reaches the other node in a later pass of the loop, and time moves
+    only with `elapse`."""
 
     def __init__(self, directory: Path) -> None:
         self.now_ns = time.monotonic_ns()
-        self.hosts = {node: open_groups(_config(directory, node), RealDisk())[GROUP].group for node in NODES}
+        self.hosts = {
+            node: open_groups(_config(directory, node), RealDisk())[GROUP].group for node in NODES
+        }
         self.engines: Mapping[str, Engine] = {
-            node: Engine({GROUP: host}, send_packets=self._sender(node), on_fatal=self._fail, now_ns=lambda: self.now_ns)
+            node: Engine(
+                {GROUP: host},
+                send_packets=self._sender(node),
+                on_fatal=self._fail,
+                now_ns=lambda: self.now_ns,
+            )
             for node, host in self.hosts.items()
         }
 
@@ -84,7 +96,9 @@ class Trio:
         def send(group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
             for peer, packet in packets:
                 arrived = PeerPacket(packet.header, bytes(packet.payload))
-                asyncio.get_running_loop().call_soon(self.engines[peer].packets, [(group, node, arrived)])
+                asyncio.get_running_loop().call_soon(
+                    self.engines[peer].packets, [(group, node, arrived)]
+                )
 
         return send
 
@@ -95,9 +109,13 @@ class Trio:
             self.hosts[node].connect(lambda engine=engine: engine.wake(GROUP), lambda packets: None)  # type: ignore[misc]
             engine.admit(GROUP)
         async with asyncio.timeout(60):
-            while not (led := [node for node, engine in self.engines.items() if self._leads(node, engine)]):
+            while not (
+                led := [node for node, engine in self.engines.items() if self._leads(node, engine)]
+            ):
                 await self._elapse()
-            configured = self.engines[led[0]].call(GROUP, Configure(self.engines[led[0]].new_token(), [TOPIC]))
+            configured = self.engines[led[0]].call(
+                GROUP, Configure(self.engines[led[0]].new_token(), [TOPIC])
+            )
             while not configured.done():
                 await self._elapse()
         return led[0]
@@ -127,12 +145,15 @@ class Trio:
             await engine.stop()
 
     def owners(self) -> dict[object, str]:
-        """The node that each counted object belongs to. The index threads, which are woken at a pace of their own, are left out."""
+        """The node that each counted object belongs to. The index threads, which are woken at a
+        pace of their own, are left out."""
         found: dict[object, str] = {}
         for node, engine in self.engines.items():
             syncer, writer = engine._syncers[GROUP], self.hosts[node].running.store.log._writer
             assert isinstance(writer.together, log_writer.AtOnceIfSlow)
-            found |= dict.fromkeys((engine, engine._scheduler, syncer._tickets, writer.together._work), node)
+            found |= dict.fromkeys(
+                (engine, engine._scheduler, syncer._tickets, writer.together._work), node
+            )
             found[self.hosts[node].running.indexer._there] = "index thread"
         return found
 
@@ -140,12 +161,15 @@ class Trio:
 def _config(directory: Path, node: str) -> NodeConfig:
     tree = yaml.safe_load(EXAMPLE)
     tree["node"], tree["data"] = node, str(directory / node)
-    tree["cluster"]["groups"] = [{"name": GROUP, "replicas": list(NODES), "data_file_bytes": "1MiB"}]
+    tree["cluster"]["groups"] = [
+        {"name": GROUP, "replicas": list(NODES), "data_file_bytes": "1MiB"}
+    ]
     return validate(tree)
 
 
 def counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The crossings of COMMITS lone commits: on the leader, on both followers together, and of anything else."""
+    """The crossings of COMMITS lone commits: on the leader, on both followers together, and of
+    anything else."""
     crossings = Crossings(monkeypatch)
 
     async def main() -> dict[str, int]:
@@ -164,19 +188,34 @@ def counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         for (owner, _), count in seen.items():
             node = owners.get(owner, "others")
             if node != "index thread":
-                found["leader" if node == leader else "followers" if node in NODES else node] += count
+                found["leader" if node == leader else "followers" if node in NODES else node] += (
+                    count
+                )
         return found
 
     return asyncio.run(main())
 
 
-def test_a_lone_commit_goes_to_the_sync_thread_and_back_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_commit_goes_to_the_sync_thread_and_back_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two crossings on the leader and two on each follower, where the disk is fast."""
     monkeypatch.setattr(log_writer, "SHORT_SYNC_S", 60.0)
-    assert counted(tmp_path, monkeypatch) == {"leader": 2 * COMMITS, "followers": 2 * 2 * COMMITS, "others": 0}
+    assert counted(tmp_path, monkeypatch) == {
+        "leader": 2 * COMMITS,
+        "followers": 2 * 2 * COMMITS,
+        "others": 0,
+    }
 
 
-def test_a_slow_disk_syncs_the_mark_on_a_thread_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more hand-over to the second sync thread. Its outcome comes back through a queue made for the commit, which no node owns."""
+def test_a_slow_disk_syncs_the_mark_on_a_thread_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more hand-over to the second sync thread. Its outcome comes back through a queue made for
+    the commit, which no node owns."""
     monkeypatch.setattr(log_writer, "SHORT_SYNC_S", 0.0)
-    assert counted(tmp_path, monkeypatch) == {"leader": 3 * COMMITS, "followers": 2 * 3 * COMMITS, "others": 3 * COMMITS}
+    assert counted(tmp_path, monkeypatch) == {
+        "leader": 3 * COMMITS,
+        "followers": 2 * 3 * COMMITS,
+        "others": 3 * COMMITS,
+    }

@@ -1,4 +1,5 @@
-"""Appointments reach replicas, wishes reach the controller once, and neither waits for the other."""
+"""Appointments reach replicas, wishes reach the controller once, and neither waits for the
+other."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ async def settle() -> None:
 
 
 def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_anew() -> None:
-    """With every change of the state, but only what is news; a new replica in the same process knows nothing yet."""
+    """With every change of the state, but only what is news; a new replica in the same process
+    knows nothing yet."""
 
     async def body(world: World) -> None:
         world.ha_control.changed()
@@ -86,7 +88,8 @@ def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_ane
 
 
 def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once() -> None:
-    """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not wait for each other."""
+    """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not
+    wait for each other."""
 
     async def body(world: World) -> None:
         wish, alter = elect(), AlterIsr("n2", 0, 1, 1, ALL)
@@ -116,7 +119,10 @@ def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_ho
         world.appointments = {"g1": agreed()}
         world.ha_control.changed()
         world.take_told()
-        for error in (fail(Code.PRECONDITION_FAILED, "no"), fail(Code.HA_NOT_AVAILABLE, "no quorum")):
+        for error in (
+            fail(Code.PRECONDITION_FAILED, "no"),
+            fail(Code.HA_NOT_AVAILABLE, "no quorum"),
+        ):
             world.ha_control.wished("g1", (elect(1),))
             await settle()
             world.answers[-1].set_exception(error)

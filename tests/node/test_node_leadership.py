@@ -1,4 +1,5 @@
-"""What a node does about leadership beside its groups: leaving within bounds, and one history from replicas that answer and that do not."""
+"""What a node does about leadership beside its groups: leaving within bounds, and one history from
+replicas that answer and that do not."""
 
 from __future__ import annotations
 
@@ -56,14 +57,27 @@ def service(engine: FakeEngine) -> Leadership:
 
 
 def test_leaving_asks_every_group_once() -> None:
-    """Each group is informed that its node stops, whichever node leads it, with a deadline of one second."""
+    """Each group is informed that its node stops, whichever node leads it, with a deadline of one
+    second."""
     engine = FakeEngine(Refused("not-leader", "n2"))
     asyncio.run(service(engine).leave())
-    assert [(group, call.to, call.cause) for group, call in engine.calls] == [(g, None, Cause.PLANNED_STOP) for g in ("g1", "g2")]
-    assert {call.patience_ns for _, call in engine.calls} == {10**9} and {call.until_ns for _, call in engine.calls} == {10**9 + 7}
+    assert [(group, call.to, call.cause) for group, call in engine.calls] == [
+        (g, None, Cause.PLANNED_STOP) for g in ("g1", "g2")
+    ]
+    assert {call.patience_ns for _, call in engine.calls} == {10**9} and {
+        call.until_ns for _, call in engine.calls
+    } == {10**9 + 7}
 
 
-@pytest.mark.parametrize("outcome", [None, HandedOver("n2"), HandingOver("n2", 4), Refused("transfer-refused", "n1", "nobody is there")])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        None,
+        HandedOver("n2"),
+        HandingOver("n2", 4),
+        Refused("transfer-refused", "n1", "nobody is there"),
+    ],
+)
 def test_leaving_never_holds_a_stop_up(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop continues whatever happens, even if the engine does not answer."""
     monkeypatch.setattr(leadership_admin, "ENGINE_WITHIN_S", 0.01)
@@ -72,11 +86,14 @@ def test_leaving_never_holds_a_stop_up(outcome: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("last", [-5, 0, 1, 1000])
 def test_a_history_names_who_is_missing(last: int) -> None:
-    """Unreachable replicas, and those of a version we do not understand, are named; any number of changes may be asked for."""
+    """Unreachable replicas, and those of a version we do not understand, are named; any number of
+    changes may be asked for."""
     request = admin_pb2.LeadershipHistoryRequest(broker_group="g1", last=last)
     answer = asyncio.run(service(FakeEngine()).history(request))
     assert answer.reason == "election-timeout"
-    assert answer.evidence[0].endswith("term 2: n1 -> n2, election timeout: not heard from n1 for 600 ms (told by n2)")
+    assert answer.evidence[0].endswith(
+        "term 2: n1 -> n2, election timeout: not heard from n1 for 600 ms (told by n2)"
+    )
     assert [line.partition(" ")[0] for line in answer.evidence[1:]] == ["n1", "n3"]
 
 
@@ -90,13 +107,23 @@ def test_an_event_survives_the_way_between_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "code", "done"),
-    [(HandedOver("n2"), 20000, True), (HandingOver("n2", 4), 20000, False), (Refused("transfer-refused", "n1", "no"), 42800, False)],
+    [
+        (HandedOver("n2"), 20000, True),
+        (HandingOver("n2", 4), 20000, False),
+        (Refused("transfer-refused", "n1", "no"), 42800, False),
+    ],
 )
-def test_the_leader_answers_a_transfer_in_the_words_of_the_contract(outcome: Any, code: int, done: bool) -> None:
+def test_the_leader_answers_a_transfer_in_the_words_of_the_contract(
+    outcome: Any, code: int, done: bool
+) -> None:
     """Done, running with its lag, or refused permanently."""
     request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n2")
     answer = asyncio.run(service(FakeEngine(outcome)).transfer_here(request))
-    assert (answer.status.code, answer.done, answer.lag_entries) == (code, done, 0 if done or code != 20000 else 4)
+    assert (answer.status.code, answer.done, answer.lag_entries) == (
+        code,
+        done,
+        0 if done or code != 20000 else 4,
+    )
 
 
 def test_a_leader_that_is_none_any_more_sends_the_question_on() -> None:

@@ -20,7 +20,9 @@ from ledgermq.node.runtime import limits
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, result: int) -> None:
+def test_the_soft_limit_is_raised_as_far_as_allowed(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, result: int
+) -> None:
     """Up to what is wanted, never above the hard limit, never down."""
     now = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda which: now[0])

@@ -22,17 +22,27 @@ from ledgermq.storage.files.real_disk import DirectoryLock
 def test_ports_follow_the_rule_of_the_command_line() -> None:
     """Node k: client P+k−1, peer P+1000+k−1, controller P+2000+k−1, HTTP P+3000+k−1."""
     second = ports_from_base(3, 8081)[1]
-    assert (second.client_port, second.peer_port, second.controller_port, second.http_port) == (8082, 9082, 10082, 11082)
+    assert (second.client_port, second.peer_port, second.controller_port, second.http_port) == (
+        8082,
+        9082,
+        10082,
+        11082,
+    )
 
 
 def test_free_ports_are_distinct() -> None:
     """Twelve different ports for three nodes."""
-    ports = [port for a in free_ports(3) for port in (a.client_port, a.peer_port, a.controller_port, a.http_port)]
+    ports = [
+        port
+        for a in free_ports(3)
+        for port in (a.client_port, a.peer_port, a.controller_port, a.http_port)
+    ]
     assert len(set(ports)) == 12
 
 
 def test_cluster_is_minted_once_and_resumed_with_new_ports(tmp_path: Path) -> None:
-    """Id, creation time and secret stay; the secret file is private; ports follow the base port of each start."""
+    """Id, creation time and secret stay; the secret file is private; ports follow the base port of
+    each start."""
     first = LocalCluster.prepare(tmp_path / "data", nodes=3, base_port=8081)
     secret = tmp_path / "data" / "secret"
     text = secret.read_text()
@@ -56,7 +66,8 @@ def test_moved_directory_still_works(tmp_path: Path) -> None:
 
 
 def test_a_directory_whose_node_runs_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    """Its nodes answer for the same cluster, so a second start would take them for its own and call itself ready."""
+    """Its nodes answer for the same cluster, so a second start would take them for its own and call
+    itself ready."""
     LocalCluster.prepare(tmp_path, nodes=3, base_port=8081)
     described = (tmp_path / "cluster.yaml").read_text()
     (tmp_path / "n2").mkdir()
@@ -70,9 +81,14 @@ def test_a_directory_whose_node_runs_is_refused_and_stays_as_it_is(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("options", "exit_code", "said"),
-    [({"nodes": 5}, 4, "cluster of 3 nodes, not 5"), ({"log_file_bytes": 1 << 20}, 4, "log files of 67108864 bytes, not 1048576")],
+    [
+        ({"nodes": 5}, 4, "cluster of 3 nodes, not 5"),
+        ({"log_file_bytes": 1 << 20}, 4, "log files of 67108864 bytes, not 1048576"),
+    ],
 )
-def test_other_shape_than_the_existing_one_is_refused(tmp_path: Path, options: dict[str, int], exit_code: int, said: str) -> None:
+def test_other_shape_than_the_existing_one_is_refused(
+    tmp_path: Path, options: dict[str, int], exit_code: int, said: str
+) -> None:
     """Number of nodes and file size belong to the cluster."""
     LocalCluster.prepare(tmp_path, nodes=3, base_port=8081)
     with pytest.raises(FatalError, match=said) as caught:
@@ -101,9 +117,13 @@ def test_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_extra_sections_become_part_of_the_configuration(tmp_path: Path) -> None:
     """Tests and demos may shorten periods."""
-    cluster = LocalCluster.prepare(tmp_path, nodes=1, groups=("g1", "g2"), extra={"delivery": {"liveness_ms": "2s"}})
+    cluster = LocalCluster.prepare(
+        tmp_path, nodes=1, groups=("g1", "g2"), extra={"delivery": {"liveness_ms": "2s"}}
+    )
     loaded = config_of(cluster, "n1")
-    assert loaded.delivery.liveness_ms == 2000 and [group.name for group in loaded.hosted_groups] == ["g1", "g2"]
+    assert loaded.delivery.liveness_ms == 2000 and [
+        group.name for group in loaded.hosted_groups
+    ] == ["g1", "g2"]
     assert "delivery" in yaml.safe_load(cluster.config_file.read_text())
 
 
@@ -132,12 +152,26 @@ def answering(body: bytes) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("changed", "ready"),
-    [({}, True), ({"cluster": "another"}, False), ({"node": "n2"}, False), ({"cluster": None}, False)],
+    [
+        ({}, True),
+        ({"cluster": "another"}, False),
+        ({"node": "n2"}, False),
+        ({"cluster": None}, False),
+    ],
 )
-def test_only_its_own_answer_makes_a_node_ready(tmp_path: Path, changed: dict[str, Any], ready: bool) -> None:
-    """Of two clusters started on the same ports at once, one would take the other's nodes for its own (track record 2026-11-22)."""
+def test_only_its_own_answer_makes_a_node_ready(
+    tmp_path: Path, changed: dict[str, Any], ready: bool
+) -> None:
+    """Of two clusters started on the same ports at once, one would take the other's nodes for its
+    own (track record 2026-11-22)."""
     cluster = LocalCluster.prepare(tmp_path, nodes=1)
-    answer = {"status": "ready", "reasons": [], "cluster": cluster.cluster_id, "node": "n1", **changed}
+    answer = {
+        "status": "ready",
+        "reasons": [],
+        "cluster": cluster.cluster_id,
+        "node": "n1",
+        **changed,
+    }
     with answering(json.dumps(answer).encode()) as port:
         cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": port})
         assert cluster.ready("n1") is ready
@@ -152,10 +186,12 @@ def test_what_is_no_answer_of_a_node_is_not_ready(tmp_path: Path, body: bytes) -
         assert not cluster.ready("n1")
 
 
-@pytest.mark.parametrize("line", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort", b""])
+@pytest.mark.parametrize(
+    "line", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort", b""]
+)
 def test_another_protocol_on_the_port_is_not_ready(tmp_path: Path, line: bytes) -> None:
-    """A listener that does not speak HTTP, or ends in the middle of an answer, is another program; the node itself says that its port is
-    taken."""
+    """A listener that does not speak HTTP, or ends in the middle of an answer, is another program;
+    the node itself says that its port is taken."""
     cluster = LocalCluster.prepare(tmp_path, nodes=1)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -167,6 +203,8 @@ def test_another_protocol_on_the_port_is_not_ready(tmp_path: Path, line: bytes) 
 
         thread = threading.Thread(target=answer)
         thread.start()
-        cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": server.getsockname()[1]})
+        cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(
+            update={"http_port": server.getsockname()[1]}
+        )
         assert not cluster.ready("n1")
         thread.join()

@@ -11,7 +11,10 @@ from structlog.testing import capture_logs
 
 from ledgermq.node.runtime import logs, metrics
 
-CALL = "ExecuteBatchError raised in core by servicer method [/apache.rocketmq.v2.MessagingService/ReceiveMessage]"
+CALL = (
+    "ExecuteBatchError raised in core by servicer method"
+    " [/apache.rocketmq.v2.MessagingService/ReceiveMessage]"
+)
 
 
 def logged(name: str, message: str, error: Exception) -> list[dict[str, object]]:
@@ -36,7 +39,12 @@ def test_a_client_that_is_gone_is_counted_and_not_logged() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("grpc._cython.cygrpc", cygrpc.ExecuteBatchError("Failed grpc_call_start_batch: 8 with grpc_call_error value: 'TOO_MANY'")),
+        (
+            "grpc._cython.cygrpc",
+            cygrpc.ExecuteBatchError(
+                "Failed grpc_call_start_batch: 8 with grpc_call_error value: 'TOO_MANY'"
+            ),
+        ),
         ("grpc._cython.cygrpc", ValueError("a handler is wrong")),
         ("asyncio", cygrpc.ExecuteBatchError('Failed "execute_batch": (<SendMessageOperation>,)')),
         ("asyncio", OSError(5, "Input/output error")),
@@ -52,7 +60,8 @@ def test_everything_else_keeps_its_trace(name: str, error: Exception) -> None:
 
 
 def test_a_snapshot_that_cannot_be_read_for_another_node_needs_no_trace() -> None:
-    """The library that sends snapshots of the controller quorum catches the error and tries again."""
+    """The library that sends snapshots of the controller quorum catches the error and tries
+    again."""
     error = OSError(5, "Input/output error", "/data/n1/controller/snapshot")
     (line,) = logged("pysyncobj.serializer", "Failed to open file for transmission", error)
     assert line["reason"] == str(error) and "exc_info" not in line and line["log_level"] == "error"

@@ -1,4 +1,5 @@
-"""The export of metrics by OTLP to a real receiver: everything that `/metrics` shows, and nothing that a bad collector could cost."""
+"""The export of metrics by OTLP to a real receiver: everything that `/metrics` shows, and nothing
+that a bad collector could cost."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from ledgermq.node.broker.queries.traffic import HandedOut, Stored
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.process import otlp_metrics
 from ledgermq.node.process.http import StateCollector
-from ledgermq.node.process.otlp_metrics import LOG_EVERY_S, Failures, MetricsExporter, Requests, exporter_of, unit_of
+from ledgermq.node.process.otlp_metrics import (
+    LOG_EVERY_S,
+    Failures,
+    MetricsExporter,
+    Requests,
+    exporter_of,
+    unit_of,
+)
 from ledgermq.node.process.topic_figures import GroupFigures, TopicFigures
 from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.node.runtime.config_sections import Metrics
@@ -54,13 +62,40 @@ def state() -> Iterator[State]:
     # Scrubs that other tests did not stop would report ages, which grow between two looks.
     metrics.UNVERIFIED_SECONDS.clear()
     state = State()
-    follower = PeerProgress("n2", Role.FOLLOWER, 4, 4, state="catching-up", behind_entries=5, behind_bytes=6, bytes_per_s=7, seconds_left=8)
-    labelled = {"restarted-from-compare": ":n2", "needs-snapshot": ":n2", "refused": "-term", "dropped": "-shape"}
-    extra = {key + labelled.get(key, ""): number for number, key in enumerate(mirrored.STATISTICS, 1)}
-    state.statuses = {"g1": ReplicaStatus("g1", "n1", Role.LEADER, 3, "n1", 0, 9, 9, 8, 7, extra=extra, peers=(follower,))}
+    follower = PeerProgress(
+        "n2",
+        Role.FOLLOWER,
+        4,
+        4,
+        state="catching-up",
+        behind_entries=5,
+        behind_bytes=6,
+        bytes_per_s=7,
+        seconds_left=8,
+    )
+    labelled = {
+        "restarted-from-compare": ":n2",
+        "needs-snapshot": ":n2",
+        "refused": "-term",
+        "dropped": "-shape",
+    }
+    extra = {
+        key + labelled.get(key, ""): number for number, key in enumerate(mirrored.STATISTICS, 1)
+    }
+    state.statuses = {
+        "g1": ReplicaStatus(
+            "g1", "n1", Role.LEADER, 3, "n1", 0, 9, 9, 8, 7, extra=extra, peers=(follower,)
+        )
+    }
     state.meters.of("SendMessage").count_code(20000, 0.002)
     out = HandedOut(11, 12, 13, 14)
-    state.figures.groups = {"g1": GroupFigures({"t": ("normal", Stored(9, 10))}, {("g", "t"): out}, {("g", "t"): Backlog(1, 2, 3, 4, 5)})}
+    state.figures.groups = {
+        "g1": GroupFigures(
+            {"t": ("normal", Stored(9, 10))},
+            {("g", "t"): out},
+            {("g", "t"): Backlog(1, 2, 3, 4, 5)},
+        )
+    }
     metrics.REGISTRY.register(state)
     made = []
     for family in vars(metrics).values():
@@ -88,7 +123,9 @@ def export(state: State, collector: Collector, **labels: str) -> dict[Series, fl
     sent = exporter(state, collector.endpoint, **labels)
     asyncio.run(sent.export())
     sent.close()
-    return {series: value for metric in collector.metrics() for series, value, *_ in samples(metric)}
+    return {
+        series: value for metric in collector.metrics() for series, value, *_ in samples(metric)
+    }
 
 
 def page(state: State) -> dict[Series, float]:
@@ -96,29 +133,45 @@ def page(state: State) -> dict[Series, float]:
     found = {}
     for family in text_string_to_metric_families(state.page().decode()):
         for one in family.samples:
-            bound = {"le": str(float(one.labels["le"])).replace("inf", "+Inf")} if "le" in one.labels else {}
+            bound = (
+                {"le": str(float(one.labels["le"])).replace("inf", "+Inf")}
+                if "le" in one.labels
+                else {}
+            )
             found[one.name, frozenset({**one.labels, **bound}.items())] = one.value
     return found
 
 
 def test_everything_that_metrics_shows_arrives(state: State) -> None:
-    """Every declared family with its type, help and unit, and every series with the value of the page."""
+    """Every declared family with its type, help and unit, and every series with the value of the
+    page."""
     with collecting() as collector:
         sent, shown = export(state, collector), page(state)
         assert sent.keys() == shown.keys()
-        assert {series: value for series, value in sent.items() if not series[0].startswith("process_")} == {
+        assert {
+            series: value for series, value in sent.items() if not series[0].startswith("process_")
+        } == {
             series: value for series, value in shown.items() if not series[0].startswith("process_")
         }
         arrived = {metric.name: metric for metric in collector.metrics()}
     kinds = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}
-    assert {name: (metric.WhichOneof("data"), metric.description) for name, metric in arrived.items()} == {
-        one.name: (kinds[one.kind], one.help) for one in metrics.DECLARED
-    }
+    assert {
+        name: (metric.WhichOneof("data"), metric.description) for name, metric in arrived.items()
+    } == {one.name: (kinds[one.kind], one.help) for one in metrics.DECLARED}
     assert all(metric.sum.is_monotonic for metric in arrived.values() if metric.HasField("sum"))
-    units = {name: arrived[name].unit for name in ("ledgermq_sync_seconds", "ledgermq_disk_bytes", "rocketmq_messages_in_total")}
-    assert units == {"ledgermq_sync_seconds": "s", "ledgermq_disk_bytes": "By", "rocketmq_messages_in_total": ""}
+    units = {
+        name: arrived[name].unit
+        for name in ("ledgermq_sync_seconds", "ledgermq_disk_bytes", "rocketmq_messages_in_total")
+    }
+    assert units == {
+        "ledgermq_sync_seconds": "s",
+        "ledgermq_disk_bytes": "By",
+        "rocketmq_messages_in_total": "",
+    }
     resource = collector.requests[0].resource_metrics[0].resource
-    assert {("service.name", "ledgermq"), ("service.instance.id", "n1")} <= {(a.key, a.value.string_value) for a in resource.attributes}
+    assert {("service.name", "ledgermq"), ("service.instance.id", "n1")} <= {
+        (a.key, a.value.string_value) for a in resource.attributes
+    }
 
 
 @pytest.mark.parametrize(
@@ -151,10 +204,19 @@ def test_requests_are_bounded_and_complete(state: State, monkeypatch: pytest.Mon
         monkeypatch.setattr(otlp_metrics, "POINTS_A_REQUEST", 7)
         parts = export(state, collector)
         assert len(collector.requests) > 10
-        names = [(metric.name, series) for metric in collector.metrics() for series, *_ in samples(metric)]
+        names = [
+            (metric.name, series)
+            for metric in collector.metrics()
+            for series, *_ in samples(metric)
+        ]
     assert parts.keys() == whole.keys() and len(set(names)) == len(names)
-    scopes = [request.resource_metrics[0].scope_metrics[0].metrics for request in collector.requests]
-    sizes = [sum(len(getattr(metric, metric.WhichOneof("data")).data_points) for metric in scope) for scope in scopes]
+    scopes = [
+        request.resource_metrics[0].scope_metrics[0].metrics for request in collector.requests
+    ]
+    sizes = [
+        sum(len(getattr(metric, metric.WhichOneof("data")).data_points) for metric in scope)
+        for scope in scopes
+    ]
     assert min(sizes) >= 1 and max(sizes) == 7
 
 
@@ -177,13 +239,17 @@ def test_counters_never_fall_and_start_once(state: State) -> None:
     for points in values.values():
         assert len(points) == 3 and points == sorted(points, key=lambda point: point[2])
         assert [point[0] for point in points] == sorted(point[0] for point in points)
-        assert len({point[1] for point in points}) == 1 and points[0][1] <= points[0][2] < points[1][2] < points[2][2]
+        assert (
+            len({point[1] for point in points}) == 1
+            and points[0][1] <= points[0][2] < points[1][2] < points[2][2]
+        )
     calls = next(points for (name, _), points in values.items() if name == "ledgermq_calls_total")
     assert [value for value, *_ in calls] == [2, 3, 4]
 
 
 def test_a_collector_that_refuses_costs_a_line(state: State) -> None:
-    """The first failure ends the export and is logged once; the end of the failures is logged too."""
+    """The first failure ends the export and is logged once; the end of the failures is logged
+    too."""
     with collecting() as collector, capture_logs() as lines:
         sent = exporter(state, collector.endpoint)
         collector.refuses = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -202,7 +268,9 @@ def test_a_collector_that_refuses_costs_a_line(state: State) -> None:
     assert "rejected" in rejected["reason"] and rejected["reason"].endswith("points: too old")
 
 
-def test_an_absent_collector_and_a_fault_of_the_reading_cost_a_line(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_collector_and_a_fault_of_the_reading_cost_a_line(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither raises, so that the next export is tried."""
 
     async def broken(_: object) -> None:
@@ -234,8 +302,11 @@ def test_failures_are_logged_now_and_then() -> None:
     assert [line["failures"] for line in lines] == [1, 4, 5, 1]
 
 
-def test_a_stop_does_not_wait_for_a_collector_that_hangs(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The export has no deadline here, and would wait for ever; the loop works meanwhile, and nothing is logged."""
+def test_a_stop_does_not_wait_for_a_collector_that_hangs(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export has no deadline here, and would wait for ever; the loop works meanwhile, and
+    nothing is logged."""
     monkeypatch.setattr(otlp_metrics, "EXPORT_TIMEOUT_S", None)
 
     async def stop(sent: MetricsExporter, collector: Collector) -> None:
@@ -254,8 +325,11 @@ def test_a_stop_does_not_wait_for_a_collector_that_hangs(state: State, monkeypat
     assert lines == []
 
 
-def test_headers_come_from_the_environment(state: State, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As for every exporter of OpenTelemetry; a certificate that cannot be read is an error of the configuration."""
+def test_headers_come_from_the_environment(
+    state: State, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As for every exporter of OpenTelemetry; a certificate that cannot be read is an error of the
+    configuration."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret%20one,tenant=a")
     with collecting() as collector:
         export(state, collector)
@@ -268,7 +342,8 @@ def test_headers_come_from_the_environment(state: State, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an endpoint no package is touched; with one and without the packages the node says what to do."""
+    """Without an endpoint no package is touched; with one and without the packages the node says
+    what to do."""
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:
@@ -285,8 +360,9 @@ def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_topic_and_a_consumer_group_cost_a_reading() -> None:
-    """Python calls, not times, for the eleven series of a further topic with a consumer group: on the loop for a page, and in the thread of
-    an export. Both grow with the number of series and with nothing else."""
+    """Python calls, not times, for the eleven series of a further topic with a consumer group: on
+    the loop for a page, and in the thread of an export. Both grow with the number of series and
+    with nothing else."""
     state = State()
     requests = Requests({"service.name": "ledgermq"}, {})
 
@@ -298,7 +374,9 @@ def test_what_a_topic_and_a_consumer_group_cost_a_reading() -> None:
             {("g", name): Backlog(1, 2, 3, 4, 5) for name in names},
         )
         state.figures.groups = {"g1": figures}
-        return calls_of(state.figures.page), calls_of(lambda: list(requests.of([], state.series(), 1)))
+        return calls_of(state.figures.page), calls_of(
+            lambda: list(requests.of([], state.series(), 1))
+        )
 
     few, more, many = costs(1), costs(2), costs(41)
     page, exported = more[0] - few[0], more[1] - few[1]

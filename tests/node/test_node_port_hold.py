@@ -1,4 +1,5 @@
-"""The client port of a node with workers: which processes the supervisor's hold admits, and which it excludes."""
+"""The client port of a node with workers: which processes the supervisor's hold admits, and which
+it excludes."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def held(port: int, host: str = HOST) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("host", [HOST, "localhost", "0.0.0.0"])
-def test_workers_share_a_held_port_and_every_connection_reaches_one_of_them(host: str, port: int) -> None:
+def test_workers_share_a_held_port_and_every_connection_reaches_one_of_them(
+    host: str, port: int
+) -> None:
     with held(port, host), contextlib.ExitStack() as closing:
         workers = [closing.enter_context(listener(port, shared=True)) for _ in range(2)]
         for worker in workers:
@@ -86,7 +89,9 @@ def test_a_port_that_somebody_listens_on_is_not_held(port: int, shared: bool) ->
         pass
 
 
-def test_connections_of_the_last_life_that_are_still_closing_do_not_take_the_port(port: int) -> None:
+def test_connections_of_the_last_life_that_are_still_closing_do_not_take_the_port(
+    port: int,
+) -> None:
     with listener(port, shared=False) as former, socket.create_connection((HOST, port)) as client:
         former.accept()[0].close()
         client.recv(1)

@@ -1,4 +1,5 @@
-"""The answers of a node to an audit, over a hosted group with real files and real gRPC: markers, facts at a marker, bytes."""
+"""The answers of a node to an audit, over a hosted group with real files and real gRPC: markers,
+facts at a marker, bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def run(work: Awaitable[Any]) -> Any:
 
 
 class Forwarder(Peers):
-    """This node leads; `builds` are the other members and what they say when they are asked about markers."""
+    """This node leads; `builds` are the other members and what they say when they are asked about
+    markers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +69,15 @@ class Forwarder(Peers):
             raise CallRefused(Refused(self.builds[node]))
         return await self.replicas.execute("", method, request)
 
-    async def submit(self, group: str, method: str, metadata: Any, request: bytes, *_: Any, repeatable: bool = False) -> Sequence[bytes]:
+    async def submit(
+        self,
+        group: str,
+        method: str,
+        metadata: Any,
+        request: bytes,
+        *_: Any,
+        repeatable: bool = False,
+    ) -> Sequence[bytes]:
         return await self.replicas.execute(group, method, request)
 
 
@@ -85,7 +95,9 @@ class Stage:
 
     def __init__(self, directory: Path, *, required: bool = False) -> None:
         self.directory = directory
-        config = single(directory, group={"data_file_bytes": "64KiB"}, retention={"reserve_bytes": 0})
+        config = single(
+            directory, group={"data_file_bytes": "64KiB"}, retention={"reserve_bytes": 0}
+        )
         self.driver = Driver(config)
         self.driver.configure()
         while self.driver.group.store.log.end_pos < 200 << 10:
@@ -94,17 +106,32 @@ class Stage:
         self.forwarder = Forwarder()
         hosted = {"g1": self.driver.hosted}
         self.digest_exchange = DigestExchange(config, RealDisk(), hosted, engine, self.forwarder)
-        self.retainer = Retainer(config, RealDisk(), hosted, engine, self.forwarder, self.digest_exchange)
+        self.retainer = Retainer(
+            config, RealDisk(), hosted, engine, self.forwarder, self.digest_exchange
+        )
 
         async def catch_up() -> None:
             return None
 
         sealer = Sealer((SECRET,), config.cluster_id)
         grants = {"alice": "admin:topic:*", "auditor": "admin:cluster:*"}
-        users = {name: User(name, (sealer.seal(name, PASSWORD),), frozenset({grant_of(grant)})) for name, grant in grants.items()}
-        authority = Authority(lambda: users, catch_up, sealer, operator_of(SECRET), required=required)
+        users = {
+            name: User(name, (sealer.seal(name, PASSWORD),), frozenset({grant_of(grant)}))
+            for name, grant in grants.items()
+        }
+        authority = Authority(
+            lambda: users, catch_up, sealer, operator_of(SECRET), required=required
+        )
         self.replicas = self.forwarder.replicas = Replicas(
-            *(config, "boot" * 8, {"g1": self.driver.hosted}, engine, self.forwarder, self.retainer, Callers(authority))
+            *(
+                config,
+                "boot" * 8,
+                {"g1": self.driver.hosted},
+                engine,
+                self.forwarder,
+                self.retainer,
+                Callers(authority),
+            )
         )
         self.stub: Any = None
 
@@ -114,7 +141,9 @@ class Stage:
         server.add_service("ledgermq.v1.Replicas", self.replicas.methods())
         port = await server.listen(Listening("127.0.0.1", 0))
         try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+            async with grpc.aio.insecure_channel(
+                f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]
+            ) as channel:
                 yield audit_pb2_grpc.ReplicasStub(channel)  # type: ignore[no-untyped-call]
         finally:
             await server.stop(0)
@@ -131,7 +160,12 @@ class Stage:
     def read(self, path: str, **options: Any) -> list[Any]:
         async def asked() -> list[Any]:
             async with self.serving() as stub:
-                return [piece async for piece in stub.Read(audit_pb2.ReadFileRequest(broker_group="g1", path=path, **options))]
+                return [
+                    piece
+                    async for piece in stub.Read(
+                        audit_pb2.ReadFileRequest(broker_group="g1", path=path, **options)
+                    )
+                ]
 
         return run(asked())
 
@@ -151,10 +185,18 @@ def test_a_marker_is_an_entry_of_the_log_that_changes_nothing_derived(stage: Sta
     machine, log = stage.driver.group.machine, stage.driver.group.store.log
     before = machine.export("log")
     point = stage.mark()
-    assert (point.index, point.end_pos, point.term, point.chain) == (log.end_index, log.end_pos, log.end_term, log.end_chain)
+    assert (point.index, point.end_pos, point.term, point.chain) == (
+        log.end_index,
+        log.end_pos,
+        log.end_term,
+        log.end_chain,
+    )
     entry = log.read(point.index, 1)
     record = decode_record(bytes(entry.data)[48:])
-    assert (record.topic, record.body) == ("rmq_sys_ledgermq_storage", AuditRecord("tester").encode())
+    assert (record.topic, record.body) == (
+        "rmq_sys_ledgermq_storage",
+        AuditRecord("tester").encode(),
+    )
     after = machine.export("log")
     changed = {key for key in after if after[key] != before[key]}
     assert changed == {"applied_index", "applied_end_pos", "chain_crc", "store_ms", "queues"}
@@ -165,32 +207,50 @@ def test_a_marker_is_an_entry_of_the_log_that_changes_nothing_derived(stage: Sta
 def test_a_marker_needs_an_id_that_people_can_read(stage: Stage, wrong: str) -> None:
     """It stays in the log for as long as the log does."""
     end = stage.driver.group.store.log.end_index
-    assert stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id=wrong)).status.code == Code.BAD_REQUEST
+    assert (
+        stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id=wrong)).status.code
+        == Code.BAD_REQUEST
+    )
     assert stage.driver.group.store.log.end_index == end
 
 
 def test_no_marker_where_a_member_would_stop_at_it(stage: Stage) -> None:
-    """An older build stops at an unknown record, so the refusal names it. A node that does not answer does not prevent an audit."""
+    """An older build stops at an unknown record, so the refusal names it. A node that does not
+    answer does not prevent an audit."""
     stage.driver.group.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     stage.forwarder.builds = {"n2": "unknown-outcome", "n3": "internal"}
     refused = stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id="tester"))
-    assert refused.status.code == Code.PRECONDITION_FAILED and "node n3 runs a build" in refused.status.message
+    assert (
+        refused.status.code == Code.PRECONDITION_FAILED
+        and "node n3 runs a build" in refused.status.message
+    )
     stage.forwarder.builds["n3"] = ""
     assert stage.mark().index > 0
 
 
 def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
-    """Its identity, the begin and end of its log, and its sealed files with their digests once they are known."""
+    """Its identity, the begin and end of its log, and its sealed files with their digests once they
+    are known."""
     point = stage.mark()
     stage.driver.produce(1, size=4000)
     asked = audit_pb2.DescribeReplicaRequest(broker_group="g1", index=point.index)
     told = stage.ask("Describe", asked)
     identity, log = stage.driver.identity, stage.driver.group.store.log
     assert told.status.code == Code.OK and told.state == "running"
-    assert (told.node, told.cluster_id, told.log_id, told.incarnation) == ("n1", identity.cluster_id, identity.log_id, identity.incarnation)
+    assert (told.node, told.cluster_id, told.log_id, told.incarnation) == (
+        "n1",
+        identity.cluster_id,
+        identity.log_id,
+        identity.incarnation,
+    )
     assert (told.data_file_bytes, told.format_version) == (64 << 10, 1)
     assert told.end == point and told.applied_index > point.index
-    assert (told.begin.index, told.begin.end_pos, told.begin.term, told.begin.chain) == (-1, 0, -1, log.chain_at(-1))
+    assert (told.begin.index, told.begin.end_pos, told.begin.term, told.begin.chain) == (
+        -1,
+        0,
+        -1,
+        log.chain_at(-1),
+    )
     assert list(told.voters) == ["n1"] and told.life == "bootbootboot-1"
     files = {file.base: file for file in told.sealed}
     assert list(files) == [0, 64 << 10, 128 << 10] and not files[0].HasField("sha256")
@@ -200,11 +260,14 @@ def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
     run(stage.digest_exchange.check("g1"))
     assert [file.base for file in stage.ask("Digests", wanted).files] == [0]
     path = f"{stage.directory}/g1/dledger-n1/data/{0:020d}"
-    assert stage.ask("Describe", asked).sealed[0].sha256 == file_digest(RealDisk(), path, lambda _: None)
+    assert stage.ask("Describe", asked).sealed[0].sha256 == file_digest(
+        RealDisk(), path, lambda _: None
+    )
 
 
 def test_units_that_wait_in_memory_are_written_before_a_replica_is_described(stage: Stage) -> None:
-    """All state derived from the log up to the marker is in the files before the answer; later state need not be."""
+    """All state derived from the log up to the marker is in the files before the answer; later
+    state need not be."""
     written: list[int] = []
 
     def write_units(pos: int) -> bool:
@@ -214,31 +277,51 @@ def test_units_that_wait_in_memory_are_written_before_a_replica_is_described(sta
     stage.driver.group.write_units = write_units  # type: ignore[method-assign]
     point = stage.mark()
     stage.driver.produce(1)
-    assert stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1", index=point.index)).status.code == Code.OK
+    assert (
+        stage.ask(
+            "Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1", index=point.index)
+        ).status.code
+        == Code.OK
+    )
     assert written == [point.end_pos] * 3
 
 
 def test_a_replica_that_is_not_there_yet_or_no_more_says_so(stage: Stage) -> None:
-    """An entry that does not come in time, one that was trimmed, a group that is not hosted, one that does not run."""
+    """An entry that does not come in time, one that was trimmed, a group that is not hosted, one
+    that does not run."""
     end = stage.driver.group.machine.applied_index
-    late = stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1", index=end + 5, within_ms=30))
-    assert late.status.code == Code.PROXY_TIMEOUT and f"only up to entry {end}" in late.status.message
+    late = stage.ask(
+        "Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1", index=end + 5, within_ms=30)
+    )
+    assert (
+        late.status.code == Code.PROXY_TIMEOUT and f"only up to entry {end}" in late.status.message
+    )
     stage.driver.group.store.log.begin_index = 7
     gone = stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1", index=3))
     assert gone.status.code == Code.NOT_FOUND and "begins with entry 7" in gone.status.message
-    assert stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g2")).status.code == Code.NOT_FOUND
-    resting = SimpleNamespace(state="repairing", rebuild=SimpleNamespace(reason="entry 5 is damaged"))
+    assert (
+        stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g2")).status.code
+        == Code.NOT_FOUND
+    )
+    resting = SimpleNamespace(
+        state="repairing", rebuild=SimpleNamespace(reason="entry 5 is damaged")
+    )
 
     async def status(group: str) -> Any:
         return resting
 
     stage.replicas._engine.status = status  # type: ignore[method-assign]
     told = stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1"))
-    assert (told.status.code, told.state, told.reason) == (Code.OK, "repairing", "entry 5 is damaged") and not told.HasField("end")
+    assert (told.status.code, told.state, told.reason) == (
+        Code.OK,
+        "repairing",
+        "entry 5 is damaged",
+    ) and not told.HasField("end")
 
 
 def test_bytes_come_as_they_are_and_zeros_do_not_travel(stage: Stage) -> None:
-    """The whole file, a part of it, and only its non-zero pieces; the bytes between the pieces are zero."""
+    """The whole file, a part of it, and only its non-zero pieces; the bytes between the pieces are
+    zero."""
     path = f"g1/dledger-n1/data/{0:020d}"
     content = (stage.directory / path).read_bytes()
 
@@ -251,11 +334,18 @@ def test_bytes_come_as_they_are_and_zeros_do_not_travel(stage: Stage) -> None:
 
     assert joined(stage.read(path), 0, len(content)) == content
     assert joined(stage.read(path, offset=1000, length=50), 1000, 1050) == content[1000:1050]
-    assert joined(stage.read(path, offset=len(content) - 10, length=500), len(content) - 10, len(content)) == content[-10:]
+    assert (
+        joined(
+            stage.read(path, offset=len(content) - 10, length=500), len(content) - 10, len(content)
+        )
+        == content[-10:]
+    )
     index = stage.read(f"g1/dledger-n1/index/{0:020d}")
     assert sum(len(piece.data) for piece in index) < index[0].size / 10, "holes are left out"
     (stage.directory / "g1" / "zeros").write_bytes(bytes(3 << 20) + b"x")
-    assert [(piece.offset, len(piece.data)) for piece in stage.read("g1/zeros")[1:]] == [(3 << 20, 1)]
+    assert [(piece.offset, len(piece.data)) for piece in stage.read("g1/zeros")[1:]] == [
+        (3 << 20, 1)
+    ]
     (place,) = stage.read("g1/zeros", places_only=True)[1:]
     assert (place.offset, place.length, place.data) == (0, (3 << 20) + 1, b"")
 
@@ -280,20 +370,39 @@ def test_a_read_belongs_to_the_file_that_was_opened(stage: Stage) -> None:
 
 
 def test_names_are_listed(stage: Stage) -> None:
-    """The group's own directory by default, another one, one name alone; a path that leads out is refused with a sentence."""
+    """The group's own directory by default, another one, one name alone; a path that leads out is
+    refused with a sentence."""
     own = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1"))
-    assert {"g1/identity.json", "g1/state", "g1/dledger-n1"} <= {entry.path for entry in own.entries}
-    data = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/dledger-n1/data"))
-    assert [entry.path for entry in data.entries if entry.path.endswith(f"/{64 << 10:020d}")] and not data.entries[0].directory
+    assert {"g1/identity.json", "g1/state", "g1/dledger-n1"} <= {
+        entry.path for entry in own.entries
+    }
+    data = stage.ask(
+        "List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/dledger-n1/data")
+    )
+    assert [
+        entry.path for entry in data.entries if entry.path.endswith(f"/{64 << 10:020d}")
+    ] and not data.entries[0].directory
     below = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", recursive=True))
     assert {entry.path for entry in data.entries} <= {entry.path for entry in below.entries}
     (stage.directory / "node.json").write_bytes(b"node")
-    (one,) = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="node.json", itself=True)).entries
+    (one,) = stage.ask(
+        "List", audit_pb2.ListFilesRequest(broker_group="g1", directory="node.json", itself=True)
+    ).entries
     assert one.path == "node.json" and one.size == 4
-    assert list(stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/no", itself=True)).entries) == []
+    assert (
+        list(
+            stage.ask(
+                "List",
+                audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/no", itself=True),
+            ).entries
+        )
+        == []
+    )
     node = stage.ask("List", audit_pb2.ListFilesRequest()).entries
     assert [(entry.path, entry.directory) for entry in node] == [("g1", True), ("node.json", False)]
-    out = stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/../controller"))
+    out = stage.ask(
+        "List", audit_pb2.ListFilesRequest(broker_group="g1", directory="g1/../controller")
+    )
     assert out.status.code == Code.BAD_REQUEST and "paths begin with g1/" in out.status.message
     (refused,) = stage.read("g1/../../etc/passwd")
     assert refused.status.code == Code.BAD_REQUEST
@@ -302,16 +411,21 @@ def test_names_are_listed(stage: Stage) -> None:
 
 
 def test_only_an_administrator_is_answered(tmp_path: Path) -> None:
-    """The files contain every message, so all methods refuse unsigned calls and users who do not administer the whole cluster."""
+    """The files contain every message, so all methods refuse unsigned calls and users who do not
+    administer the whole cluster."""
     stage = Stage(tmp_path, required=True)
     requests: dict[str, Callable[[], Any]] = {
         "Mark": lambda: stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id="tester")),
-        "Describe": lambda: stage.ask("Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1")),
+        "Describe": lambda: stage.ask(
+            "Describe", audit_pb2.DescribeReplicaRequest(broker_group="g1")
+        ),
         "List": lambda: stage.ask("List", audit_pb2.ListFilesRequest(broker_group="g1")),
         "Digests": lambda: stage.ask("Digests", audit_pb2.FileDigestsRequest(broker_group="g1")),
         "Read": lambda: stage.read("g1/identity.json")[0],
     }
-    assert set(requests) == {method.name for method in audit_pb2.DESCRIPTOR.services_by_name["Replicas"].methods}
+    assert set(requests) == {
+        method.name for method in audit_pb2.DESCRIPTOR.services_by_name["Replicas"].methods
+    }
     end = stage.driver.group.store.log.end_index
     for method, request in requests.items():
         answer = request()
@@ -323,13 +437,20 @@ def test_only_an_administrator_is_answered(tmp_path: Path) -> None:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         signature = ((DATE_TIME, now), (AUTHORIZATION, sign(Credentials(user, PASSWORD), now)))
         async with stage.serving() as stub:
-            return int((await stub.List(audit_pb2.ListFilesRequest(broker_group="g1"), metadata=signature)).status.code)
+            return int(
+                (
+                    await stub.List(
+                        audit_pb2.ListFilesRequest(broker_group="g1"), metadata=signature
+                    )
+                ).status.code
+            )
 
     assert run(listed("alice")) == Code.FORBIDDEN and run(listed("auditor")) == Code.OK
 
 
 def test_many_readers_share_one_pace(stage: Stage) -> None:
-    """Two streams at once: both come whole, and every piece of either is counted by the one budget."""
+    """Two streams at once: both come whole, and every piece of either is counted by the one
+    budget."""
     (stage.directory / "g1" / "large").write_bytes(bytes(range(1, 256)) * (5 << 12))
     sizes: list[int] = []
 
@@ -353,7 +474,9 @@ def test_many_readers_share_one_pace(stage: Stage) -> None:
     assert sum(sizes) == 2 * length and max(sizes) == 1 << 20
 
 
-def test_a_caller_that_goes_while_its_file_is_opened_leaves_no_descriptor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_goes_while_its_file_is_opened_leaves_no_descriptor(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file is opened on a thread; its caller has already left when the open returns."""
     files, closed = stage.replicas._files, threading.Event()
     opening, go_on = threading.Event(), threading.Event()
@@ -366,7 +489,9 @@ def test_a_caller_that_goes_while_its_file_is_opened_leaves_no_descriptor(stage:
 
     async def scenario() -> None:
         monkeypatch.setattr(files, "open", slow)
-        reading = asyncio.create_task(anext(stage.replicas.read(audit_pb2.ReadFileRequest(broker_group="g1", path=path))))
+        reading = asyncio.create_task(
+            anext(stage.replicas.read(audit_pb2.ReadFileRequest(broker_group="g1", path=path)))
+        )
         assert await asyncio.to_thread(opening.wait, 20)
         reading.cancel()
         await asyncio.wait([reading])

@@ -1,4 +1,5 @@
-"""Which nodes there are and where: the quorum's word over the file's, and peers that come, move and go while a node runs."""
+"""Which nodes there are and where: the quorum's word over the file's, and peers that come, move and
+go while a node runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from ledgermq.proto import peer_pb2
 from ledgermq.storage.files.real_disk import RealDisk
 from tests.node.replica.test_node_peers import FixedRoll, Recorder, greeter
 
-SEEDS = {name: {"peer": f"{name}:1", "controller": f"{name}:2", "client": f"{name}:3"} for name in ("n1", "n2", "n3")}
+SEEDS = {
+    name: {"peer": f"{name}:1", "controller": f"{name}:2", "client": f"{name}:3"}
+    for name in ("n1", "n2", "n3")
+}
 
 
 def roster(directory: Path, node: str = "n1") -> Roster:
@@ -24,35 +28,55 @@ def roster(directory: Path, node: str = "n1") -> Roster:
 
 
 def test_seeds_lead_to_the_others_until_the_quorum_tells_more(tmp_path: Path) -> None:
-    """A moved node is first tried at its reported address; an added node is included; a removed node is not."""
+    """A moved node is first tried at its reported address; an added node is included; a removed
+    node is not."""
     one = roster(tmp_path)
-    assert one.peers() == {"n2": ("n2:1",), "n3": ("n3:1",)} and one.knows("n2") and not one.knows("n4")
-    told = {"n1": SEEDS["n1"], "n2": {"peer": "new:1", "controller": "new:2"}, "n4": {"peer": "n4:1", "state": "joining"}}
+    assert (
+        one.peers() == {"n2": ("n2:1",), "n3": ("n3:1",)}
+        and one.knows("n2")
+        and not one.knows("n4")
+    )
+    told = {
+        "n1": SEEDS["n1"],
+        "n2": {"peer": "new:1", "controller": "new:2"},
+        "n4": {"peer": "n4:1", "state": "joining"},
+    }
     assert one.on_addresses(7, told, ["n3"], current=True)
     assert one.peers() == {"n2": ("new:1", "n2:1"), "n4": ("n4:1",)}
-    assert one.controllers() == {"n1": ("n1:2",), "n2": ("new:2", "n2:2"), "n4": ()} and one.address("n2", "client") == "n2:3"
-    assert one.removed("n3") and not one.knows("n3") and not one.knows("n1"), "a node is no peer of itself"
+    assert (
+        one.controllers() == {"n1": ("n1:2",), "n2": ("new:2", "n2:2"), "n4": ()}
+        and one.address("n2", "client") == "n2:3"
+    )
+    assert one.removed("n3") and not one.knows("n3") and not one.knows("n1"), (
+        "a node is no peer of itself"
+    )
     assert not one.on_addresses(7, told, ["n3"], current=True), "nothing new"
 
 
 def test_what_was_told_outlives_a_restart_with_an_old_file(tmp_path: Path) -> None:
-    """The file still names the removed node and the old address; a quorum that is not up to date yet changes nothing back."""
+    """The file still names the removed node and the old address; a quorum that is not up to date
+    yet changes nothing back."""
     one = roster(tmp_path)
     one.on_addresses(9, {"n2": {"peer": "new:1"}}, ["n3"], current=True)
     one.save()
     again = roster(tmp_path)
     assert again.peers() == {"n2": ("new:1", "n2:1")}
     assert not again.on_addresses(3, SEEDS, [], current=False) and again.removed("n3")
-    assert again.on_addresses(3, SEEDS, [], current=True), "a quorum that began anew is believed once it is complete"
+    assert again.on_addresses(3, SEEDS, [], current=True), (
+        "a quorum that began anew is believed once it is complete"
+    )
 
 
 def test_a_node_whose_own_configuration_changed_tells_the_quorum(tmp_path: Path) -> None:
-    """All nodes may be restarted on other ports at once; but an address set by an operator has priority over an unchanged file."""
+    """All nodes may be restarted on other ports at once; but an address set by an operator has
+    priority over an unchanged file."""
     one = roster(tmp_path)
     one.on_addresses(9, {"n1": {"peer": "elsewhere:1"}}, [], current=True)
     one.save()
     assert roster(tmp_path).moved is None
-    changed = Roster("n1", {**SEEDS, "n1": {**SEEDS["n1"], "peer": "n1:77"}}, RealDisk(), str(tmp_path))
+    changed = Roster(
+        "n1", {**SEEDS, "n1": {**SEEDS["n1"], "peer": "n1:77"}}, RealDisk(), str(tmp_path)
+    )
     changed.load()
     assert changed.moved is not None and changed.moved["peer"] == "n1:77"
     changed.save()
@@ -71,7 +95,8 @@ def test_a_damaged_file_is_said_and_the_seeds_count(tmp_path: Path, content: byt
 
 
 def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
-    """`links` stays the same dictionary; a moved peer is reached at its new address, and a removed peer is not called any more."""
+    """`links` stays the same dictionary; a moved peer is reached at its new address, and a removed
+    peer is not called any more."""
 
     async def main() -> None:
         here = Recorder()
@@ -90,7 +115,10 @@ def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
             await accepting[0].stop()
             one.set_peers({"n2": [f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[0]}"]})
             await here.until(lambda: here.links[-1] == ("n2", True) and len(here.links) >= 3)
-            assert link is links["n2"] and (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+            assert (
+                link is links["n2"]
+                and (await link.call(peer_pb2.ForwardCall(method="M"))).responses
+            )
             waiting = asyncio.create_task(link.call(peer_pb2.ForwardCall(method="never")))
             await asyncio.sleep(0)
             one.set_peers({})
@@ -104,14 +132,18 @@ def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_peer_that_is_not_where_it_is_said_to_be_is_found_where_the_file_says(tmp_path: Path) -> None:
+def test_a_peer_that_is_not_where_it_is_said_to_be_is_found_where_the_file_says(
+    tmp_path: Path,
+) -> None:
     """The reported address first, then the seed, in turn."""
 
     async def main() -> None:
         here = Recorder()
         accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
         port = await accepting.listen("127.0.0.1:0")
-        one = Peers({"n2": ["127.0.0.1:1", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20)
+        one = Peers(
+            {"n2": ["127.0.0.1:1", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here, 1 << 20
+        )
         one.dial()
         try:
             await here.until(lambda: one.links["n2"].up)

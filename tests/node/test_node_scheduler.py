@@ -28,7 +28,14 @@ class Group:
         self.output: Callable[[TurnOutput], None] = lambda output: None
         self.took_ns = 0
 
-    def turn(self, now_ns: int, now_ms: int, calls: Sequence[Any], packets: Sequence[Any], synced: Sequence[Any]) -> TurnOutput:
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Any],
+        packets: Sequence[Any],
+        synced: Sequence[Any],
+    ) -> TurnOutput:
         self.turns.append((list(calls), list(packets), list(synced)))
         self.driver.clock_ns += self.took_ns
         output = TurnOutput([], [], None, FAR_NS, None, hold_calls=True)
@@ -83,7 +90,8 @@ def scheduled(*names: str) -> tuple[Scheduler, Driver, dict[str, Group]]:
 
 
 def test_calls_wait_for_others_and_then_for_the_sync_under_way() -> None:
-    """A batch is what came until the driver rested; the next one is what came until the sync ended, and its outcome comes with it."""
+    """A batch is what came until the driver rested; the next one is what came until the sync ended,
+    and its outcome comes with it."""
     scheduler, driver, groups = scheduled("a")
     seat = scheduler.seats["a"]
     scheduler.put(seat, CALL)
@@ -103,7 +111,9 @@ def test_calls_wait_for_others_and_then_for_the_sync_under_way() -> None:
     groups["a"].output = lambda output: output.done.append(Done(1, Refused("busy")))
     scheduler.sync_ended("a", TICKET, None)
     scheduler.run()
-    assert driver.take() == ["pass", "a", "rest"] and groups["a"].turns[1:] == [([CALL], [], [(TICKET, None)])]
+    assert driver.take() == ["pass", "a", "rest"] and groups["a"].turns[1:] == [
+        ([CALL], [], [(TICKET, None)])
+    ]
     scheduler.put(seat, CALL)
     assert driver.take() == [], "answers were delivered, and those clients may send again"
     scheduler.rested()
@@ -124,7 +134,8 @@ def test_a_pass_that_took_long_leaves_the_other_groups_to_the_next() -> None:
 
 
 def test_a_timer_is_ordered_anew_only_for_an_earlier_time() -> None:
-    """Most turns move the time of the next one a little later, and a pass that finds nothing to do is cheap."""
+    """Most turns move the time of the next one a little later, and a pass that finds nothing to do
+    is cheap."""
     scheduler, driver, groups = scheduled("a")
     for wake_ns, ordered in ((500, [500]), (600, []), (400, [400])):
         groups["a"].output = lambda output, wake_ns=wake_ns: setattr(output, "wake_at_ns", wake_ns)  # type: ignore[misc]
@@ -134,7 +145,9 @@ def test_a_timer_is_ordered_anew_only_for_an_earlier_time() -> None:
     driver.clock_ns = 399
     scheduler.time_is_up()
     scheduler.run()
-    assert driver.take() == ["pass", 400] and len(groups["a"].turns) == 3, "too early: no turn, and the timer again"
+    assert driver.take() == ["pass", 400] and len(groups["a"].turns) == 3, (
+        "too early: no turn, and the timer again"
+    )
     driver.clock_ns = 400
     groups["a"].output = lambda output: None
     scheduler.time_is_up()
@@ -165,5 +178,7 @@ def test_a_group_that_leaves_has_only_the_turn_with_its_last_sync(all_of_them: b
     groups["a"].output = lambda output: None
     scheduler.sync_ended("a", TICKET, None)
     scheduler.run()
-    assert groups["a"].turns[1:] == [([], [], [(TICKET, None)])] and ended == ["idle" if all_of_them else "gone"]
+    assert groups["a"].turns[1:] == [([], [], [(TICKET, None)])] and ended == [
+        "idle" if all_of_them else "gone"
+    ]
     assert ("a" in scheduler.seats) is all_of_them

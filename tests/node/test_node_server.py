@@ -1,4 +1,5 @@
-"""A node as it is composed: parts that are built from what a node begins with also serve what comes to it later."""
+"""A node as it is composed: parts that are built from what a node begins with also serve what comes
+to it later."""
 
 from __future__ import annotations
 
@@ -18,10 +19,13 @@ from ledgermq.storage.files.real_disk import RealDisk
 
 
 def test_a_replica_that_came_later_serves_follower_reads(tmp_path: Path) -> None:
-    """Its age is asked of the replica that is there now; of one that leaves it is unknown, and the reader goes to the leader."""
+    """Its age is asked of the replica that is there now; of one that leaves it is unknown, and the
+    reader goes to the leader."""
     tree = yaml.safe_load(EXAMPLE)
     tree["data"] = str(tmp_path)
-    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1", "n2", "n3"], "follower_reads": True}]
+    tree["cluster"]["groups"] = [
+        {"name": "g1", "replicas": ["n1", "n2", "n3"], "follower_reads": True}
+    ]
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
     view = SimpleNamespace(serving=False, members=None, role=Role.FOLLOWER)
     node._local._views = {"g1": view}  # type: ignore[dict-item]
@@ -38,7 +42,10 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
     tree = yaml.safe_load(EXAMPLE)
     tree["data"] = str(tmp_path)
     for number in (1, 2, 3):
-        tree["nodes"][f"n{number}"] |= {"advertised_host": f"mq{number}.example.com", "advertised_port": 31000}
+        tree["nodes"][f"n{number}"] |= {
+            "advertised_host": f"mq{number}.example.com",
+            "advertised_port": 31000,
+        }
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
     endpoints = node.service._endpoints(pb.Endpoints())
     assert [(at.host, at.port) for at in endpoints.addresses] == [("mq1.example.com", 31000)]
@@ -47,11 +54,16 @@ def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
     assert node.roster.peers()["n2"] == ("127.0.0.1:9082",)
 
 
-def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for a term and a preferred leader, and only where this node leads: it must know whose disks are full before it hands over."""
+def test_a_new_leader_looks_at_the_disks_when_it_learns_whom_to_prefer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for a term and a preferred leader, and only where this node leads: it must know whose
+    disks are full before it hands over."""
     tree = yaml.safe_load(EXAMPLE)
     tree["data"] = str(tmp_path)
-    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1", "n2", "n3"], "preferred_leader": "n2"}]
+    tree["cluster"]["groups"] = [
+        {"name": "g1", "replicas": ["n1", "n2", "n3"], "preferred_leader": "n2"}
+    ]
     node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
     told: list[str | None] = []
     monkeypatch.setattr(node.engine, "notify", lambda group, call: told.append(call.node))

@@ -1,4 +1,5 @@
-"""What a host means to a listening port, without the network: which families and addresses, in which order, and with which socket."""
+"""What a host means to a listening port, without the network: which families and addresses, in
+which order, and with which socket."""
 
 from __future__ import annotations
 
@@ -18,20 +19,32 @@ def found(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[dict[str, An
 
     def resolve(host: str, port: int, **how: int) -> list[Any]:
         asked.append({"host": host, "port": port, **how})
-        return [(V6 if ":" in one else V4, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
+        return [
+            (V6 if ":" in one else V4, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     return asked
 
 
-def test_a_name_is_each_of_its_addresses_once_and_those_of_ipv4_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_each_of_its_addresses_once_and_those_of_ipv4_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = found(monkeypatch, "fd00::1", "10.0.0.2", "10.0.0.1", "10.0.0.2", "fd00::1")
-    assert sockets.places("n1", 7) == [(V4, ("10.0.0.2", 7)), (V4, ("10.0.0.1", 7)), (V6, ("fd00::1", 7))]
-    assert asked == [{"host": "n1", "port": 7, "type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}]
+    assert sockets.places("n1", 7) == [
+        (V4, ("10.0.0.2", 7)),
+        (V4, ("10.0.0.1", 7)),
+        (V6, ("fd00::1", 7)),
+    ]
+    assert asked == [
+        {"host": "n1", "port": 7, "type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
+    ]
 
 
 @pytest.mark.parametrize(("both", "asks_for"), [(True, "::"), (False, "0.0.0.0")])
-def test_all_addresses_are_those_of_ipv4_on_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch, both: bool, asks_for: str) -> None:
+def test_all_addresses_are_those_of_ipv4_on_a_machine_without_ipv6(
+    monkeypatch: pytest.MonkeyPatch, both: bool, asks_for: str
+) -> None:
     """Whatever the machine has, `0.0.0.0` and single addresses mean themselves."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: both)
     asked = found(monkeypatch, "10.0.0.1")
@@ -58,9 +71,15 @@ def test_a_port_is_shared_by_those_who_all_want_that() -> None:
         sockets.listener((V4, alone.getsockname()), 1, shared=True)
 
 
-@pytest.mark.parametrize(("host", "both"), [("::", True), ("::1", False), ("fd00::1", False), ("0.0.0.0", False), ("127.0.0.1", False)])
-def test_only_all_addresses_are_both_families(host: str, both: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the system makes of `::` by itself. Asked of the library, because the machine may have no IPv6."""
+@pytest.mark.parametrize(
+    ("host", "both"),
+    [("::", True), ("::1", False), ("fd00::1", False), ("0.0.0.0", False), ("127.0.0.1", False)],
+)
+def test_only_all_addresses_are_both_families(
+    host: str, both: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the system makes of `::` by itself. Asked of the library, because the machine may
+    have no IPv6."""
     asked: list[dict[str, Any]] = []
 
     def create(address: tuple[str, int], **how: Any) -> socket.socket:
@@ -70,4 +89,12 @@ def test_only_all_addresses_are_both_families(host: str, both: bool, monkeypatch
     monkeypatch.setattr(socket, "create_server", create)
     family = V6 if ":" in host else V4
     sockets.listener((family, (host, 7)), 9).close()
-    assert asked == [{"address": (host, 7), "family": family, "backlog": 9, "reuse_port": False, "dualstack_ipv6": both}]
+    assert asked == [
+        {
+            "address": (host, 7),
+            "family": family,
+            "backlog": 9,
+            "reuse_port": False,
+            "dualstack_ipv6": both,
+        }
+    ]

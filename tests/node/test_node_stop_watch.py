@@ -11,7 +11,8 @@ from ledgermq.node.process import stop_watch
 
 
 def test_threads_and_tasks_are_named_with_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that never returns and a task that waits forever are both reported, also while the event loop is blocked."""
+    """A thread that never returns and a task that waits forever are both reported, also while the
+    event loop is blocked."""
     said = threading.Event()
     told: dict[str, list[str]] = {}
     release = threading.Event()
@@ -38,4 +39,7 @@ def test_threads_and_tasks_are_named_with_where_they_are(monkeypatch: pytest.Mon
     asyncio.run(stop())
     release.set()
     assert any(thread.startswith("never-back: threading.py") for thread in told["threads"])
-    assert any(task.startswith("for-ever: test_node_stop_watch.py") and "waits_for_ever" in task for task in told["tasks"])
+    assert any(
+        task.startswith("for-ever: test_node_stop_watch.py") and "waits_for_ever" in task
+        for task in told["tasks"]
+    )

@@ -1,8 +1,9 @@
-"""Three complete replicas in one thread on virtual time: `Group` over the Raft replica, the entry log and consume queues on forgetful
-disks.
+"""Three complete replicas in one thread on virtual time: `Group` over the Raft replica, the entry
+log and consume queues on forgetful disks.
 
-The network delays and drops packets and is partitioned, syncs take time, and nodes crash with or without their page cache, or return with
-an empty directory. Clocks may run at different rates. A seed determines the run.
+The network delays and drops packets and is partitioned, syncs take time, and nodes crash with or
+without their page cache, or return with an empty directory. Clocks may run at different rates. A
+seed determines the run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from ledgermq.storage.state.identity import mint
 CLUSTER = "6b1d6a3c-6a0e-4f2b-9a59-0d4c6e1f7a10"
 CREATED_MS = 1_700_000_000_000
 NAMES = ("n1", "n2", "n3")
-SETTINGS = LeaderSettings(times=LeaseTimes(handover_ns=0, liveness_ns=2000 * MS), entry_bytes_max=65536 - 8)
+SETTINGS = LeaderSettings(
+    times=LeaseTimes(handover_ns=0, liveness_ns=2000 * MS), entry_bytes_max=65536 - 8
+)
 
 
 class Node:
@@ -44,7 +47,8 @@ class Node:
         self.rate = 1.0
         """The rate of its clock."""
         self.slept_ns = 0
-        """By how much its clock is behind, because it stood still while the machine was suspended."""
+        """By how much its clock is behind, because it stood still while the machine was
+        suspended."""
         self.suspended_at_ns: int | None = None
         self.held: list[tuple[str, Any]] = []
         """What ended while the machine was suspended; it is told when the machine goes on."""
@@ -56,7 +60,11 @@ class Node:
     def _new_directory(self) -> None:
         self.disk = ForgetfulDisk()
         incarnation = f"00000000-0000-4000-8000-0000000000{self.directories}{self.name[-1]}"
-        sizes = {"data_file_bytes": 65536, "index_file_bytes": 32 * 512, "consume_queue_file_bytes": 20 * 50}
+        sizes = {
+            "data_file_bytes": 65536,
+            "index_file_bytes": 32 * 512,
+            "consume_queue_file_bytes": 20 * 50,
+        }
         self.identity = mint(CLUSTER, "g", self.name, incarnation, CREATED_MS, **sizes)
         GroupStore.create(self.disk, "/data/g", self.identity)
         self.directories += 1
@@ -74,18 +82,28 @@ class Node:
         if not joins:
             bootstrap(self.store.log, NAMES, CREATED_MS)
         self.machine = Machine(
-            self.store.queues, lambda offset, size: bytes(self.store.log.record_at(offset, size)), self.store.log.index_at
+            self.store.queues,
+            lambda offset, size: bytes(self.store.log.record_at(offset, size)),
+            self.store.log.index_at,
         )
         self.restored = self._restore()
-        config = RaftConfig(self.name, () if joins else NAMES, self.boots, incarnation=self.identity.incarnation)
+        config = RaftConfig(
+            self.name, () if joins else NAMES, self.boots, incarnation=self.identity.incarnation
+        )
         commit = max(0, self.machine.applied_index)
         chance = Random(f"{self.name}/{self.boots}")
         log, hard_state = self.store.log, self.store.hard_state
         said = self.machine.members
-        members = None if said is None else Members(said.voters, said.learners, said.incarnations, said.returning)
+        members = (
+            None
+            if said is None
+            else Members(said.voters, said.learners, said.incarnations, said.returning)
+        )
         known: dict[str, Any] = {"commit_index": commit, "admitted": not joins}
         known["members"] = None if members is None else (self.machine.applied_index, members)
-        replica = RaftReplica("g", config, log, hard_state, chance, self.clock(now_ns), store_host=bytes(8), **known)
+        replica = RaftReplica(
+            "g", config, log, hard_state, chance, self.clock(now_ns), store_host=bytes(8), **known
+        )
         self.group = Group("g", self.name, replica, self.machine, self.settings)
         self.alive = True
 
@@ -149,7 +167,13 @@ class Cluster:
         packets: list[tuple[str, PeerPacket]] | None = None,
         synced: list[tuple[SyncTicket, OSError | None]] | None = None,
     ) -> None:
-        output = node.group.turn(node.clock(self.now_ns), CREATED_MS + self.now_ns // MS, calls or [], packets or [], synced or [])
+        output = node.group.turn(
+            node.clock(self.now_ns),
+            CREATED_MS + self.now_ns // MS,
+            calls or [],
+            packets or [],
+            synced or [],
+        )
         for done in output.done:
             assert done.token not in self.outcomes, f"token {done.token} was answered twice"
             self.outcomes[done.token] = done.outcome
@@ -157,7 +181,12 @@ class Cluster:
             lost = self.rng.random() < self.drop or (node.name in self.cut) != (to in self.cut)
             if not lost:
                 payload = bytes(packet.payload)
-                self.later(self.rng.randint(1, 3) * MS, "packet", to, (node.name, PeerPacket(packet.header, payload)))
+                self.later(
+                    self.rng.randint(1, 3) * MS,
+                    "packet",
+                    to,
+                    (node.name, PeerPacket(packet.header, payload)),
+                )
         if output.sync is not None:
             self.later(self.rng.randint(1, 8) * MS, "sync", node.name, (node.boots, output.sync))
         # Its clock may run slowly; the turn must not come before the requested time.
@@ -204,7 +233,8 @@ class Cluster:
         self.nodes[name].crash(self.rng, power=power)
 
     def lose(self, name: str) -> None:
-        """A node returns without its directory; its greeting tells the other nodes about the new one."""
+        """A node returns without its directory; its greeting tells the other nodes about the new
+        one."""
         node = self.nodes[name]
         if node.alive:
             self.crash(name, power=False)

@@ -1,4 +1,5 @@
-"""A replicator in memory for one node, consume queues in memory, and a bench that drives a `Group` over both on virtual time."""
+"""A replicator in memory for one node, consume queues in memory, and a bench that drives a `Group`
+over both on virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,17 @@ from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.records import control
-from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
+from ledgermq.proto.types import (
+    I64,
+    Draft,
+    Permission,
+    Range,
+    ReplicaStatus,
+    Role,
+    TopicConfig,
+    TopicKind,
+    UnsealedBatch,
+)
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.membership import MemberChange, changed
@@ -67,8 +78,12 @@ class MemoryLog:
         self.ranges.append(entries)
 
     def read(self, first_index: int) -> Range:
-        entries = self.ranges[bisect_right(self.ranges, first_index, key=lambda r: r.first_index) - 1]
-        assert entries.first_index <= first_index <= entries.last_index, f"entry {first_index} is not in the log"
+        entries = self.ranges[
+            bisect_right(self.ranges, first_index, key=lambda r: r.first_index) - 1
+        ]
+        assert entries.first_index <= first_index <= entries.last_index, (
+            f"entry {first_index} is not in the log"
+        )
         return tail_of(entries, first_index)
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -117,7 +132,8 @@ class FakeReplicator:
         self.left = False
         self.full_nodes: frozenset[str] = frozenset()
         self.confirms = True
-        """Whether questions of reads are answered in their turn, as in a group of one node; otherwise when the test says so."""
+        """Whether questions of reads are answered in their turn, as in a group of one node;
+        otherwise when the test says so."""
         self.questions: list[int] = []
         self.reads: list[tuple[int, int | None]] = []
         self.members = Members(("n1", "n2", "n3"))
@@ -132,11 +148,15 @@ class FakeReplicator:
         """The first entry of each log file."""
         self.file_ready = True
 
-    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
+    def propose_members(
+        self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
+    ) -> Sequence[Range] | str:
         after = self.refusal or changed(self.members, change, self.log.end_index + 1)
         if isinstance(after, str):
             return after
-        batch = encode_entries([control.draft(record_of(after, change.reason), EPOCH_MS, LEVEL_MAX)])
+        batch = encode_entries(
+            [control.draft(record_of(after, change.reason), EPOCH_MS, LEVEL_MAX)]
+        )
         ranges = self.propose(now_ns, batch, queue_offsets, store_ms, control=True)
         self.members, self.members_index = after, self.log.end_index
         return ranges
@@ -228,7 +248,13 @@ class FakeReplicator:
             raise LogFull
         first, pos, chain = self.log.end_index + 1, self.log.end_pos, self.log.chain
         place = {"first_index": first, "term": self.term, "pos": pos, "prev_chain": chain}
-        seal(batch, queue_offsets=queue_offsets, store_ms=store_ms, store_host=host_bytes("127.0.0.1", 1), **place)
+        seal(
+            batch,
+            queue_offsets=queue_offsets,
+            store_ms=store_ms,
+            store_host=host_bytes("127.0.0.1", 1),
+            **place,
+        )
         self.log.append(make_range(batch, 0, len(batch), **place))
         self.proposals.append(len(batch))
         self.urgencies.append((urgent, early))
@@ -247,7 +273,10 @@ class FakeReplicator:
         if self.commit_at_once and self.role is Role.LEADER:
             self.commit_index = self.log.end_index
         if self.confirms:
-            self.reads += [(token, self.commit_index if self.role is Role.LEADER else None) for token in self.questions]
+            self.reads += [
+                (token, self.commit_index if self.role is Role.LEADER else None)
+                for token in self.questions
+            ]
             self.questions.clear()
         reads, self.reads = tuple(self.reads), []
         return ReplicaOutput((), None, self.commit_index, False, now_ns + SECOND, reads)
@@ -257,7 +286,9 @@ class FakeReplicator:
 
     def status(self) -> ReplicaStatus:
         end = self.end_index
-        return ReplicaStatus("g", self.node, self.role, self.term, self.leader, 0, end, end, self.commit_index, -1)
+        return ReplicaStatus(
+            "g", self.node, self.role, self.term, self.leader, 0, end, end, self.commit_index, -1
+        )
 
     def lead(self, term: int) -> None:
         self.role, self.term, self.leader = Role.LEADER, term, self.node
@@ -327,7 +358,13 @@ class MemoryQueues:
             if offset == len(rows):
                 if self.full:
                     raise NoSpace("the disk is full")
-                rows.append((int(columns.physical_offsets[i]), int(columns.sizes[i]), int(columns.tags_codes[i])))
+                rows.append(
+                    (
+                        int(columns.physical_offsets[i]),
+                        int(columns.sizes[i]),
+                        int(columns.tags_codes[i]),
+                    )
+                )
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
         first = max(first, self.min_offset(topic, queue))
@@ -340,11 +377,14 @@ class MemoryQueues:
         )
 
     def truncate(self, ends: dict[str, dict[int, int]]) -> None:
-        self.rows = {key: rows[: ends.get(key[0], {}).get(key[1], 0)] for key, rows in self.rows.items()}
+        self.rows = {
+            key: rows[: ends.get(key[0], {}).get(key[1], 0)] for key, rows in self.rows.items()
+        }
 
 
 class FakeTier:
-    """An object store that has the whole log, from `begin_pos` on: it answers in the next turn, unless it is away or a test holds it."""
+    """An object store that has the whole log, from `begin_pos` on: it answers in the next turn,
+    unless it is away or a test holds it."""
 
     def __init__(self, log: MemoryLog, queues: MemoryQueues) -> None:
         self._log = log
@@ -363,12 +403,19 @@ class FakeTier:
         if self.held:
             return []
         pending, self.pending = self.pending, []
-        return [TierFetched(fetch, failure="away") if self.away else self.answer(fetch) for fetch in pending]
+        return [
+            TierFetched(fetch, failure="away") if self.away else self.answer(fetch)
+            for fetch in pending
+        ]
 
     def answer(self, fetch: TierFetch) -> TierFetched:
-        """As a reader of the store answers: at least one message if it has one, and no fewer than fit."""
+        """As a reader of the store answers: at least one message if it has one, and no fewer than
+        fit."""
         rows = self._queues.rows[fetch.topic, fetch.queue]
-        first = next((o for o in range(fetch.first, fetch.begin) if rows[o][0] >= self.begin_pos), fetch.begin)
+        first = next(
+            (o for o in range(fetch.first, fetch.begin) if rows[o][0] >= self.begin_pos),
+            fetch.begin,
+        )
         found: list[TierMessage] = []
         size = 0
         for position, length, _ in rows[first : min(fetch.begin, first + fetch.count)]:
@@ -380,9 +427,12 @@ class FakeTier:
 
 
 class Bench:
-    """One group on virtual time. `done` holds the answers by token; a second answer to a token fails at once."""
+    """One group on virtual time. `done` holds the answers by token; a second answer to a token
+    fails at once."""
 
-    def __init__(self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1") -> None:
+    def __init__(
+        self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1"
+    ) -> None:
         self.log = log or MemoryLog()
         self.settings = settings or LeaderSettings(times=LeaseTimes(handover_ns=0))
         self.replicator = FakeReplicator(self.log, node)
@@ -419,16 +469,24 @@ class Bench:
         return output
 
     def check_known_queues(self) -> None:
-        """No wake-up is missed: where the leader knows the queues with visible messages, no other queue has one, and a Receive that waits
-        for one of them is examined next."""
+        """No wake-up is missed: where the leader knows the queues with visible messages, no other
+        queue has one, and a Receive that waits for one of them is examined next."""
         leader = self.group.leader
         polls = leader.polls
         for pair, listed in polls._known.items():
-            others = [(*pair, queue) for queue in range(self.machine.topics[pair[1]].queues) if queue not in listed]
+            others = [
+                (*pair, queue)
+                for queue in range(self.machine.topics[pair[1]].queues)
+                if queue not in listed
+            ]
             for key in others:
                 assert not leader._picker.is_new(key), f"{key} has new messages"
-                assert not list(leader.clock.ready(key)), f"{key} has messages that are visible again"
-            assert not listed or pair not in polls.waiting_for or pair in polls.woken, f"{pair} waits, and is not woken"
+                assert not list(leader.clock.ready(key)), (
+                    f"{key} has messages that are visible again"
+                )
+            assert not listed or pair not in polls.waiting_for or pair in polls.woken, (
+                f"{pair} waits, and is not woken"
+            )
         assert {pair for pairs in polls.known_of.values() for pair in pairs} == polls._known.keys()
 
     def pass_time(self, ns: int) -> TurnOutput:
@@ -440,11 +498,14 @@ class Bench:
         return self.done.get(call.token)  # type: ignore[union-attr]
 
     def configure(self, topic: str = "t", queues: int = 1, incarnation: int = 1) -> None:
-        config = TopicConfig("", topic, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
+        config = TopicConfig(
+            "", topic, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation
+        )
         self.ask(Configure(next(self.tokens), topics=(config,)))
 
     def trim(self, index: int, *, stored: bool = True) -> None:
-        """Let the log begin with this entry. With `stored`, the group is raised to the highest level."""
+        """Let the log begin with this entry. With `stored`, the group is raised to the highest
+        level."""
         if stored:
             self.raise_level()
         self.turn(self.trimming(index, stored=stored))
@@ -454,19 +515,40 @@ class Bench:
             self.turn(Mark(next(self.tokens), control.LevelRecord(level)))  # type: ignore[arg-type]
 
     def trimming(self, index: int, *, stored: bool) -> Trim:
-        before, entries = cut(self.log.read(index - 1), index - 1), tail_of(self.log.read(index), index)
+        before, entries = (
+            cut(self.log.read(index - 1), index - 1),
+            tail_of(self.log.read(index), index),
+        )
         named = entries.pos, before.term, before.last_chain, self.machine.begin_index
-        return Trim(next(self.tokens), control.TrimRecord(index, *named, ((0, None),), "operator", stored))
+        return Trim(
+            next(self.tokens), control.TrimRecord(index, *named, ((0, None),), "operator", stored)
+        )
 
-    def send(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Outcome | None:
+    def send(
+        self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None
+    ) -> Outcome | None:
         return self.ask(self.produce(*bodies, topic=topic, queue=queue, tag=tag))
 
-    def produce(self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> Produce:
+    def produce(
+        self, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None
+    ) -> Produce:
         return Produce(next(self.tokens), [draft(body, topic, queue, tag) for body in bodies])
 
-    def send_of(self, message_group: str | None, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> None:
+    def send_of(
+        self,
+        message_group: str | None,
+        *bodies: str,
+        topic: str = "t",
+        queue: int = 0,
+        tag: str | None = None,
+    ) -> None:
         """Send messages of one message group."""
-        self.ask(Produce(next(self.tokens), [draft(body, topic, queue, tag, message_group) for body in bodies]))
+        self.ask(
+            Produce(
+                next(self.tokens),
+                [draft(body, topic, queue, tag, message_group) for body in bodies],
+            )
+        )
 
     def forward(self, lease: Lease, group: str = "g", topic: str = "t") -> bool:
         outcome = self.ask(Forward(next(self.tokens), handle(lease, group, topic)))
@@ -484,7 +566,17 @@ class Bench:
         attempt_id: str = "",
     ) -> Receive:
         until, wanted = self.now_ns + wait_ns, TagFilter(frozenset(tags))
-        return Receive(next(self.tokens), group, topic, client, wanted, n, invisible_ms, until, attempt_id=attempt_id)
+        return Receive(
+            next(self.tokens),
+            group,
+            topic,
+            client,
+            wanted,
+            n,
+            invisible_ms,
+            until,
+            attempt_id=attempt_id,
+        )
 
     def receive(self, **options: object) -> tuple[Lease, ...]:
         """A Receive that does not wait."""
@@ -493,19 +585,31 @@ class Bench:
         return outcome.leases  # type: ignore[union-attr]
 
     def ack(self, *leases: Lease, group: str = "g", topic: str = "t") -> tuple[bool, ...]:
-        outcome = self.ask(Ack(next(self.tokens), [handle(lease, group, topic) for lease in leases]))
+        outcome = self.ask(
+            Ack(next(self.tokens), [handle(lease, group, topic) for lease in leases])
+        )
         return outcome.ok  # type: ignore[union-attr]
 
     def ack_only(self, *leases: Lease) -> None:
         """Acknowledge without waiting for the answer."""
         self.turn(Ack(next(self.tokens), [handle(lease) for lease in leases]))
 
-    def change(self, lease: Lease, invisible_ms: int, group: str = "g", topic: str = "t") -> int | None:
-        outcome = self.ask(Change(next(self.tokens), handle(lease, group, topic), invisible_ms, "c"))
+    def change(
+        self, lease: Lease, invisible_ms: int, group: str = "g", topic: str = "t"
+    ) -> int | None:
+        outcome = self.ask(
+            Change(next(self.tokens), handle(lease, group, topic), invisible_ms, "c")
+        )
         return outcome.lease_number  # type: ignore[union-attr]
 
 
-def draft(body: str, topic: str = "t", queue: int = 0, tag: str | None = None, message_group: str | None = None) -> Draft:
+def draft(
+    body: str,
+    topic: str = "t",
+    queue: int = 0,
+    tag: str | None = None,
+    message_group: str | None = None,
+) -> Draft:
     properties = encode(Fields(message_id=f"id-{body[:20]}", tag=tag, message_group=message_group))
     return Draft(topic, queue, body.encode(), properties, EPOCH_MS, java_hash(tag) if tag else 0)
 

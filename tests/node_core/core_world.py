@@ -1,4 +1,5 @@
-"""One broker group in memory and all its clients: calls of every kind with failures, which produce a log with records of every kind.
+"""One broker group in memory and all its clients: calls of every kind with failures, which produce
+a log with records of every kind.
 
 Every step takes two small numbers, so a run is a list of steps.
 """
@@ -12,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Change,
+    ClientGone,
+    Forward,
+    Handle,
+    Receive,
+    Received,
+    SyncLite,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset, SettleLetters
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset
@@ -26,7 +36,13 @@ from ledgermq.node.broker.calls.send_calls import (
     Recall,
     ResumeProducer,
 )
-from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
+from ledgermq.node.broker.calls.transaction_calls import (
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+)
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
@@ -88,8 +104,15 @@ class World:
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_NS)
-        rules = TransactionRules(check_ns=2 * SECOND, interval_ns=4 * SECOND, checks_max=2, retry_ns=SECOND)
-        self.bench = Bench(log, LeaderSettings(times=times, transactions=rules, max_attempts=3, lite_topics_max=4, producers_max=3))
+        rules = TransactionRules(
+            check_ns=2 * SECOND, interval_ns=4 * SECOND, checks_max=2, retry_ns=SECOND
+        )
+        self.bench = Bench(
+            log,
+            LeaderSettings(
+                times=times, transactions=rules, max_attempts=3, lite_topics_max=4, producers_max=3
+            ),
+        )
         self.term = 1
         self.bodies = 0
         self.incarnation = 1
@@ -105,7 +128,9 @@ class World:
         self.receipts: list[tuple[int, int, FrameProduced]] = []
         """(producer, first sequence number, answer) of each durable frame."""
         self.bench.lead(1)
-        self.turn(Configure(next(self.bench.tokens), tuple(TOPICS.values()), tuple(GROUPS.values())))
+        self.turn(
+            Configure(next(self.bench.tokens), tuple(TOPICS.values()), tuple(GROUPS.values()))
+        )
 
     def turn(self, *calls: Call) -> None:
         for call in calls:
@@ -123,7 +148,9 @@ class World:
                     place = call.group, lease.topic or call.topic, lease.queue, lease.queue_offset
                     self.leases.append(Handle(*place, lease.lease_number, lease.attempt))
             elif isinstance(outcome, Produced) and isinstance(call, Produce):
-                for draft, offset, fire_ms in zip(call.drafts, outcome.queue_offsets, outcome.fire_ms or (0,) * 99, strict=False):
+                for draft, offset, fire_ms in zip(
+                    call.drafts, outcome.queue_offsets, outcome.fire_ms or (0,) * 99, strict=False
+                ):
                     if fire_ms:
                         self.delayed.append((draft.deliver_ms, fire_ms, offset))
             elif isinstance(outcome, ProducerOpened):
@@ -148,9 +175,19 @@ class World:
         # Some ids are repeated: a topic with a deduplication window stores only the first message.
         message_id = f"id{b}" if a % 3 == 0 else f"new{self.bodies}"
         group, tag = (None, "A", "B")[a % 3], (None, "T")[b % 2]
-        fields = Fields(message_id=message_id, tag=tag, message_group=group, deliver_ms=deliver_ms or None)
+        fields = Fields(
+            message_id=message_id, tag=tag, message_group=group, deliver_ms=deliver_ms or None
+        )
         code = java_hash(tag) if tag else 0
-        return Draft(topic, b % 2, f"m{self.bodies}".encode(), encode(fields), EPOCH_MS, code, deliver_ms=deliver_ms)
+        return Draft(
+            topic,
+            b % 2,
+            f"m{self.bodies}".encode(),
+            encode(fields),
+            EPOCH_MS,
+            code,
+            deliver_ms=deliver_ms,
+        )
 
     # Steps; each takes two small numbers
 
@@ -178,15 +215,25 @@ class World:
 
     def resume(self, a: int, b: int) -> None:
         number = 1 + a % 6
-        self.turn(ResumeProducer(self.token, number, max(0, self.producers.get(number, 0) - (b == 11))))
+        self.turn(
+            ResumeProducer(self.token, number, max(0, self.producers.get(number, 0) - (b == 11)))
+        )
 
     def frames(self, a: int, b: int) -> None:
-        """Consecutive frames in one turn. Some are repeated with the same or other boundaries, and some come too early or too late."""
+        """Consecutive frames in one turn. Some are repeated with the same or other boundaries, and
+        some come too early or too late."""
         number = list(self.producers)[-1 - a % len(self.producers)] if self.producers else 1
         first, calls = self.next.get(number, 0), []
         for at in range(1 + b % 3):
             size, back = 1 + (a + at) % 4, (0, 0, 0, 2, 3, 8, -2)[(a * 5 + b * 3 + at) % 7]
-            frame = numbered(number, self.producers.get(number, 0), max(0, first - back), size, ("n", "m")[b % 2], 2)
+            frame = numbered(
+                number,
+                self.producers.get(number, 0),
+                max(0, first - back),
+                size,
+                ("n", "m")[b % 2],
+                2,
+            )
             calls.append(ProduceFrame(self.token, ("n", "m")[b % 2], frame))
             first += 0 if back else size
         self.next[number] = first
@@ -209,25 +256,67 @@ class World:
             self.turn(count)
 
     def receive(self, a: int, b: int) -> None:
-        group, topic, tags = READERS[a % 4], ("n", "m")[b % 2], (frozenset({"T"}), frozenset[str]())[b % 4 > 0]
-        call = Receive(self.token, group, topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, 1_000 * (1 + a % 3), self.bench.now_ns)
+        group, topic, tags = (
+            READERS[a % 4],
+            ("n", "m")[b % 2],
+            (frozenset({"T"}), frozenset[str]())[b % 4 > 0],
+        )
+        call = Receive(
+            self.token,
+            group,
+            topic,
+            CLIENTS[a % 2],
+            TagFilter(tags),
+            1 + b,
+            1_000 * (1 + a % 3),
+            self.bench.now_ns,
+        )
         self.turn(replace(call, attempt_id=f"try{a % 3}" if group == "f" else ""))
 
     def line_up(self, a: int, b: int) -> None:
-        """Messages of a message group that wait for its first message, while a message of another group is delivered."""
+        """Messages of a message group that wait for its first message, while a message of another
+        group is delivered."""
         self.turn(Produce(self.token, [self.draft("n", 1 + at // 3, 2 * b) for at in range(4)]))
         for _ in range(2):
-            self.turn(Receive(self.token, "f", "n", CLIENTS[a % 2], TagFilter(), 1, 1_000 * (1 + a % 3), self.bench.now_ns))
+            self.turn(
+                Receive(
+                    self.token,
+                    "f",
+                    "n",
+                    CLIENTS[a % 2],
+                    TagFilter(),
+                    1,
+                    1_000 * (1 + a % 3),
+                    self.bench.now_ns,
+                )
+            )
 
     def receive_lite(self, a: int, b: int) -> None:
-        self.turn(Receive(self.token, "l", "L", CLIENTS[a % 2], TagFilter(), 1 + b, 3_000, self.bench.now_ns, lite=True))
+        self.turn(
+            Receive(
+                self.token,
+                "l",
+                "L",
+                CLIENTS[a % 2],
+                TagFilter(),
+                1 + b,
+                3_000,
+                self.bench.now_ns,
+                lite=True,
+            )
+        )
 
     def handle(self, a: int) -> Handle | None:
         return self.leases[-1 - a % len(self.leases)] if self.leases else None
 
     def ack(self, a: int, b: int) -> None:
         if self.leases:
-            self.turn(Ack(self.token, [self.leases[-1 - (a + i) % len(self.leases)] for i in range(1 + b % 3)]))
+            self.turn(
+                Ack(
+                    self.token,
+                    [self.leases[-1 - (a + i) % len(self.leases)] for i in range(1 + b % 3)],
+                )
+            )
 
     def change(self, a: int, b: int) -> None:
         if (held := self.handle(a)) is not None:
@@ -238,7 +327,8 @@ class World:
             self.turn(Forward(self.token, held))
 
     def settle_letters(self, a: int, b: int) -> None:
-        """A consumer gives a message up, and dead letters of its group are settled, also such that do not exist; sometimes twice."""
+        """A consumer gives a message up, and dead letters of its group are settled, also such that
+        do not exist; sometimes twice."""
         held = self.handle(a)
         if held is None:
             return
@@ -247,13 +337,23 @@ class World:
         begin, end = machine.begin(topic, 0), machine.end(topic, 0)
         offsets = [*range(begin, end)] if b % 2 == 0 else [end - 1 - b // 4, end]
         for _ in range(1 + a % 2):
-            self.turn(SettleLetters(self.token, topic, offsets[:100], ("resent", "resent", "purged")[b % 3], ("", "me")[a % 2]))
+            self.turn(
+                SettleLetters(
+                    self.token,
+                    topic,
+                    offsets[:100],
+                    ("resent", "resent", "purged")[b % 3],
+                    ("", "me")[a % 2],
+                )
+            )
 
     def sync_lite(self, a: int, b: int) -> None:
         action: Any = ("add", "add", "remove", "set")[a % 4]
         start: Any = ("last", "min", "tail")[b % 3]
         names = LITE[: 1 + b % 3]
-        self.turn(SyncLite(self.token, "l", "L", CLIENTS[b % 2], action, names, start=start, start_at=1))
+        self.turn(
+            SyncLite(self.token, "l", "L", CLIENTS[b % 2], action, names, start=start, start_at=1)
+        )
 
     def commit(self, a: int, b: int) -> None:
         self.turn(CommitOffset(self.token, "g", ("n", "m")[a % 2], b % 2, a))
@@ -271,10 +371,18 @@ class World:
         if b % 4 == 0:
             self.turn(Configure(self.token, deleted_topics=(name,)))
         elif b % 4 == 1:
-            self.turn(Configure(self.token, topics=(replace(TOPICS[name], incarnation=self.incarnation),)))
+            self.turn(
+                Configure(self.token, topics=(replace(TOPICS[name], incarnation=self.incarnation),))
+            )
         else:
-            now = self.bench.machine.topics.get(name, replace(TOPICS[name], incarnation=self.incarnation))
-            other = replace(now, queues=now.queues + (name != "L" and now.queues < 4), dedup_ms=(b % 3) * 10_000 if name == "m" else 0)
+            now = self.bench.machine.topics.get(
+                name, replace(TOPICS[name], incarnation=self.incarnation)
+            )
+            other = replace(
+                now,
+                queues=now.queues + (name != "L" and now.queues < 4),
+                dedup_ms=(b % 3) * 10_000 if name == "m" else 0,
+            )
             self.turn(Configure(self.token, topics=(other,)))
 
     def group(self, a: int, b: int) -> None:
@@ -282,7 +390,12 @@ class World:
         if b % 2 == 0:
             self.turn(Configure(self.token, deleted_groups=(name,)))
         else:
-            self.turn(Configure(self.token, groups=(replace(GROUPS[name], fifo=(b % 3 == 0) if name in "gf" else False),)))
+            self.turn(
+                Configure(
+                    self.token,
+                    groups=(replace(GROUPS[name], fifo=(b % 3 == 0) if name in "gf" else False),),
+                )
+            )
 
     def trim(self, a: int, b: int) -> None:
         """Trim the log up to the first entry that a half message or a timer still needs."""
@@ -292,7 +405,9 @@ class World:
         index = low + (high - low) * (1 + a % 3) // 3
         while index > low and any(tail_of(log.read(index), index).pos > pos for pos in pins):
             index -= 1
-        if not low <= index <= high or any(tail_of(log.read(index), index).pos > pos for pos in pins):
+        if not low <= index <= high or any(
+            tail_of(log.read(index), index).pos > pos for pos in pins
+        ):
             return
         if b % 2:
             # Only the object store has what is trimmed.
@@ -300,7 +415,9 @@ class World:
         self.turn(self.bench.trimming(index, stored=b % 2 == 1 and machine.level >= STORED_LEVEL))
 
     def time(self, a: int, b: int) -> None:
-        self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 4 * SECOND, 4 * SECOND, 70 * SECOND)[a % 6]
+        self.bench.now_ns += (100 * MS, SECOND, 4 * SECOND, 4 * SECOND, 4 * SECOND, 70 * SECOND)[
+            a % 6
+        ]
         for _ in range(1 + b % 3):
             self.turn()
 
@@ -342,7 +459,11 @@ class World:
         """Another node takes over; it restores its state from a snapshot and the log behind it."""
         former = self.bench
         self.bench = Bench(former.log, former.settings, f"n{self.term}")
-        self.bench.tokens, self.bench.done, self.bench.now_ns = former.tokens, former.done, former.now_ns
+        self.bench.tokens, self.bench.done, self.bench.now_ns = (
+            former.tokens,
+            former.done,
+            former.now_ns,
+        )
         self.bench.replicator.commit_index = committed
         if former.machine.settled:
             mine, theirs = self.bench.queues, former.queues
@@ -372,9 +493,14 @@ class World:
         """Check that each message is stored once and in order, and that every receipt is true."""
         check_sequences(self.bench.log.ranges, self.bench.machine.producers)
         assert self.bench.machine.producers.astray == 0
-        places = {(producer, sequence): index for index, producer, _, sequence in sequences(self.bench.log.ranges)}
+        places = {
+            (producer, sequence): index
+            for index, producer, _, sequence in sequences(self.bench.log.ranges)
+        }
         for producer, first, receipt in self.receipts:
-            assert [places[producer, first + at] for at in range(receipt.count)] == list(range(receipt.first_index, receipt.last_index + 1))
+            assert [places[producer, first + at] for at in range(receipt.count)] == list(
+                range(receipt.first_index, receipt.last_index + 1)
+            )
             last = cut(self.bench.log.read(receipt.last_index), receipt.last_index)
             assert (last.last_chain, last.term) == (receipt.chain_crc, receipt.term)
 
@@ -390,14 +516,31 @@ class World:
                         continue
                     assert isinstance(outcome, Received), outcome
                     leases = outcome.leases
-                    b.turn(Ack(self.token, [Handle(group, topic, at.queue, at.queue_offset, at.lease_number, at.attempt) for at in leases]))
+                    b.turn(
+                        Ack(
+                            self.token,
+                            [
+                                Handle(
+                                    group,
+                                    topic,
+                                    at.queue,
+                                    at.queue_offset,
+                                    at.lease_number,
+                                    at.attempt,
+                                )
+                                for at in leases
+                            ],
+                        )
+                    )
                     if not leases:
                         break
                 for queue in range(machine.topics[topic].queues):
                     key = group, topic, queue
                     rows = machine.delivery.queues.get(key)
                     assert rows is None or not len(rows.rows), f"{key} is stuck: {list(rows.rows)}"
-                    assert machine.delivery.cursor(key) == machine.end(topic, queue), f"{key} is stuck at its cursor"
+                    assert machine.delivery.cursor(key) == machine.end(topic, queue), (
+                        f"{key} is stuck at its cursor"
+                    )
 
     def exported(self) -> dict[str, Any]:
         return exported(self.bench.machine)

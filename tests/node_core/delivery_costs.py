@@ -1,7 +1,8 @@
-"""What delivery costs, counted: three replicas on virtual time, whose leader gets its calls through the gate as in the engine.
+"""What delivery costs, counted: three replicas on virtual time, whose leader gets its calls through
+the gate as in the engine.
 
-Nothing here measures time. Every number depends only on the decisions of the core, so a change that adds a batch or a planning pass shows
-as another number.
+Nothing here measures time. Every number depends only on the decisions of the core, so a change that
+adds a batch or a planning pass shows as another number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ POLL_NS = 20_000 * MS
 
 
 class Counted(Cluster):
-    """A cluster without faults whose leader is `here`. `counts`: its turns, plans, picks, queues examined, batches, entries and packets."""
+    """A cluster without faults whose leader is `here`. `counts`: its turns, plans, picks, queues
+    examined, batches, entries and packets."""
 
     def __init__(self, topic: TopicConfig = TOPIC) -> None:
         super().__init__(1)
@@ -92,14 +94,39 @@ class Counted(Cluster):
 
     def send(self, *, tag: str | None = None, queue: int | None = None) -> int:
         number = next(self.bodies)
-        return self.put(Produce(next(self.tokens), [draft(f"m{number}", "t", number % QUEUES if queue is None else queue, tag)]))
+        return self.put(
+            Produce(
+                next(self.tokens),
+                [draft(f"m{number}", "t", number % QUEUES if queue is None else queue, tag)],
+            )
+        )
 
-    def receive(self, group: str = "g", n: int = 32, wait_ns: int = POLL_NS, tags: frozenset[str] = frozenset()) -> int:
-        return self.put(Receive(next(self.tokens), group, "t", "c", TagFilter(tags), n, 60_000, self.now_ns + wait_ns))
+    def receive(
+        self,
+        group: str = "g",
+        n: int = 32,
+        wait_ns: int = POLL_NS,
+        tags: frozenset[str] = frozenset(),
+    ) -> int:
+        return self.put(
+            Receive(
+                next(self.tokens),
+                group,
+                "t",
+                "c",
+                TagFilter(tags),
+                n,
+                60_000,
+                self.now_ns + wait_ns,
+            )
+        )
 
     def ack(self, received: Received, group: str = "g") -> list[int]:
         """One call a handle, as the official push consumers do."""
-        handles = [Handle(group, "t", at.queue, at.queue_offset, at.lease_number, at.attempt) for at in received.leases]
+        handles = [
+            Handle(group, "t", at.queue, at.queue_offset, at.lease_number, at.attempt)
+            for at in received.leases
+        ]
         return [self.put(Ack(next(self.tokens), [handle])) for handle in handles]
 
     def take(self) -> dict[str, int]:

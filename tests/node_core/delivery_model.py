@@ -1,7 +1,8 @@
-"""An independent, naive model of delivery: it reads the committed log record by record, and follows every answer to a client.
+"""An independent, naive model of delivery: it reads the committed log record by record, and follows
+every answer to a client.
 
-It does not use the core's classes, only dictionaries, one message at a time. A record that breaks a rule, or an answer that contradicts the
-log or the clock, raises an AssertionError.
+It does not use the core's classes, only dictionaries, one message at a time. A record that breaks a
+rule, or an answer that contradicts the log or the clock, raises an AssertionError.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ class LoggedState:
             tag = parse(record.properties).get("TAGS", "")
             if not record.topic.startswith("rmq_sys_"):
                 assert (record.topic, record.queue, record.queue_offset) not in self.bodies
-                assert record.queue_offset == 0 or (record.topic, record.queue, record.queue_offset - 1) in self.bodies, "I6"
-                self.bodies[record.topic, record.queue, record.queue_offset] = (record.body.decode(), tag)
+                assert (
+                    record.queue_offset == 0
+                    or (record.topic, record.queue, record.queue_offset - 1) in self.bodies
+                ), "I6"
+                self.bodies[record.topic, record.queue, record.queue_offset] = (
+                    record.body.decode(),
+                    tag,
+                )
                 continue
             found = control.decode(tag, record.body)
             if isinstance(found, control.LeaseRecord):
@@ -61,7 +68,9 @@ class LoggedState:
             elif isinstance(found, control.ChangeRecord):
                 for group, topic, queue, offset, number, _, _ in found.changes:
                     message = (group, topic, queue, offset)
-                    assert self.leases[message][0] == number, "a record changes a lease that is not the latest"
+                    assert self.leases[message][0] == number, (
+                        "a record changes a lease that is not the latest"
+                    )
                     self.lapsed[message] = number
                     self.leases[message] = (index, self.leases[message][1])
                     self.history[message].append(index)
@@ -87,10 +96,16 @@ class LoggedState:
         for queue, offsets, attempts in record.leased:
             for offset, attempt in zip(offsets, attempts, strict=True):
                 message = (record.group, record.topic, queue, offset)
-                assert (record.topic, queue, offset) in self.bodies, "a message was leased before it was committed"
-                assert message not in self.done and message not in self.passed, "a message was leased after it was done"
+                assert (record.topic, queue, offset) in self.bodies, (
+                    "a message was leased before it was committed"
+                )
+                assert message not in self.done and message not in self.passed, (
+                    "a message was leased after it was done"
+                )
                 assert message not in self.skipped, "a message below a reset was leased"
-                assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), "attempts must rise by one per delivery"
+                assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), (
+                    "attempts must rise by one per delivery"
+                )
                 if message in self.leases:
                     self.lapsed[message] = self.leases[message][0]
                 self.leases[message] = (index, attempt)
@@ -98,7 +113,11 @@ class LoggedState:
         for queue, begin, to in record.passed:
             for offset in range(begin, to):
                 message = (record.group, record.topic, queue, offset)
-                assert message not in self.leases and message not in self.done and message not in self.passed
+                assert (
+                    message not in self.leases
+                    and message not in self.done
+                    and message not in self.passed
+                )
                 self.passed.add(message)
         for queue, offsets in record.passed_again:
             for offset in offsets:
@@ -107,13 +126,19 @@ class LoggedState:
                 self.passed.add(message)
 
     def _end(self, message: Message, number: int) -> None:
-        assert self.leases.pop(message)[0] == number, "a record acknowledges a lease that is not the latest"
+        assert self.leases.pop(message)[0] == number, (
+            "a record acknowledges a lease that is not the latest"
+        )
         self.acked.setdefault(message, set()).add(number)
         self.done.add(message)
 
     def acknowledged(self, message: Message, number: int) -> bool:
         """Whether an acknowledgement of this lease ended the message."""
-        return message in self.done and number in self.acked.get(message, ()) and self.lapsed.get(message, -1) < number
+        return (
+            message in self.done
+            and number in self.acked.get(message, ())
+            and self.lapsed.get(message, -1) < number
+        )
 
 
 @dataclass
@@ -145,7 +170,15 @@ class Clients:
             return held.until_ns
         return max(held.since_ns, self.seen_ns.get(held.client, 0)) + self.liveness_ns
 
-    def leased(self, message: Message, number: int, attempt: int, now_ns: int, duration_ms: int | None, client: str) -> None:
+    def leased(
+        self,
+        message: Message,
+        number: int,
+        attempt: int,
+        now_ns: int,
+        duration_ms: int | None,
+        client: str,
+    ) -> None:
         assert message not in self.acked, f"{message} was acknowledged and delivered again"
         before = self.held.get(message)
         if before is not None:
@@ -178,14 +211,20 @@ class Clients:
                 held.until_ns = min(self.ends_ns(held), now_ns + 1_000_000_000)
 
     def reset(self, queue: tuple[str, str, int], cursor: int) -> None:
-        """Handles of this queue become invalid, and messages from the cursor on may be delivered again, acknowledged or not."""
+        """Handles of this queue become invalid, and messages from the cursor on may be delivered
+        again, acknowledged or not."""
         self.held = {message: held for message, held in self.held.items() if message[:3] != queue}
-        self.acked = {message for message in self.acked if message[:3] != queue or message[3] < cursor}
+        self.acked = {
+            message for message in self.acked if message[:3] != queue or message[3] < cursor
+        }
 
     def new_leader(self, now_ns: int) -> None:
         """Every lease starts again now."""
         self.seen_ns.clear()
         for held in self.held.values():
             held.since_ns = now_ns
-            # Only the old leader knew that the client had left, so the lease is renewed automatically again.
-            held.until_ns = None if held.duration_ms is None else now_ns + held.duration_ms * 1_000_000
+            # Only the old leader knew that the client had left, so the lease is renewed
+            # automatically again.
+            held.until_ns = (
+                None if held.duration_ms is None else now_ns + held.duration_ms * 1_000_000
+            )

@@ -1,7 +1,9 @@
-"""A minimal reference model of delivery: each message is judged by the records in the committed log and by a clock.
+"""A minimal reference model of delivery: each message is judged by the records in the committed log
+and by a clock.
 
-It does not use the core's classes. Every decision of a leader is in the log; a decision that breaks a rule of the contract raises an
-AssertionError. The rules cover leases, attempts, order within message groups, filters, and dead letters.
+It does not use the core's classes. Every decision of a leader is in the log; a decision that breaks
+a rule of the contract raises an AssertionError. The rules cover leases, attempts, order within
+message groups, filters, and dead letters.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Message:
 
 @dataclass
 class Reference:
-    """The messages of topic `t`, and their states per consumer group. A message without a state is new, from the group's cursor on."""
+    """The messages of topic `t`, and their states per consumer group. A message without a state is
+    new, from the group's cursor on."""
 
     rules: dict[str, Rules]
     liveness_ns: int
@@ -109,7 +112,9 @@ class Reference:
             stored = parse(record.properties)
             if record.topic == "t":
                 place = (record.queue, record.queue_offset)
-                self.messages[place] = Message(record.body.decode(), stored.get("TAGS", ""), stored.get("__SHARDINGKEY", ""))
+                self.messages[place] = Message(
+                    record.body.decode(), stored.get("TAGS", ""), stored.get("__SHARDINGKEY", "")
+                )
             elif record.topic.startswith("%DLQ%"):
                 self._dead(stored["__LMQ.ORIGIN"], record.body.decode())
             elif record.topic == "rmq_sys_ledgermq_delivery":
@@ -123,8 +128,12 @@ class Reference:
                 elif isinstance(found, control.ChangeRecord):
                     for group, _, queue, offset, number, duration_ms, client in found.changes:
                         row = self.rows[group][queue, offset]
-                        assert row.lease == number and number, "a record changes a lease that is not the latest"
-                        self.rows[group][queue, offset] = State(index, row.attempt, client, duration_ms, "", now_ns)
+                        assert row.lease == number and number, (
+                            "a record changes a lease that is not the latest"
+                        )
+                        self.rows[group][queue, offset] = State(
+                            index, row.attempt, client, duration_ms, "", now_ns
+                        )
         self.advance(now_ns)
 
     def _wanted(self, group: str, place: Place) -> bool:
@@ -138,7 +147,9 @@ class Reference:
 
     def _ack(self, group: str, topic: str, place: Place, number: int) -> None:
         if topic == "t":
-            assert self.rows[group][place].lease == number, "a record acknowledges a lease that is not the latest"
+            assert self.rows[group][place].lease == number, (
+                "a record acknowledges a lease that is not the latest"
+            )
             self._end(group, place, "acknowledged")
 
     def _dead(self, origin: str, body: str) -> None:
@@ -146,9 +157,13 @@ class Reference:
         place = (int(queue), int(offset))
         row = self.rows[group].get(place)
         assert (kind, topic) == ("dlq", "t") and self.messages[place].body == body
-        assert row is not None and row.lease == int(number), "a dead letter names a lease that is not the latest"
+        assert row is not None and row.lease == int(number), (
+            "a dead letter names a lease that is not the latest"
+        )
         exhausted = row.ended and row.attempt >= self.rules[group].max_attempts
-        assert exhausted or place in self.given_up[group], f"{body} is dead after {row.attempt} attempts"
+        assert exhausted or place in self.given_up[group], (
+            f"{body} is dead after {row.attempt} attempts"
+        )
         self._end(group, place, "dead")
 
     def _lease(self, index: int, record: control.LeaseRecord, now_ns: int) -> None:
@@ -156,51 +171,80 @@ class Reference:
         rows, done = self.rows[group], self.done[group]
         for queue, begin, to in record.passed:
             for offset in range(begin, to):
-                assert (queue, offset) not in rows and not self._wanted(group, (queue, offset)), "a new message was skipped"
+                assert (queue, offset) not in rows and not self._wanted(group, (queue, offset)), (
+                    "a new message was skipped"
+                )
                 self._end(group, (queue, offset), "passed")
         for queue, offsets in record.passed_again:
             for offset in offsets:
                 row = rows[queue, offset]
-                assert row.ended and not self._wanted(group, (queue, offset)), "a message in flight was skipped"
+                assert row.ended and not self._wanted(group, (queue, offset)), (
+                    "a message in flight was skipped"
+                )
                 self._end(group, (queue, offset), "passed")
         leased: dict[Place, int] = {}
         for queue, offsets, attempts in record.leased:
-            leased.update(((queue, offset), attempt) for offset, attempt in zip(offsets, attempts, strict=True))
+            leased.update(
+                ((queue, offset), attempt)
+                for offset, attempt in zip(offsets, attempts, strict=True)
+            )
         for place, attempt in leased.items():
             assert place in self.messages and place not in done and self._wanted(group, place)
-            assert 1 <= attempt <= self.rules[group].max_attempts, "a message was delivered more often than its attempts allow"
+            assert 1 <= attempt <= self.rules[group].max_attempts, (
+                "a message was delivered more often than its attempts allow"
+            )
             before = rows.get(place)
             if before is not None and not before.ended:
-                assert record.attempt_id and before.attempt_id == record.attempt_id, "a message has two live leases"
+                assert record.attempt_id and before.attempt_id == record.attempt_id, (
+                    "a message has two live leases"
+                )
                 assert attempt == before.attempt
             else:
-                assert attempt == (0 if before is None else before.attempt) + 1, "attempts must increase by one per delivery"
+                assert attempt == (0 if before is None else before.attempt) + 1, (
+                    "attempts must increase by one per delivery"
+                )
         if self.rules[group].fifo:
             for place in leased:
-                assert all(other in leased for other in self._earlier(group, place)), "a message overtook an earlier one"
+                assert all(other in leased for other in self._earlier(group, place)), (
+                    "a message overtook an earlier one"
+                )
                 handed_out = place in rows and rows[place].attempt > 0
-                assert handed_out or not self._handed_out(group, place), "a new message came before all of a batch was done"
+                assert handed_out or not self._handed_out(group, place), (
+                    "a new message came before all of a batch was done"
+                )
         for place, attempt in leased.items():
-            rows[place] = State(index, attempt, record.client, record.duration_ms, record.attempt_id, now_ns)
+            rows[place] = State(
+                index, attempt, record.client, record.duration_ms, record.attempt_id, now_ns
+            )
         for queue, offsets in record.waiting:
             for offset in offsets:
-                assert self.rules[group].fifo and (queue, offset) not in rows and (queue, offset) not in done
+                assert (
+                    self.rules[group].fifo
+                    and (queue, offset) not in rows
+                    and (queue, offset) not in done
+                )
                 # The message it waits for may have ended in the same batch.
                 name = self.messages[queue, offset].message_group
-                assert any(self.messages[queue, other].message_group == name for other in range(offset)), "no earlier message to wait for"
+                assert any(
+                    self.messages[queue, other].message_group == name for other in range(offset)
+                ), "no earlier message to wait for"
                 rows[queue, offset] = State(0, 0, since_ns=now_ns)
         for queue in {queue for queue, _ in [*leased, *rows]}:
             last = max([offset for at, offset in [*rows, *done] if at == queue], default=-1)
-            assert all((queue, offset) in rows or (queue, offset) in done for offset in range(last)), (
-                "a message was skipped without a record"
-            )
+            assert all(
+                (queue, offset) in rows or (queue, offset) in done for offset in range(last)
+            ), "a message was skipped without a record"
 
     def _earlier(self, group: str, place: Place) -> list[Place]:
         """Earlier messages of the same message group that are not done."""
         queue, offset = place
         name = self.messages[place].message_group
         before = ((queue, other) for other in range(offset))
-        return [other for other in before if self.messages[other].message_group == name and other not in self.done[group]]
+        return [
+            other
+            for other in before
+            if self.messages[other].message_group == name and other not in self.done[group]
+        ]
 
     def _handed_out(self, group: str, place: Place) -> list[Place]:
         """The messages of this message group that were handed out and are not done."""

@@ -13,8 +13,12 @@ BYTES = 100
 """Every entry of these logs has so many."""
 
 
-def peer(index: int | None, *, restarts: int = 0, left_behind: bool = False, role: Role = Role.LEARNER) -> PeerProgress:
-    return PeerProgress("n2", role, index, index, silent_ms=0, left_behind=left_behind, restarts=restarts)
+def peer(
+    index: int | None, *, restarts: int = 0, left_behind: bool = False, role: Role = Role.LEARNER
+) -> PeerProgress:
+    return PeerProgress(
+        "n2", role, index, index, silent_ms=0, left_behind=left_behind, restarts=restarts
+    )
 
 
 def watch() -> CatchUp:
@@ -28,14 +32,22 @@ def told(catch_up: CatchUp, one: PeerProgress, end: int, at_ns: int) -> PeerProg
 
 
 @given(st.integers(1, 10_000), st.integers(0, 20_000), st.integers(1, 30), st.integers(1, 10**6))
-def test_the_estimate_is_what_remains_over_how_fast_it_shrinks(received: int, appended: int, seconds: int, lag: int) -> None:
-    """Law: with steady rates the lag of a later second is known now, and a lag that grows has no end."""
+def test_the_estimate_is_what_remains_over_how_fast_it_shrinks(
+    received: int, appended: int, seconds: int, lag: int
+) -> None:
+    """Law: with steady rates the lag of a later second is known now, and a lag that grows has no
+    end."""
     catch_up, end, index = watch(), lag + received * seconds, 0
     for second in range(seconds + 1):
         found = told(catch_up, peer(index), end, second * SECOND)
         index, end = index + received, end + appended
-    assert found.behind_entries == max(0, end - appended - (index - received)) and found.behind_bytes == found.behind_entries * BYTES
-    assert found.entries_per_s == pytest.approx(received) and found.bytes_per_s == pytest.approx(received * BYTES)
+    assert (
+        found.behind_entries == max(0, end - appended - (index - received))
+        and found.behind_bytes == found.behind_entries * BYTES
+    )
+    assert found.entries_per_s == pytest.approx(received) and found.bytes_per_s == pytest.approx(
+        received * BYTES
+    )
     if found.behind_bytes == 0:
         assert found.seconds_left == 0
     elif received <= appended:
@@ -45,7 +57,8 @@ def test_the_estimate_is_what_remains_over_how_fast_it_shrinks(received: int, ap
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
-    """A follower that stopped receiving has no rate any more once the window has passed, and no estimate."""
+    """A follower that stopped receiving has no rate any more once the window has passed, and no
+    estimate."""
     catch_up = watch()
     for second in range(5):
         told(catch_up, peer(second * 10), 1000, second * SECOND)
@@ -56,11 +69,17 @@ def test_rates_are_those_of_the_last_seconds() -> None:
 
 def test_one_look_is_no_rate() -> None:
     found = told(watch(), peer(5), 10, 0)
-    assert (found.behind_entries, found.entries_per_s, found.seconds_left, found.state) == (5, None, None, "flowing")
+    assert (found.behind_entries, found.entries_per_s, found.seconds_left, found.state) == (
+        5,
+        None,
+        None,
+        "flowing",
+    )
 
 
 def test_states() -> None:
-    """Unknown while its position in the log is being probed; a restarted probe is reported for a while, and logged once."""
+    """Unknown while its position in the log is being probed; a restarted probe is reported for a
+    while, and logged once."""
     catch_up = watch()
     assert told(catch_up, peer(None), 10, 0).state == "probing"
     assert told(catch_up, peer(None, left_behind=True), 10, SECOND).state == "installing"

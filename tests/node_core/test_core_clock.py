@@ -1,5 +1,5 @@
-"""Wall clocks that jump: store times never fall along the log, leases do not notice, and a leader whose clock alone is wrong stamps, fires,
-forgets and trims by the time of the others."""
+"""Wall clocks that jump: store times never fall along the log, leases do not notice, and a leader
+whose clock alone is wrong stamps, fires, forgets and trims by the time of the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def bench() -> Skewed:
 
 
 def test_store_times_never_fall_when_the_clock_goes_back() -> None:
-    """A message after a step back has the store time of the one before it, until the clock has caught up."""
+    """A message after a step back has the store time of the one before it, until the clock has
+    caught up."""
     b = bench()
     times = []
     for ahead_ms in (0, -HOUR_MS, -2 * HOUR_MS, 0, HOUR_MS, -HOUR_MS):
@@ -74,13 +75,16 @@ def test_leases_follow_the_monotonic_clock() -> None:
 
 
 class Led(Bench):
-    """A leader that goes by cluster time. Its wall clock is wrong by `error_ms`; those of the others are right, and heard every second."""
+    """A leader that goes by cluster time. Its wall clock is wrong by `error_ms`; those of the
+    others are right, and heard every second."""
 
     def __init__(self, others: int) -> None:
         super().__init__()
         self.error_ms = 0
         self.others = [f"n{k}" for k in range(2, 2 + others)]
-        self.clock = ClusterClock("n1", max_offset_ms=1000, steady_ns=self.now_ns, wall_ns=super().now_ms * MS)
+        self.clock = ClusterClock(
+            "n1", max_offset_ms=1000, steady_ns=self.now_ns, wall_ns=super().now_ms * MS
+        )
         self.clock.expect(self.others)
         self.hear()
         self.lead(1)
@@ -101,7 +105,9 @@ class Led(Bench):
     def hear(self) -> None:
         for node in self.others:
             now, true = self.now_ns, self.true_ms * MS
-            self.clock.heard(node, wall_ns=true, asked_ns=now, answered_ns=now, own_wall_ns=self.wall_ns)
+            self.clock.heard(
+                node, wall_ns=true, asked_ns=now, answered_ns=now, own_wall_ns=self.wall_ns
+            )
 
     def go_on(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -118,7 +124,8 @@ class Led(Bench):
 
 @pytest.mark.parametrize("error_ms", [400 * DAY_MS, -400 * DAY_MS, 2_000])
 def test_a_leader_whose_clock_jumps_stamps_on_steadily(error_ms: int) -> None:
-    """No store time exceeds the time of the others by more than the largest offset, and none stands still."""
+    """No store time exceeds the time of the others by more than the largest offset, and none stands
+    still."""
     b, times = Led(2), []
     for second in range(12):
         b.error_ms = error_ms if 3 <= second < 6 else 0
@@ -146,7 +153,8 @@ def test_delayed_messages_after_a_jump_of_the_leaders_clock() -> None:
 
 
 def test_a_deduplication_window_after_a_jump_of_the_leaders_clock() -> None:
-    """It ends when it should: not early while the clock is ahead, and not 400 days late afterwards."""
+    """It ends when it should: not early while the clock is ahead, and not 400 days late
+    afterwards."""
     b = Led(2)
     b.ask(Configure(next(b.tokens), topics=(config(incarnation=1),)))
     b.turn(Produce(next(b.tokens), drafts("a")))
@@ -175,7 +183,8 @@ def test_without_a_majority_that_agrees(others: int) -> None:
 
 
 def test_store_times_converge_after_the_clocks_were_wrong_together() -> None:
-    """A log that was stamped within the largest offset ahead stands still only until time has caught up."""
+    """A log that was stamped within the largest offset ahead stands still only until time has
+    caught up."""
     b = Led(0)
     b.error_ms = 900
     first = b.send("x")

@@ -1,4 +1,5 @@
-"""Complete replicas under faults: answers to clients stay true, replicas agree, and every message is delivered in the end."""
+"""Complete replicas under faults: answers to clients stay true, replicas agree, and every message
+is delivered in the end."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ class Story:
         for node in self.cluster.nodes.values():
             while node.alive and self.logged.next_index <= node.machine.applied_index:
                 last = node.machine.applied_index
-                entries = node.store.log.read(self.logged.next_index, 1 if self.rng.random() < 0.1 else 1 << 20)
+                entries = node.store.log.read(
+                    self.logged.next_index, 1 if self.rng.random() < 0.1 else 1 << 20
+                )
                 if entries.last_index <= last:
                     self.logged.read(entries)
                 else:
@@ -79,13 +82,27 @@ class Story:
         what = self.rng.random()
         token = next(self.tokens)
         if what < 0.35:
-            drafts = [draft(f"m{next(self.bodies)}", queue=self.rng.randrange(2)) for _ in range(self.rng.choice((1, 3, 40)))]
+            drafts = [
+                draft(f"m{next(self.bodies)}", queue=self.rng.randrange(2))
+                for _ in range(self.rng.choice((1, 3, 40)))
+            ]
             self.call(Produce(token, drafts))
         elif what < 0.7:
             wait = self.rng.choice((0, 200, 2000)) * MS
             invisible = self.rng.choice((0, 100, 1000, None))
             group = self.rng.choice("ab")
-            self.call(Receive(token, group, "t", "c", TagFilter(), self.rng.choice((1, 32)), invisible, self.cluster.now_ns + wait))
+            self.call(
+                Receive(
+                    token,
+                    group,
+                    "t",
+                    "c",
+                    TagFilter(),
+                    self.rng.choice((1, 32)),
+                    invisible,
+                    self.cluster.now_ns + wait,
+                )
+            )
         elif self.held:
             chosen = self.rng.sample(list(self.held.values()), min(len(self.held), 10))
             self.call(Ack(token, chosen))
@@ -122,7 +139,16 @@ class Story:
         self.hear()
         for group in "ab":
             for _ in range(2000):
-                receive = Receive(next(self.tokens), group, "t", "z", TagFilter(), 32, 1000, self.cluster.now_ns + 1500 * MS)
+                receive = Receive(
+                    next(self.tokens),
+                    group,
+                    "t",
+                    "z",
+                    TagFilter(),
+                    32,
+                    1000,
+                    self.cluster.now_ns + 1500 * MS,
+                )
                 self.call(receive)
                 self.cluster.run(self.cluster.now_ns + 50 * MS)
                 self.hear()
@@ -134,7 +160,10 @@ class Story:
                 assert isinstance(outcome, Received)
                 if not outcome.leases:
                     break
-                handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]
+                handles = [
+                    Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt)
+                    for x in outcome.leases
+                ]
                 self.call(Ack(next(self.tokens), handles))
                 self.cluster.run(self.cluster.now_ns + 50 * MS)
                 self.hear()
@@ -148,7 +177,8 @@ class Story:
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_whole_replicas_under_faults(seed: int) -> None:
-    """Crashes with and without power, partitions, loss: nothing acknowledged is lost or comes twice; replicas and restarts agree (I8)."""
+    """Crashes with and without power, partitions, loss: nothing acknowledged is lost or comes
+    twice; replicas and restarts agree (I8)."""
     story = Story(seed)
     story.configure()
     for _ in range(60):
@@ -175,7 +205,8 @@ def test_whole_replicas_under_faults(seed: int) -> None:
 
 
 def test_a_snapshot_counts_on_names_a_former_life_made() -> None:
-    """A queue file made before a crash and found after it is as durable as one made now, once a snapshot was written."""
+    """A queue file made before a crash and found after it is as durable as one made now, once a
+    snapshot was written."""
     story = Story(1)
     cluster, node = story.cluster, story.cluster.nodes["n1"]
     cluster.run(2000 * MS)

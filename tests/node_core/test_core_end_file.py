@@ -1,4 +1,5 @@
-"""A log file ends early at an operator's request: once for each entry, and only where every replica reads that."""
+"""A log file ends early at an operator's request: once for each entry, and only where every replica
+reads that."""
 
 from __future__ import annotations
 
@@ -15,13 +16,17 @@ def end(b: Bench, index: int) -> Outcome | None:
 
 
 def test_the_file_of_an_entry_ends_once() -> None:
-    """Behind the last entry, with a marker; a repeated request, as after a lost answer, appends nothing."""
+    """Behind the last entry, with a marker; a repeated request, as after a lost answer, appends
+    nothing."""
     b = skewed()
     b.send("a")
     index = b.machine.applied_index
     assert end(b, index) == Kept()
     assert b.replicator.files == [0, index + 1] and b.machine.applied_index == index + 1
-    assert decode_record(bytes(b.log.read(index + 1).data[48:])).body == control.AuditRecord("me").encode()
+    assert (
+        decode_record(bytes(b.log.read(index + 1).data[48:])).body
+        == control.AuditRecord("me").encode()
+    )
     for again in (0, index):
         assert end(b, again) == Kept()
     assert b.replicator.files == [0, index + 1] and b.machine.applied_index == index + 1
@@ -46,12 +51,20 @@ def test_refused_below_its_level_and_while_it_cannot_be() -> None:
     """With what has to be done, and without an entry."""
     low = skewed(level=2)
     refused = end(low, 0)
-    assert isinstance(refused, Refused) and refused.reason == "seal-refused" and "upgrade finish" in refused.detail
+    assert (
+        isinstance(refused, Refused)
+        and refused.reason == "seal-refused"
+        and "upgrade finish" in refused.detail
+    )
     b = skewed()
     before = b.replicator.end_index
     for index in (-1, before + 1):
         refused = end(b, index)
-        assert isinstance(refused, Refused) and refused.reason == "seal-refused" and f"no entry {index}" in refused.detail
+        assert (
+            isinstance(refused, Refused)
+            and refused.reason == "seal-refused"
+            and f"no entry {index}" in refused.detail
+        )
     b.replicator.file_ready = False
     assert isinstance(refused := end(b, before), Refused) and refused.reason == "seal-not-yet"
     b.replicator.file_ready, b.group.writes_refused = True, True

@@ -1,4 +1,5 @@
-"""The log tree in the state of a group: where it begins, that it only grows, and that the audit's own code derives the same."""
+"""The log tree in the state of a group: where it begins, that it only grows, and that the audit's
+own code derives the same."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from ledgermq.audit.state.records import Retained as Derived
 from ledgermq.node.broker.parts.retention.file_tree import NO_ROOT, leaf_of
 from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, consistency_path, tree_root
-from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord, UnknownControlRecord, decode
+from ledgermq.proto.records.control import (
+    LevelRecord,
+    SealRecord,
+    TrimRecord,
+    UnknownControlRecord,
+    decode,
+)
 
 SIZE = 1000
 """Every file of these logs has so many bytes and ten entries."""
@@ -21,7 +28,15 @@ SIZE = 1000
 def seal(number: int, root: bool = True) -> SealRecord:
     first = 10 * number
     told = bytes([number + 1]) * 32
-    return SealRecord(SIZE * number, first, first + 9, SIZE * number + 900, told.hex(), ("n1", "n2"), told[::-1].hex() if root else "")
+    return SealRecord(
+        SIZE * number,
+        first,
+        first + 9,
+        SIZE * number + 900,
+        told.hex(),
+        ("n1", "n2"),
+        told[::-1].hex() if root else "",
+    )
 
 
 def trim(begin: int, end: int) -> TrimRecord:
@@ -87,14 +102,27 @@ def test_files_that_are_sealed_without_order_wait_for_the_one_before_them() -> N
 
 
 def test_the_tree_begins_behind_what_was_sealed_without_a_root() -> None:
-    """Also behind a file that was not sealed yet, if a later one was: a tree has no gap, and it is never begun again."""
+    """Also behind a file that was not sealed yet, if a later one was: a tree has no gap, and it is
+    never begun again."""
     both = Both()
-    for record in (seal(0, root=False), seal(2, root=False), LevelRecord(2), seal(1), seal(4), seal(3)):
+    for record in (
+        seal(0, root=False),
+        seal(2, root=False),
+        LevelRecord(2),
+        seal(1),
+        seal(4),
+        seal(3),
+    ):
         both.apply(record)
         both.check()
     told: Any = both.node.tree
-    assert both.hashes == [leaf_of(seal(3)).hash(), leaf_of(seal(4)).hash()] and (told.first_index, told.base) == (30, 3000)
-    assert [told.number_of(both.node.seals[SIZE * n], both.node.seals.values()) for n in range(5)] == [None, None, None, 0, 1]
+    assert both.hashes == [leaf_of(seal(3)).hash(), leaf_of(seal(4)).hash()] and (
+        told.first_index,
+        told.base,
+    ) == (30, 3000)
+    assert [
+        told.number_of(both.node.seals[SIZE * n], both.node.seals.values()) for n in range(5)
+    ] == [None, None, None, 0, 1]
 
 
 def test_a_seal_without_a_root_changes_nothing_once_there_is_a_tree() -> None:
@@ -115,9 +143,15 @@ def test_trimmed_files_stay_in_the_tree_and_unsealed_ones_get_a_leaf_without_a_r
     both.apply(seal(4))
     both.check()
     gap = FileLeaf(2 * SIZE, 20, 20, 4 * SIZE, NO_ROOT)
-    assert both.hashes == [one.hash() for one in (leaf_of(seal(0)), leaf_of(seal(1)), gap, leaf_of(seal(4)), leaf_of(seal(5)))]
+    assert both.hashes == [
+        one.hash()
+        for one in (leaf_of(seal(0)), leaf_of(seal(1)), gap, leaf_of(seal(4)), leaf_of(seal(5)))
+    ]
     tree = both.node.tree
-    assert tree is not None and tree.number_of(both.node.seals[5 * SIZE], both.node.seals.values()) == 4
+    assert (
+        tree is not None
+        and tree.number_of(both.node.seals[5 * SIZE], both.node.seals.values()) == 4
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -136,7 +170,9 @@ def test_random_records(seed: int) -> None:
         both.check()
         new, old = both.hashes, seen[-1]
         assert new[: len(old)] == old
-        check_consistency(len(old), tree_root(old), len(new), tree_root(new), consistency_path(new, len(old)))
+        check_consistency(
+            len(old), tree_root(old), len(new), tree_root(new), consistency_path(new, len(old))
+        )
         seen.append(new)
     assert len(both.hashes) > 4
 
@@ -145,7 +181,11 @@ def test_a_seal_in_both_versions() -> None:
     """The version is that of what it holds, and a root that is no hash stops the reader."""
     for record, version in ((seal(3), 2), (seal(3, root=False), 1)):
         body = record.encode()
-        assert record.version == version and body.startswith(b'{"v":%d,' % version) and decode("seal", body) == record
+        assert (
+            record.version == version
+            and body.startswith(b'{"v":%d,' % version)
+            and decode("seal", body) == record
+        )
     assert seal(3).fields()["tree"] == {"entries": 10, "root": seal(3).root}
     for wrong in (seal(3).root[:-2], "zz" * 32):
         with pytest.raises(UnknownControlRecord):

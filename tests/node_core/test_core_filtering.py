@@ -1,4 +1,5 @@
-"""Filters that must read records: only matching messages are delivered, nothing stalls, and no consumer starves."""
+"""Filters that must read records: only matching messages are delivered, nothing stalls, and no
+consumer starves."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ class CountedBench(Bench):
         drafts = []
         for n in range(count):
             user = {"n": str(n), **({"wanted": "1"} if n == match_at else {})}
-            drafts.append(Draft(topic, 0, b"x", encode(Fields(message_id=f"{topic}-{n}", user=user)), EPOCH_MS))
+            drafts.append(
+                Draft(
+                    topic, 0, b"x", encode(Fields(message_id=f"{topic}-{n}", user=user)), EPOCH_MS
+                )
+            )
         self.ask(replace(self.produce(), drafts=drafts))
 
     def sql(self, expression: str, topic: str = "t", **options: object) -> Receive:
@@ -42,14 +47,17 @@ class CountedBench(Bench):
 
 
 def test_a_match_behind_a_flood_comes_though_each_turn_looks_at_few() -> None:
-    """Non-matching messages are passed over in bounded turns that follow each other by themselves, until the match is reached."""
+    """Non-matching messages are passed over in bounded turns that follow each other by themselves,
+    until the match is reached."""
     bench = CountedBench()
     bench.configure("t")
     bench.flood("t", 5 * LOOKS_PER_TURN, match_at=5 * LOOKS_PER_TURN - 1)
     call = bench.sql("wanted = 1")
     turns, output = 0, bench.turn(call)
     while call.token not in bench.done:
-        assert output.wake_at_ns <= bench.now_ns, "the group goes to sleep before it has looked at everything"
+        assert output.wake_at_ns <= bench.now_ns, (
+            "the group goes to sleep before it has looked at everything"
+        )
         before = bench.looked
         output = bench.turn()
         assert bench.looked - before <= LOOKS_PER_TURN + 1
@@ -62,14 +70,21 @@ def test_a_match_behind_a_flood_comes_though_each_turn_looks_at_few() -> None:
 
 
 def test_a_flood_does_not_starve_other_pairs_that_look_too() -> None:
-    """Pairs that look at records take turns, also when a turn does not reach all of them: the one behind little is served while more than
-    a turn can look at still work through their floods."""
+    """Pairs that look at records take turns, also when a turn does not reach all of them: the one
+    behind little is served while more than a turn can look at still work through their floods."""
     bench = CountedBench()
     floods = [f"flooded-{n}" for n in range(LOOKS_PER_TURN // LOOKS_PER_CALL + 2)]
     for topic in (*floods, "quiet"):
         bench.configure(topic)
-        bench.flood(topic, LOOKS_PER_CALL if topic == "quiet" else 5 * LOOKS_PER_TURN, match_at=5 if topic == "quiet" else -1)
-    slow, quick = [bench.sql("wanted = 1", topic=topic) for topic in floods], bench.sql("wanted = 1", topic="quiet")
+        bench.flood(
+            topic,
+            LOOKS_PER_CALL if topic == "quiet" else 5 * LOOKS_PER_TURN,
+            match_at=5 if topic == "quiet" else -1,
+        )
+    slow, quick = (
+        [bench.sql("wanted = 1", topic=topic) for topic in floods],
+        bench.sql("wanted = 1", topic="quiet"),
+    )
     bench.turn(*slow, quick)
     for _ in range(3):
         bench.turn()
@@ -77,7 +92,8 @@ def test_a_flood_does_not_starve_other_pairs_that_look_too() -> None:
 
 
 def test_receives_without_a_filter_are_served_beside_a_flood() -> None:
-    """A receive without a filter needs no record reads, and is served in the turn in which the flood used up the budget of reads."""
+    """A receive without a filter needs no record reads, and is served in the turn in which the
+    flood used up the budget of reads."""
     bench = CountedBench()
     bench.configure("flooded")
     bench.configure("plain")
@@ -101,7 +117,8 @@ def test_an_implied_tag_spares_reading() -> None:
 
 
 def test_messages_visible_again_are_filtered_as_well() -> None:
-    """A message leased under one filter and visible again is passed over under another, and done."""
+    """A message leased under one filter and visible again is passed over under another, and
+    done."""
     bench = CountedBench()
     bench.configure("t")
     bench.flood("t", 2, match_at=1)
@@ -115,11 +132,21 @@ def test_messages_visible_again_are_filtered_as_well() -> None:
 
 
 def test_a_pull_goes_through_a_flood_in_bounded_turns() -> None:
-    """A pull with an SQL filter finds the match behind many other messages, and returns where to continue."""
+    """A pull with an SQL filter finds the match behind many other messages, and returns where to
+    continue."""
     bench = CountedBench()
     bench.configure("t")
     bench.flood("t", 3 * LOOKS_PER_TURN, match_at=3 * LOOKS_PER_TURN - 1)
-    call = Pull(next(bench.tokens), "t", 0, 0, sql_filter("wanted = 1"), 32, 1 << 20, bench.now_ns + 5_000_000_000)
+    call = Pull(
+        next(bench.tokens),
+        "t",
+        0,
+        0,
+        sql_filter("wanted = 1"),
+        32,
+        1 << 20,
+        bench.now_ns + 5_000_000_000,
+    )
     output = bench.turn(call)
     for _ in range(20):
         if call.token in bench.done:
@@ -133,8 +160,9 @@ def test_a_pull_goes_through_a_flood_in_bounded_turns() -> None:
 
 
 def test_a_fifo_group_goes_through_a_flood_as_well() -> None:
-    """In a FIFO group, messages that do not match are skipped in bounded turns too, and lock no message group. The properties of each
-    are read twice: for the filter, and for the message group."""
+    """In a FIFO group, messages that do not match are skipped in bounded turns too, and lock no
+    message group. The properties of each are read twice: for the filter, and for the message
+    group."""
     bench = CountedBench()
     bench.configure("t")
     bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", fifo=True),)))
@@ -147,5 +175,7 @@ def test_a_fifo_group_goes_through_a_flood_as_well() -> None:
         before = bench.looked
         bench.turn()
         assert bench.looked - before <= 2 * (LOOKS_PER_TURN + 1)
-    assert [lease.queue_offset for lease in bench.done[call.token].leases] == [3 * LOOKS_PER_TURN - 1]  # type: ignore[union-attr]
+    assert [lease.queue_offset for lease in bench.done[call.token].leases] == [
+        3 * LOOKS_PER_TURN - 1
+    ]  # type: ignore[union-attr]
     assert bench.machine.delivery.in_flight == 1

@@ -1,4 +1,5 @@
-"""Flush policies in a broker group: the class of a send, the time of its answer, and the class that the replicator gets for its batch."""
+"""Flush policies in a broker group: the class of a send, the time of its answer, and the class that
+the replicator gets for its batch."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def topic(name: str, durability: TopicDurability = TopicDurability.GROUP) -> Top
 
 
 def bench(policy: FlushPolicy = FlushPolicy.MEMORY) -> Bench:
-    """A leader with one topic of each durability, everything committed so far, and nothing from now on."""
+    """A leader with one topic of each durability, everything committed so far, and nothing from now
+    on."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy))
     b.lead(1)
     names = [(durability.value or "t", durability) for durability in TopicDurability]
@@ -35,7 +37,10 @@ def bench(policy: FlushPolicy = FlushPolicy.MEMORY) -> Bench:
 
 def produce(b: Bench, *messages: tuple[str, int]) -> Produce:
     """A call with one message per (topic, priority)."""
-    drafts = [replace(draft(f"m{k}", name), priority=priority) for k, (name, priority) in enumerate(messages)]
+    drafts = [
+        replace(draft(f"m{k}", name), priority=priority)
+        for k, (name, priority) in enumerate(messages)
+    ]
     return Produce(next(b.tokens), drafts)
 
 
@@ -65,21 +70,29 @@ def commit(b: Bench) -> None:
         (FlushPolicy.MEMORY, TopicDurability.HYBRID, 4, "durable"),
     ],
 )
-def test_the_class_of_a_message(policy: FlushPolicy, durability: TopicDurability, priority: int, expected: str) -> None:
-    """The setting of the topic overrides that of the broker group, and under `hybrid` the priority decides."""
+def test_the_class_of_a_message(
+    policy: FlushPolicy, durability: TopicDurability, priority: int, expected: str
+) -> None:
+    """The setting of the topic overrides that of the broker group, and under `hybrid` the priority
+    decides."""
     assert durability_of(policy, durability, priority).value == expected
 
 
 @pytest.mark.parametrize("policy", list(FlushPolicy))
 @pytest.mark.parametrize("name", ["t", "high", "memory", "hybrid"])
 @pytest.mark.parametrize("priority", [-1, 4])
-def test_an_answer_comes_with_its_class_and_at_its_moment(policy: FlushPolicy, name: str, priority: int) -> None:
-    """`memory` is answered when it is replicated, `durable` when it is applied; each says what it is."""
+def test_an_answer_comes_with_its_class_and_at_its_moment(
+    policy: FlushPolicy, name: str, priority: int
+) -> None:
+    """`memory` is answered when it is replicated, `durable` when it is applied; each says what it
+    is."""
     b = bench(policy)
     call = produce(b, (name, priority))
     expected = durability_of(policy, b.machine.topics[name].durability, priority)
     assert b.ask(call) is None
-    assert b.replicator.urgencies == [(expected is Durability.DURABLE, expected is Durability.MEMORY)]
+    assert b.replicator.urgencies == [
+        (expected is Durability.DURABLE, expected is Durability.MEMORY)
+    ]
     replicate(b)
     assert (call.token in b.done) is (expected is Durability.MEMORY)
     commit(b)
@@ -99,7 +112,8 @@ def test_a_call_has_the_strongest_class_of_its_messages() -> None:
 
 
 def test_a_batch_of_both_classes_is_urgent_and_early() -> None:
-    """Calls of one turn share a batch: the durable call makes it urgent, the other is still answered early."""
+    """Calls of one turn share a batch: the durable call makes it urgent, the other is still
+    answered early."""
     b = bench(FlushPolicy.HYBRID)
     slow, fast = produce(b, ("t", 7)), produce(b, ("t", 0))
     b.turn(slow, fast)
@@ -118,7 +132,8 @@ def test_what_is_replicated_already_is_answered_in_the_same_turn() -> None:
 
 
 def test_nothing_from_memory_is_delivered_before_it_is_committed() -> None:
-    """The answer is early, the message is not: delivery follows the commit index alone (docs/architecture.md, Durability)."""
+    """The answer is early, the message is not: delivery follows the commit index alone
+    (docs/architecture.md, Durability)."""
     b = bench()
     b.ask(produce(b, ("t", -1)))
     replicate(b)
@@ -130,7 +145,8 @@ def test_nothing_from_memory_is_delivered_before_it_is_committed() -> None:
 
 
 def test_a_waiting_receive_hurries_the_commit() -> None:
-    """Only of its own topic, only while there is something to commit, and not once it is leased or gone."""
+    """Only of its own topic, only while there is something to commit, and not once it is leased or
+    gone."""
     b = bench()
     other, poll = b.poll(topic="memory"), b.poll()
     b.ask(other)
@@ -145,8 +161,8 @@ def test_a_waiting_receive_hurries_the_commit() -> None:
 
 
 def test_a_send_hurries_when_a_receive_waits_already() -> None:
-    """The order does not matter: here the lease is in the batch of the message, and the whole batch is urgent. Only the send is answered
-    early."""
+    """The order does not matter: here the lease is in the batch of the message, and the whole batch
+    is urgent. Only the send is answered early."""
     b = bench()
     poll, send = b.poll(), produce(b, ("t", -1))
     b.ask(poll)
@@ -160,7 +176,8 @@ def test_a_send_hurries_when_a_receive_waits_already() -> None:
 
 
 def test_leases_and_acknowledgements_are_urgent() -> None:
-    """Whatever is no client message never waits, whichever policy: consumers are not slowed down."""
+    """Whatever is no client message never waits, whichever policy: consumers are not slowed
+    down."""
     b = bench()
     b.replicator.commit_at_once = True
     b.ask(produce(b, ("t", -1)))
@@ -171,7 +188,8 @@ def test_leases_and_acknowledgements_are_urgent() -> None:
 
 
 def test_lost_leadership_ends_early_answers_once() -> None:
-    """What was answered from memory is not answered again; what was not yet is unknown, unless it is committed already."""
+    """What was answered from memory is not answered again; what was not yet is unknown, unless it
+    is committed already."""
     b = bench()
     told, committed, open_ = produce(b, ("t", -1)), produce(b, ("t", -1)), produce(b, ("t", -1))
     b.ask(told)
@@ -190,7 +208,8 @@ def test_lost_leadership_ends_early_answers_once() -> None:
 
 
 def test_a_later_term_does_not_answer_for_an_earlier_one() -> None:
-    """Deposed and elected again within one step: the replicated index of the new term says nothing about the old calls."""
+    """Deposed and elected again within one step: the replicated index of the new term says nothing
+    about the old calls."""
     b = bench()
     call = produce(b, ("t", -1))
     b.ask(call)
@@ -201,19 +220,25 @@ def test_a_later_term_does_not_answer_for_an_earlier_one() -> None:
 
 
 def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
-    """Once answered a call is forgotten, however far the commit is behind; uncommitted topics are as many as there are topics (I11)."""
+    """Once answered a call is forgotten, however far the commit is behind; uncommitted topics are
+    as many as there are topics (I11)."""
     b = bench()
     for _ in range(50):
         b.ask(produce(b, ("t", -1), ("memory", -1)))
         replicate(b)
     leader = b.group.leader
-    assert not leader.early and not leader._awaited and set(leader.uncommitted_topics) == {"t", "memory"}
+    assert (
+        not leader.early
+        and not leader._awaited
+        and set(leader.uncommitted_topics) == {"t", "memory"}
+    )
     commit(b)
     assert not leader.uncommitted_topics
 
 
 def test_calls_are_not_held_while_writes_are_refused() -> None:
-    """The batch of a send that no majority has room for stays open: the sends behind it are refused at once, not at their deadlines."""
+    """The batch of a send that no majority has room for stays open: the sends behind it are refused
+    at once, not at their deadlines."""
     b = Bench()
     b.lead(1)
     assert b.turn().hold_calls is True
@@ -249,8 +274,11 @@ def test_only_a_leader_reports_that_writes_are_refused() -> None:
         (FlushPolicy.HYBRID, TopicDurability.GROUP, False),
     ],
 )
-def test_calls_are_held_only_where_every_send_waits_for_a_sync(policy: FlushPolicy, durability: TopicDurability, hold: bool) -> None:
-    """A call that could be answered from memory must not wait for a running fdatasync; topics may change this at run time."""
+def test_calls_are_held_only_where_every_send_waits_for_a_sync(
+    policy: FlushPolicy, durability: TopicDurability, hold: bool
+) -> None:
+    """A call that could be answered from memory must not wait for a running fdatasync; topics may
+    change this at run time."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy))
     b.lead(1)
     b.ask(Configure(next(b.tokens), topics=[topic("t", durability)]))
@@ -260,12 +288,16 @@ def test_calls_are_held_only_where_every_send_waits_for_a_sync(policy: FlushPoli
 
 
 def test_the_durability_of_a_topic_is_part_of_the_state() -> None:
-    """It comes into force with its record, outlives a snapshot, and older snapshots without it mean the group's policy."""
+    """It comes into force with its record, outlives a snapshot, and older snapshots without it mean
+    the group's policy."""
     b = bench()
     exported = b.machine.export("log")
     restored = Machine(MemoryQueues(), b.log.record)
     restored.restore(exported)
-    assert restored.topics == b.machine.topics and restored.topics["high"].durability is TopicDurability.HIGH
+    assert (
+        restored.topics == b.machine.topics
+        and restored.topics["high"].durability is TopicDurability.HIGH
+    )
     for fields in exported["topics"].values():
         del fields["durability"]
     restored.restore(exported)

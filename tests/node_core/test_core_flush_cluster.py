@@ -1,4 +1,5 @@
-"""Hybrid sends to whole replicas under crashes and power cuts: what was called durable is there in the end, at its own queue offset."""
+"""Hybrid sends to whole replicas under crashes and power cuts: what was called durable is there in
+the end, at its own queue offset."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ class Senders:
         for token in [token for token in self.open if token in self.cluster.outcomes]:
             call, outcome = self.open.pop(token), self.cluster.outcomes[token]
             if isinstance(outcome, Produced):
-                assert outcome.durability == ("durable" if call.drafts[0].priority >= 4 else "memory")
+                assert outcome.durability == (
+                    "durable" if call.drafts[0].priority >= 4 else "memory"
+                )
                 (offset,) = outcome.queue_offsets
                 self.told[outcome.durability][offset] = call.drafts[0].body.decode()
 
@@ -69,7 +72,10 @@ class Senders:
         for node in self.cluster.nodes.values():
             units = node.machine.units("t", 0, 0, node.machine.end("t", 0))
             found.append(
-                [bytes(decode_record(node.machine.record(int(at), int(size))).body).decode() for at, size, _ in zip(*units, strict=True)]
+                [
+                    bytes(decode_record(node.machine.record(int(at), int(size))).body).decode()
+                    for at, size, _ in zip(*units, strict=True)
+                ]
             )
         assert found[0] == found[1] == found[2]
         return found[0]
@@ -78,7 +84,8 @@ class Senders:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_durable_sends_survive_whatever_happens_to_those_in_memory(seed: int) -> None:
-    """Each acknowledgement called durable is kept at its offset, on every replica, whatever became of those from memory around it."""
+    """Each acknowledgement called durable is kept at its offset, on every replica, whatever became
+    of those from memory around it."""
     s = Senders(seed)
     s.configure()
     rng = s.cluster.rng
@@ -101,12 +108,15 @@ def test_durable_sends_survive_whatever_happens_to_those_in_memory(seed: int) ->
 
 
 def test_sends_from_memory_are_answered_before_any_disk_is_asked() -> None:
-    """With every sync stalled the answers still come, while a durable send waits and is answered after it."""
+    """With every sync stalled the answers still come, while a durable send waits and is answered
+    after it."""
     s = Senders(1)
     s.configure()
     s.cluster.run(s.cluster.now_ns + 500 * MS)
     stalled = s.cluster.later
-    s.cluster.later = lambda delay, what, node, value: stalled(delay + (60_000 * MS if what == "sync" else 0), what, node, value)  # type: ignore[method-assign]
+    s.cluster.later = lambda delay, what, node, value: stalled(
+        delay + (60_000 * MS if what == "sync" else 0), what, node, value
+    )  # type: ignore[method-assign]
     durable, memory = s.send(9), s.send(0)
     s.cluster.run(s.cluster.now_ns + 200 * MS)
     assert memory in s.cluster.outcomes and durable not in s.cluster.outcomes

@@ -1,7 +1,9 @@
-"""When a follower applies what the leader committed, on virtual time: within a heartbeat, and much sooner where a reader waits.
+"""When a follower applies what the leader committed, on virtual time: within a heartbeat, and much
+sooner where a reader waits.
 
-`Cluster` delivers a packet within 3 ms and ends a sync within 8 ms. Invariant: the state of a reachable follower is behind the leader's by
-at most one heartbeat period and one packet; where a reader waits, by at most `news_ns` and one packet.
+`Cluster` delivers a packet within 3 ms and ends a sync within 8 ms. Invariant: the state of a
+reachable follower is behind the leader's by at most one heartbeat period and one packet; where a
+reader waits, by at most `news_ns` and one packet.
 """
 
 from __future__ import annotations
@@ -77,12 +79,17 @@ def test_a_reader_at_a_follower_does_not_wait_for_a_heartbeat(seed: int) -> None
     # The copy here may be received after the commit; a heartbeat may be the news.
     assert max(lags) <= TIMING.news_ns + 2 * PACKET_NS + SYNC_NS + STEP_NS
     stage.pass_time(TIMING.heartbeat_ns)
-    assert other.machine.applied_index == reader.machine.applied_index == stage.leader.machine.applied_index
+    assert (
+        other.machine.applied_index
+        == reader.machine.applied_index
+        == stage.leader.machine.applied_index
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reader_that_comes_after_the_commit_does_not_wait_either(seed: int) -> None:
-    """The follower tells the leader at once that a reader waits, and what is committed already comes at once."""
+    """The follower tells the leader at once that a reader waits, and what is committed already
+    comes at once."""
     stage = Stage(seed)
     follower = stage.followers[0]
     lags = []

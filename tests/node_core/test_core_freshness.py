@@ -1,4 +1,5 @@
-"""The reported age of a replica's state: never less than the true age, whatever it received and however late it applies."""
+"""The reported age of a replica's state: never less than the true age, whatever it received and
+however late it applies."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def heard(at_ms: int, commit: int, term: int = 3) -> LeaderContact:
 
 
 def test_a_word_counts_once_everything_it_speaks_of_is_applied() -> None:
-    """A message received at 100 with commit 7 counts only once 7 is applied; then the age is that of the message."""
+    """A message received at 100 with commit 7 counts only once 7 is applied; then the age is that
+    of the message."""
     fresh = Freshness()
     fresh.note(heard(100, 7), 6, 3)
     assert fresh.age_ns(150 * MS) is None
@@ -46,7 +48,8 @@ def test_what_nobody_says_again_grows_old() -> None:
 
 
 def test_it_never_claims_more_than_is_true_and_its_memory_is_bounded() -> None:
-    """Against every word ever said: the state was complete at the moment claimed, for random lags and leaders."""
+    """Against every word ever said: the state was complete at the moment claimed, for random lags
+    and leaders."""
     for seed in range(20):
         chance, fresh = random.Random(seed), Freshness()
         commits: list[tuple[int, int]] = []
@@ -61,7 +64,8 @@ def test_it_never_claims_more_than_is_true_and_its_memory_is_bounded() -> None:
             commits.append((now, commit))
             if chance.random() < 0.8:
                 applied = min(commit, applied + chance.randint(0, 30))
-            # The leader's statement was true when it was made, except that of a new leader without full knowledge.
+            # The leader's statement was true when it was made, except that of a new leader without
+            # full knowledge.
             told = commit if commit >= term_start else known
             fresh.note(heard(now, told, term), applied, term if applied >= term_start else term - 1)
             age_ns = fresh.age_ns(now * MS)

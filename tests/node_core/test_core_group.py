@@ -1,4 +1,5 @@
-"""A broker group on virtual time over a replicator in memory: leadership, refusals, configuration, full disks, derived state."""
+"""A broker group on virtual time over a replicator in memory: leadership, refusals, configuration,
+full disks, derived state."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    CancelReceive,
+    Change,
+    ClientsAlive,
+    Received,
+)
 from ledgermq.node.broker.calls.member_calls import Returned
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
@@ -29,13 +37,20 @@ PACKET = PeerPacket(b"", b"")
 
 
 def make(queues: int = 2, **settings: Any) -> Bench:
-    b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), **settings) if settings else None)
+    b = Bench(
+        settings=LeaderSettings(times=LeaseTimes(handover_ns=0), **settings) if settings else None
+    )
     b.lead(1)
     b.configure("t", queues=queues)
     return b
 
 
-def config(topic: str = "t", queues: int = 2, incarnation: int = 1, permission: Permission = Permission.READ_WRITE) -> TopicConfig:
+def config(
+    topic: str = "t",
+    queues: int = 2,
+    incarnation: int = 1,
+    permission: Permission = Permission.READ_WRITE,
+) -> TopicConfig:
     return TopicConfig("", topic, TopicKind.NORMAL, queues, permission, incarnation)
 
 
@@ -62,7 +77,10 @@ def test_produce_receive_ack() -> None:
     sent = b.send("a", "b")
     assert isinstance(sent, Produced) and sent.queue_offsets == (0, 1)
     leases = b.receive()
-    assert [(x.queue_offset, x.attempt, decode_record(x.record).body) for x in leases] == [(0, 1, b"a"), (1, 1, b"b")]
+    assert [(x.queue_offset, x.attempt, decode_record(x.record).body) for x in leases] == [
+        (0, 1, b"a"),
+        (1, 1, b"b"),
+    ]
     assert b.receive() == ()
     assert b.ack(*leases) == (True, True)
     b.pass_time(10**12)
@@ -71,7 +89,8 @@ def test_produce_receive_ack() -> None:
 
 
 def test_one_batch_and_few_records_a_turn() -> None:
-    """All calls of a turn share one proposal; acknowledgements share one record, changes another."""
+    """All calls of a turn share one proposal; acknowledgements share one record, changes
+    another."""
     b = make()
     b.send(*"abcdef")
     leases = b.receive()
@@ -81,7 +100,12 @@ def test_one_batch_and_few_records_a_turn() -> None:
     b.turn(b.produce("x"), *acks, *changes, b.produce("y", queue=1))
     assert len(b.replicator.proposals) == before + 1
     assert b.log.end_index == entries + 4
-    assert [type(r).__name__ if not isinstance(r, str) else r for r in records(b.log)[-4:]] == ["x", "AckRecord", "ChangeRecord", "y"]
+    assert [type(r).__name__ if not isinstance(r, str) else r for r in records(b.log)[-4:]] == [
+        "x",
+        "AckRecord",
+        "ChangeRecord",
+        "y",
+    ]
     assert all(b.done[call.token].ok == (True,) for call in acks)  # type: ignore[union-attr]
     numbers = {b.done[call.token].lease_number for call in changes}  # type: ignore[union-attr]
     assert numbers == {entries + 3}
@@ -93,7 +117,12 @@ def test_nothing_is_answered_before_it_is_committed_and_applied() -> None:
     b.send("a", "b", "c")
     one, two, _ = b.receive()
     b.replicator.commit_at_once = False
-    calls = [b.produce("x"), Ack(next(b.tokens), [handle(one)]), Change(next(b.tokens), handle(two), 5, "c"), b.poll()]
+    calls = [
+        b.produce("x"),
+        Ack(next(b.tokens), [handle(one)]),
+        Change(next(b.tokens), handle(two), 5, "c"),
+        b.poll(),
+    ]
     b.turn(*calls)
     b.turn()
     assert not any(call.token in b.done for call in calls)
@@ -178,7 +207,8 @@ def test_a_receive_is_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize("spare", [0, 1])
 def test_the_bound_in_bytes_counts_whole_records(spare: int) -> None:
-    """The same for messages read from the log and for messages leased in the batch that stores them, whose records do not exist yet."""
+    """The same for messages read from the log and for messages leased in the batch that stores
+    them, whose records do not exist yet."""
     sizes = make()
     sizes.send("x")
     record = int(sizes.machine.units("t", 0, 0, 1)[1][0])
@@ -304,7 +334,12 @@ def test_unknown_topics_and_queues_are_refused() -> None:
     """Such a call appends nothing."""
     b = make(queues=2)
     end = b.log.end_index
-    for call in (b.produce("a", topic="no"), b.produce("a", queue=2), b.produce("a", queue=-1), b.poll(topic="no")):
+    for call in (
+        b.produce("a", topic="no"),
+        b.produce("a", queue=2),
+        b.produce("a", queue=-1),
+        b.poll(topic="no"),
+    ):
         outcome = b.ask(call)
         assert isinstance(outcome, Refused) and outcome.reason == "unknown-topic"
     mixed = Produce(next(b.tokens), [draft("good"), draft("bad", topic="no")])
@@ -318,18 +353,25 @@ def test_what_fits_no_log_file_is_refused() -> None:
     outcome = b.send("x" * 1000)
     assert isinstance(outcome, Refused) and outcome.reason == "too-large"
     b = make()
-    outcome = b.ask(Produce(next(b.tokens), [Draft("t", 0, b"x", b"k\x01" + b"v" * 40_000 + b"\x02", EPOCH_MS)]))
+    outcome = b.ask(
+        Produce(next(b.tokens), [Draft("t", 0, b"x", b"k\x01" + b"v" * 40_000 + b"\x02", EPOCH_MS)])
+    )
     assert isinstance(outcome, Refused) and outcome.reason == "too-large"
 
 
 def test_shared_records_fit_into_a_log_file_however_many_calls_come_at_once() -> None:
-    """Changes, acknowledgements and leases given back share one record each: what does not fit follows in the next batch of the turn."""
+    """Changes, acknowledgements and leases given back share one record each: what does not fit
+    follows in the next batch of the turn."""
     most = 65_528
     b = make(entry_bytes_max=most)
     for _ in range(4):
         b.send(*["x"] * 500)
     client = "c" * 200
-    changed, acked, given_back = b.receive(n=700, client=client), b.receive(n=700, client=client), b.poll(n=600, client=client)
+    changed, acked, given_back = (
+        b.receive(n=700, client=client),
+        b.receive(n=700, client=client),
+        b.poll(n=600, client=client),
+    )
     b.turn(given_back)
     changes = [Change(next(b.tokens), handle(lease), 60_000, client) for lease in changed]
     acks = [Ack(next(b.tokens), [handle(lease)]) for lease in acked]
@@ -343,7 +385,8 @@ def test_shared_records_fit_into_a_log_file_however_many_calls_come_at_once() ->
 
 
 def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
-    """Reads, leases and acknowledgements continue in the reserve; writes resume by themselves; no queue offset is lost."""
+    """Reads, leases and acknowledgements continue in the reserve; writes resume by themselves; no
+    queue offset is lost."""
     b = make()
     b.send("a", "b")
     b.replicator.full = True
@@ -360,7 +403,8 @@ def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
 
 
 def test_a_full_reserve_refuses_acknowledgements_and_keeps_receives_waiting() -> None:
-    """When not even control records fit, nothing is half done: the same calls work when space returns."""
+    """When not even control records fit, nothing is half done: the same calls work when space
+    returns."""
     b = make()
     b.send("a", "b")
     (one,) = b.receive(n=1)
@@ -394,14 +438,19 @@ def test_a_leader_without_room_for_its_term_start_tries_again() -> None:
     b = Bench()
     b.replicator.full = b.replicator.full_for_control = True
     b.lead(1)
-    assert not b.group.view().serving and b.output is not None and b.output.wake_at_ns <= b.now_ns + 100 * MS
+    assert (
+        not b.group.view().serving
+        and b.output is not None
+        and b.output.wake_at_ns <= b.now_ns + 100 * MS
+    )
     b.replicator.full = b.replicator.full_for_control = False
     b.turn()
     assert b.group.view().serving
 
 
 def test_consume_queues_without_room_stop_applying_and_refuse() -> None:
-    """What was appended is answered when space returns; meanwhile nothing is accepted that could not be applied."""
+    """What was appended is answered when space returns; meanwhile nothing is accepted that could
+    not be applied."""
     b = make()
     b.queues.full = True
     first = b.produce("a")
@@ -417,8 +466,11 @@ def test_consume_queues_without_room_stop_applying_and_refuse() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_that(leads: bool) -> None:
-    """A packet that only moves the commit index decides nothing, but applying what it committed may find the disk full."""
+def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_that(
+    leads: bool,
+) -> None:
+    """A packet that only moves the commit index decides nothing, but applying what it committed may
+    find the disk full."""
     b = make()
     b.replicator.commit_at_once = False
     sent = b.produce("a")
@@ -436,7 +488,8 @@ def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_t
 
 
 def test_consume_queues_without_room_make_no_turn_follow_the_other_while_a_node_returns() -> None:
-    """No change of members is tried without space; its time to try again must not wake the group before the disk is tried again."""
+    """No change of members is tried without space; its time to try again must not wake the group
+    before the disk is tried again."""
     b = make()
     b.replicator.commit_at_once = False
     b.turn(Returned("n2", "another"))
@@ -454,7 +507,9 @@ def test_only_differences_are_proposed() -> None:
     """Configuring what is in force answers without an entry."""
     b = make()
     end = b.log.end_index
-    call = Configure(next(b.tokens), topics=(config(),), groups=(GroupConfig("", "g"),), deleted_topics=("none",))
+    call = Configure(
+        next(b.tokens), topics=(config(),), groups=(GroupConfig("", "g"),), deleted_topics=("none",)
+    )
     assert b.ask(call) == Configured()
     assert b.log.end_index == end + 1, "the group only"
     assert b.ask(replace(call, token=next(b.tokens))) == Configured()
@@ -463,7 +518,8 @@ def test_only_differences_are_proposed() -> None:
 
 
 def test_configuration_waits_for_configuration_under_way() -> None:
-    """Two Configures about one topic are applied one after the other; a Produce between them waits too."""
+    """Two Configures about one topic are applied one after the other; a Produce between them waits
+    too."""
     b = make(queues=1)
     b.replicator.commit_at_once = False
     grow, send, shrink = (
@@ -504,7 +560,8 @@ def test_a_deleted_topic_is_gone_for_everybody() -> None:
 
 
 def test_a_new_incarnation_continues_queue_offsets_and_starts_empty() -> None:
-    """Old messages belong to the old topic; offsets continue; a snapshot contains the begin of the incarnation."""
+    """Old messages belong to the old topic; offsets continue; a snapshot contains the begin of the
+    incarnation."""
     b = make(queues=1)
     b.send("old", "older")
     b.receive(n=1)
@@ -523,7 +580,8 @@ def test_a_new_incarnation_continues_queue_offsets_and_starts_empty() -> None:
 
 
 def test_topics_change_between_messages_of_one_range() -> None:
-    """A range with deletions and creations between messages is applied piece by piece, also when the disk is full in between."""
+    """A range with deletions and creations between messages is applied piece by piece, also when
+    the disk is full in between."""
     b = Bench()
     b.lead(1)
     drafts = [
@@ -561,7 +619,8 @@ def test_a_deleted_group_starts_over() -> None:
 
 
 def test_a_group_that_was_only_used_is_deleted_once_it_is_created() -> None:
-    """Before, it has no record that could be deleted. Created, it keeps its positions, and its deletion ends them."""
+    """Before, it has no record that could be deleted. Created, it keeps its positions, and its
+    deletion ends them."""
     b = make()
     b.send("a", "b")
     (lease,) = b.receive(n=1)
@@ -622,7 +681,12 @@ def test_the_view_is_published_when_something_changed() -> None:
     assert b.turn().view is None
     b.send("a", queue=1)
     view = b.output.view if b.output is not None else None
-    assert view is not None and view.queue_ends == {"t": (0, 1)} and view.leader == "n1" and view.serving
+    assert (
+        view is not None
+        and view.queue_ends == {"t": (0, 1)}
+        and view.leader == "n1"
+        and view.serving
+    )
     b.replicator.follow(2, None)
     assert b.turn().view is not None
 
@@ -635,7 +699,8 @@ def test_status_carries_the_applied_index() -> None:
 
 
 def test_replayed_and_restored_state_agree_and_go_on_alike() -> None:
-    """State from the log, from a snapshot and its tail, and on the leader itself is the same (I8)."""
+    """State from the log, from a snapshot and its tail, and on the leader itself is the same
+    (I8)."""
     b = make()
     b.send(*"abcdef")
     leases = b.receive(n=4)
@@ -658,19 +723,31 @@ def test_replayed_and_restored_state_agree_and_go_on_alike() -> None:
 
 
 def test_nothing_grows_with_acknowledged_messages() -> None:
-    """After many messages with a long lease were acknowledged, neither rows, deadlines nor clients are left (I11)."""
+    """After many messages with a long lease were acknowledged, neither rows, deadlines nor clients
+    are left (I11)."""
     b = make()
     for _ in range(100):
         b.turn(*[b.produce(*["x"] * 32) for _ in range(3)])
         b.ack(*b.receive(n=96, invisible_ms=12 * 3600 * 1000), *b.receive(n=96, invisible_ms=None))
         b.ack(*b.receive(n=96, invisible_ms=None))
     clock = b.group.leader.clock
-    assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock.ends) <= 1100
-    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader.lease_server.answered) <= 1024
+    assert (
+        b.machine.delivery.in_flight == 0
+        and not clock._rows
+        and not clock._batches
+        and not clock._clients
+        and len(clock.ends) <= 1100
+    )
+    assert (
+        len(b.group.leader._uncommitted) == 0 and len(b.group.leader.lease_server.answered) <= 1024
+    )
 
 
-def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages in flight are bounded per queue (I11); an acknowledgement makes room for a Receive that waits."""
+def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages in flight are bounded per queue (I11); an acknowledgement makes room for a Receive
+    that waits."""
     monkeypatch.setattr(picker, "IN_FLIGHT_MAX", 10)
     b = make()
     b.send(*["x"] * 30)
@@ -686,7 +763,8 @@ def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypat
 
 
 def test_answered_receives_are_remembered_without_their_messages() -> None:
-    """A thousand answers of up to 16 MiB each must not stay in memory, only what giving their leases back needs (I11)."""
+    """A thousand answers of up to 16 MiB each must not stay in memory, only what giving their
+    leases back needs (I11)."""
     b = make()
     b.send(*["x" * 1000] * 8)
     call = b.poll(wait_ns=0)
@@ -736,7 +814,8 @@ def test_serving_waits_for_the_term_start_itself() -> None:
 
 
 def test_a_lease_that_is_not_committed_in_time_answers_empty_and_is_given_back() -> None:
-    """The Receive waits a little longer for a lease in the log, but not forever; the message is released once the lease is applied."""
+    """The Receive waits a little longer for a lease in the log, but not forever; the message is
+    released once the lease is applied."""
     b = make()
     b.send("a")
     b.replicator.commit_at_once = False
@@ -753,7 +832,8 @@ def test_a_lease_that_is_not_committed_in_time_answers_empty_and_is_given_back()
 
 
 def test_a_committed_lease_is_handed_out_even_after_leadership_was_lost() -> None:
-    """It was committed but not applied when leadership went: the caller still gets its messages, with handles that are good anywhere."""
+    """It was committed but not applied when leadership went: the caller still gets its messages,
+    with handles that are good anywhere."""
     b = make()
     b.send("a")
     call = b.poll()
@@ -771,7 +851,8 @@ def test_a_committed_lease_is_handed_out_even_after_leadership_was_lost() -> Non
 
 
 def test_names_of_clients_leave_no_trace_at_the_picker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose turn it is, is remembered of a bounded number of consumer groups: each client of a broadcasting one is a group."""
+    """Whose turn it is, is remembered of a bounded number of consumer groups: each client of a
+    broadcasting one is a group."""
     monkeypatch.setattr(picker, "TURNS_MAX", 8)
     b = Bench()
     b.lead()
@@ -782,7 +863,8 @@ def test_names_of_clients_leave_no_trace_at_the_picker(monkeypatch: pytest.Monke
 
 
 def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the wall clock nor the waiting work is looked at, and the next turn stays where it was."""
+    """Neither the wall clock nor the waiting work is looked at, and the next turn stays where it
+    was."""
     b = Bench()
     b.lead()
     b.configure()
@@ -790,15 +872,25 @@ def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.Monke
     b.pass_time(MS)
     looked: list[int] = []
     next_times_ns = b.group.leader.next_times_ns
-    monkeypatch.setattr(b.group.leader, "next_times_ns", lambda now_ns: looked.append(now_ns) or next_times_ns(now_ns))
+    monkeypatch.setattr(
+        b.group.leader,
+        "next_times_ns",
+        lambda now_ns: looked.append(now_ns) or next_times_ns(now_ns),
+    )
     after = b.group.turn(b.now_ns + MS, b.now_ms, (), [("n2", PACKET)])
-    assert (looked, after.done, after.view, after.wake_at_ns) == ([], [], None, b.now_ns + MS + SECOND)
+    assert (looked, after.done, after.view, after.wake_at_ns) == (
+        [],
+        [],
+        None,
+        b.now_ns + MS + SECOND,
+    )
     b.group.turn(b.now_ns + 2 * MS, b.now_ms)
     assert looked == [b.now_ns + 2 * MS]
 
 
 def test_whatever_is_due_is_found_by_the_next_event_of_any_kind() -> None:
-    """A lease that has ended gives its message to a waiting Receive, also if only a packet comes."""
+    """A lease that has ended gives its message to a waiting Receive, also if only a packet
+    comes."""
     b = Bench()
     b.lead()
     b.configure()
@@ -814,12 +906,16 @@ def test_whatever_is_due_is_found_by_the_next_event_of_any_kind() -> None:
 
 
 def test_an_acknowledgement_waits_for_the_last_entry_that_its_answer_depends_on() -> None:
-    """One handle is refused because of a change in the same batch, whose record stands behind that of the acknowledgements: the refusal
-    must not be told before the change is committed."""
+    """One handle is refused because of a change in the same batch, whose record stands behind that
+    of the acknowledgements: the refusal must not be told before the change is committed."""
     b = make()
     b.send("a", "b", "c")
     first, second, third = map(handle, b.ask(b.poll()).leases)
-    calls = [Ack(next(b.tokens), [first]), Change(next(b.tokens), second, 5000, "c"), Ack(next(b.tokens), [second, third])]
+    calls = [
+        Ack(next(b.tokens), [first]),
+        Change(next(b.tokens), second, 5000, "c"),
+        Ack(next(b.tokens), [second, third]),
+    ]
     assert not b.group.leader.take(calls, None, b.now_ns)
     plan = b.group.leader.plan(b.now_ns, b.now_ms, 100, lambda topic, queue: 0)
     assert plan.awaited[0][0] == 100 and plan.awaited[1][0] == 101

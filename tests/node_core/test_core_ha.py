@@ -1,4 +1,5 @@
-"""HA groups in a broker group's turns: what a master acknowledges alone, and what it refuses while too few are in sync."""
+"""HA groups in a broker group's turns: what a master acknowledges alone, and what it refuses while
+too few are in sync."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.node.broker import group
-from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.broker.calls.member_calls import (
+    Appointed,
+    ChangeMembers,
+    GroupMembers,
+    MembersChanged,
+    Returned,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -30,13 +37,19 @@ def topic(name: str, durability: TopicDurability = TopicDurability.GROUP) -> Top
     return TopicConfig("", name, TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability)
 
 
-def bench(rules: HaRules = HaRules(ack_async=True), policy: FlushPolicy = FlushPolicy.DURABLE) -> Bench:  # noqa: B008 (frozen)
-    """The master of an HA group with one topic of each durability, everything committed so far, and nothing from now on."""
+def bench(
+    rules: HaRules = HaRules(ack_async=True),  # noqa: B008
+    policy: FlushPolicy = FlushPolicy.DURABLE,
+) -> Bench:
+    """The master of an HA group with one topic of each durability, everything committed so far, and
+    nothing from now on."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy, ha=rules))
     b.replicator.members = IN_SYNC
     b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
     b.lead(1)
-    b.ask(Configure(next(b.tokens), topics=[topic(one.value or "t", one) for one in TopicDurability]))
+    b.ask(
+        Configure(next(b.tokens), topics=[topic(one.value or "t", one) for one in TopicDurability])
+    )
     b.pass_time(2 * SECOND)
     b.replicator.commit_at_once = False
     b.replicator.urgencies.clear()
@@ -90,7 +103,8 @@ def test_classes_are_ordered() -> None:
 
 @pytest.mark.parametrize("name", ["t", "high", "memory", "hybrid"])
 def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
-    """It is urgent, marked, and not delivered before its commit; a topic of durability `high` waits for that."""
+    """It is urgent, marked, and not delivered before its commit; a topic of durability `high` waits
+    for that."""
     b = bench()
     call = produce(b, name)
     assert b.ask(call) is None
@@ -100,11 +114,14 @@ def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
     assert b.machine.end(name, 0) == 0, "consumers see what is confirmed"
     commit(b)
     answer = b.done[call.token]
-    assert isinstance(answer, Produced) and answer.durability == ("durable" if name == "high" else "master")
+    assert isinstance(answer, Produced) and answer.durability == (
+        "durable" if name == "high" else "master"
+    )
 
 
 def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the quorum, a silent slave cannot be removed from the set; unconfirmed entries stay in memory, so they are bounded."""
+    """Without the quorum, a silent slave cannot be removed from the set; unconfirmed entries stay
+    in memory, so they are bounded."""
     monkeypatch.setattr(group, "UNCONFIRMED_MAX", 2)
     b = bench()
     first, second = produce(b, "t"), produce(b, "t")
@@ -119,11 +136,14 @@ def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatc
 
 
 def test_under_another_rule_the_same_settings_mean_nothing() -> None:
-    """While the group goes by majorities a send waits for the commit, also one that was appended before the group changed over."""
+    """While the group goes by majorities a send waits for the commit, also one that was appended
+    before the group changed over."""
     b = bench()
     before = produce(b, "t")
     b.ask(before)
-    b.replicator.members = Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=7)
+    b.replicator.members = Members(
+        ("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=7
+    )
     after = produce(b, "t")
     b.ask(after)
     master_syncs(b)
@@ -161,14 +181,17 @@ def test_a_batch_is_over_when_its_sends_are_answered() -> None:
 
 
 def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
-    """The refusal names the missing members and the remedy and is not delayed; calls are accepted again when the set is complete."""
+    """The refusal names the missing members and the remedy and is not delayed; calls are accepted
+    again when the set is complete."""
     b = bench(HaRules(minimum=2))
     b.replicator.short = 1
     call = produce(b, "t")
     b.ask(call)
     refusal = b.done[call.token]
     assert isinstance(refusal, Refused) and refusal.reason == "in-sync-short"
-    assert "1 of the 2 replicas in sync" in refusal.detail and "nothing was stored" in refusal.detail
+    assert (
+        "1 of the 2 replicas in sync" in refusal.detail and "nothing was stored" in refusal.detail
+    )
     assert b.replicator.urgencies == [] and not out(b).hold_calls
     view = b.group.view()
     assert view.ha is not None and view.short == refusal.detail and view.ha.in_sync == ("n1", "n2")
@@ -182,7 +205,10 @@ def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
 def stuck(level: int = MINIMUM_LEVEL) -> Bench:
     """A new master that cannot commit the first entry of its epoch."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=HaRules(minimum=2)))
-    b.replicator.members, b.replicator.commit_at_once = Members(("n1", "n2"), rule=Rule.IN_SYNC), False
+    b.replicator.members, b.replicator.commit_at_once = (
+        Members(("n1", "n2"), rule=Rule.IN_SYNC),
+        False,
+    )
     b.replicator.appointment = Appointment(0, 1, 1, "n1", {"n1": "", "n2": ""})
     b.machine.members = GroupMembers(-1, ("n1", "n2"), rule="in-sync")
     b.machine.level = level
@@ -194,7 +220,8 @@ def stuck(level: int = MINIMUM_LEVEL) -> Bench:
 
 
 def test_how_many_copies_an_entry_needs() -> None:
-    """So many disks must have room: by the rule in force, and in an HA group by the minimum in force."""
+    """So many disks must have room: by the rule in force, and in an HA group by the minimum in
+    force."""
     needed = []
     for rules, members in (
         (HaRules(minimum=2), IN_SYNC),
@@ -209,42 +236,64 @@ def test_how_many_copies_an_entry_needs() -> None:
 
 
 def minimum(b: Bench, wanted: int) -> ChangeMembers:
-    call = ChangeMembers(next(b.tokens), "minimum", "", reason="asked for by an operator", minimum=wanted)
+    call = ChangeMembers(
+        next(b.tokens), "minimum", "", reason="asked for by an operator", minimum=wanted
+    )
     b.turn(call)
     return call
 
 
 def test_a_master_that_does_not_serve_yet_takes_back_a_lost_directory() -> None:
-    """It may need the copy to commit anything. It asks once, and again if another master cut the record off."""
+    """It may need the copy to commit anything. It asks once, and again if another master cut the
+    record off."""
     b = stuck()
     for _ in range(3):
         b.turn(Returned("n2", "new"))
         b.pass_time(AGAIN_NS)
-    assert b.log.end_index == 1 and b.replicator.members.returning == {"n2"} and not b.group.leader.serving
+    assert (
+        b.log.end_index == 1
+        and b.replicator.members.returning == {"n2"}
+        and not b.group.leader.serving
+    )
     assert "n2" in b.group.view().in_effect and b.group.view().incarnations == {"n2": "new"}
     commit(b)
-    assert b.group.leader.serving and b.machine.members is not None and b.machine.members.returning == {"n2"}
+    assert (
+        b.group.leader.serving
+        and b.machine.members is not None
+        and b.machine.members.returning == {"n2"}
+    )
 
 
 def test_a_master_that_does_not_serve_yet_takes_another_minimum() -> None:
-    """Answered when the record is committed; the same minimum again needs no record. Other changes wait for a leader that serves."""
+    """Answered when the record is committed; the same minimum again needs no record. Other changes
+    wait for a leader that serves."""
     b = stuck()
     assert "ledgermq replication g --min-in-sync 1" in b.group.view().short
     promote = ChangeMembers(next(b.tokens), "promote", "n2")
     b.turn(promote)
-    assert isinstance(b.done[promote.token], Refused) and b.done[promote.token].reason == "not-leader"  # type: ignore[union-attr]
+    assert (
+        isinstance(b.done[promote.token], Refused) and b.done[promote.token].reason == "not-leader"
+    )  # type: ignore[union-attr]
     call = minimum(b, 1)
     assert call.token not in b.done and b.replicator.members.minimum == 1 and b.log.end_index == 1
     b.replicator.short = 0
     commit(b)
     answer = b.done[call.token]
-    assert isinstance(answer, MembersChanged) and answer.members.minimum == 1 and answer.members.index == 1
+    assert (
+        isinstance(answer, MembersChanged)
+        and answer.members.minimum == 1
+        and answer.members.index == 1
+    )
     assert b.group.leader.serving and b.group.view().ha.minimum == 1  # type: ignore[union-attr]
     again = minimum(b, 1)
     assert b.done[again.token] == answer and b.log.end_index == 1
     wrong = minimum(b, 3)
     refusal = b.done[wrong.token]
-    assert isinstance(refusal, Refused) and refusal.reason == "members-refused" and "1 to 2" in refusal.detail
+    assert (
+        isinstance(refusal, Refused)
+        and refusal.reason == "members-refused"
+        and "1 to 2" in refusal.detail
+    )
 
 
 def test_below_its_level_no_minimum_is_recorded() -> None:
@@ -253,7 +302,11 @@ def test_below_its_level_no_minimum_is_recorded() -> None:
     assert "lower min_in_sync of the group" in b.group.view().short
     call = minimum(b, 1)
     refusal = b.done[call.token]
-    assert isinstance(refusal, Refused) and "feature level 3" in refusal.detail and "restart the master" in refusal.detail
+    assert (
+        isinstance(refusal, Refused)
+        and "feature level 3" in refusal.detail
+        and "restart the master" in refusal.detail
+    )
     assert b.log.end_index == 0
 
 
@@ -275,7 +328,10 @@ def test_a_new_master_is_given_a_moment_to_be_heard() -> None:
     b.lead(1)
     call = produce(b, "t")
     b.turn(call)
-    assert not isinstance(b.done.get(call.token), Refused) or b.done[call.token].reason != "in-sync-short"  # type: ignore[union-attr]
+    assert (
+        not isinstance(b.done.get(call.token), Refused)
+        or b.done[call.token].reason != "in-sync-short"
+    )  # type: ignore[union-attr]
     b.pass_time(2 * SECOND)
     late = produce(b, "t")
     b.turn(late)
@@ -295,12 +351,24 @@ def test_a_send_that_waits_when_the_set_shrinks_is_answered_when_it_is_whole_aga
     assert isinstance(b.done[call.token], Produced)
 
 
-def test_an_appointed_master_sends_and_syncs_its_term_start_in_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be alone: then no answer of another replica would give it the next turn before its own heartbeat is due."""
+def test_an_appointed_master_sends_and_syncs_its_term_start_in_the_same_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be alone: then no answer of another replica would give it the next turn before its own
+    heartbeat is due."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=HaRules()))
     replicator, take = b.replicator, b.replicator.take
     replicator.members = IN_SYNC
-    monkeypatch.setattr(replicator, "appointed", lambda now_ns, appointment: replicator.lead(appointment.epoch), raising=False)
-    monkeypatch.setattr(replicator, "take", lambda now_ns: replace(take(now_ns), role_changed=b.group.leader.term != replicator.term))
+    monkeypatch.setattr(
+        replicator,
+        "appointed",
+        lambda now_ns, appointment: replicator.lead(appointment.epoch),
+        raising=False,
+    )
+    monkeypatch.setattr(
+        replicator,
+        "take",
+        lambda now_ns: replace(take(now_ns), role_changed=b.group.leader.term != replicator.term),
+    )
     b.turn(Appointed(Appointment(0, 1, 1, "n1", {"n1": ""})))
     assert b.log.end_index == 0 and b.group.view().serving

@@ -1,4 +1,5 @@
-"""Handing a broker group over: callers that wait, calls in between, the preferred leader, and a whole cluster that moves under load."""
+"""Handing a broker group over: callers that wait, calls in between, the preferred leader, and a
+whole cluster that moves under load."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
-from ledgermq.node.broker.parts.members.handovers import CALM_NS, LOOK_NS, SETTLED_MAX_NS, SETTLED_NS, Preference
+from ledgermq.node.broker.parts.members.handovers import (
+    CALM_NS,
+    LOOK_NS,
+    SETTLED_MAX_NS,
+    SETTLED_NS,
+    Preference,
+)
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from ledgermq.raft.config import Members
 from ledgermq.raft.transfer import Cause, Handover
@@ -29,7 +36,8 @@ def ask(bench: Bench, to: str | None = "n2", cause: Cause = Cause.OPERATOR) -> H
 
 
 def test_a_caller_hears_when_the_target_leads() -> None:
-    """The caller is answered once, when another replica is known to lead: not while the transfer runs, nor while there is no leader."""
+    """The caller is answered once, when another replica is known to lead: not while the transfer
+    runs, nor while there is no leader."""
     bench = Bench()
     bench.lead()
     call = ask(bench)
@@ -43,7 +51,8 @@ def test_a_caller_hears_when_the_target_leads() -> None:
 
 
 def test_what_may_become_of_a_handover() -> None:
-    """Refused with the reason, ended by the leader with its reason, won by another replica, or still running at the caller's deadline."""
+    """Refused with the reason, ended by the leader with its reason, won by another replica, or
+    still running at the caller's deadline."""
     bench = Bench()
     assert bench.ask(ask(bench)) == Refused("not-leader", None)
     bench.lead()
@@ -77,7 +86,8 @@ def test_a_planned_stop_is_noted_by_followers_too() -> None:
 
 
 def test_calls_wait_while_the_log_is_closed() -> None:
-    """They are neither appended nor refused at once: they end with `not-leader`, or are appended if this leader continues."""
+    """They are neither appended nor refused at once: they end with `not-leader`, or are appended if
+    this leader continues."""
     bench = Bench()
     bench.lead()
     bench.configure()
@@ -113,9 +123,13 @@ def test_the_preferred_leader_gets_leadership_when_it_kept_up_for_long_enough() 
 
 
 def test_a_preferred_leader_that_is_no_voter_is_waited_for() -> None:
-    """A learner, or a node that was removed, cannot lead; once it votes it must keep up for as long as anybody."""
+    """A learner, or a node that was removed, cannot lead; once it votes it must keep up for as long
+    as anybody."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
-    voting, bench.replicator.members = bench.replicator.members, Members(("n1", "n3"), frozenset({"n2"}))
+    voting, bench.replicator.members = (
+        bench.replicator.members,
+        Members(("n1", "n3"), frozenset({"n2"})),
+    )
     bench.lead()
     for _ in range(5):
         bench.pass_time(SETTLED_NS)
@@ -165,7 +179,8 @@ def test_a_handover_that_is_under_way_is_left_alone() -> None:
 
 
 def test_a_leader_that_does_not_serve_yet_hands_nothing_over() -> None:
-    """It has not applied what was committed before it, and may not even know whom it should prefer."""
+    """It has not applied what was committed before it, and may not even know whom it should
+    prefer."""
     bench = preferring()
     bench.replicator.commit_at_once = False
     bench.lead()
@@ -175,18 +190,23 @@ def test_a_leader_that_does_not_serve_yet_hands_nothing_over() -> None:
     bench.replicator.commit_at_once = True
     bench.pass_time(MS)
     bench.pass_time(SETTLED_NS)
-    assert bench.group.leader.serving and bench.replicator.handover is None, "its time begins when it serves"
+    assert bench.group.leader.serving and bench.replicator.handover is None, (
+        "its time begins when it serves"
+    )
     bench.pass_time(SETTLED_NS)
     assert bench.replicator.handover is not None
 
 
 def test_a_leader_that_only_hears_packets_looks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns that bring no call and change nothing are cut short, but not those in which it has to look."""
+    """Turns that bring no call and change nothing are cut short, but not those in which it has to
+    look."""
     bench = preferring()
     bench.lead()
     handovers, looks = bench.group._handovers, []
     look = handovers.look_for_leader
-    monkeypatch.setattr(handovers, "look_for_leader", lambda now_ns: (looks.append(now_ns), look(now_ns)))
+    monkeypatch.setattr(
+        handovers, "look_for_leader", lambda now_ns: (looks.append(now_ns), look(now_ns))
+    )
     monkeypatch.setattr(bench.replicator, "calm_until", lambda now_ns: now_ns + SECOND)
     bench.pass_time(MS)
     packet: Any = None
@@ -213,9 +233,14 @@ def full(bench: Bench, *nodes: str) -> None:
 
 
 @pytest.mark.parametrize("preferred", [None, "n1", "n2", "n3"])
-@pytest.mark.parametrize("disks", [(), ("n1",), ("n2",), ("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n1", "n2", "n3")])
-def test_leadership_goes_from_a_full_disk_to_one_with_room_and_never_the_other_way(preferred: str | None, disks: tuple[str, ...]) -> None:
-    """Of those with room the preferred leader comes first. Where none has room, leadership stays."""
+@pytest.mark.parametrize(
+    "disks", [(), ("n1",), ("n2",), ("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n1", "n2", "n3")]
+)
+def test_leadership_goes_from_a_full_disk_to_one_with_room_and_never_the_other_way(
+    preferred: str | None, disks: tuple[str, ...]
+) -> None:
+    """Of those with room the preferred leader comes first. Where none has room, leadership
+    stays."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred=preferred))
     bench.lead()
     full(bench, *disks)
@@ -241,7 +266,8 @@ def test_a_full_leader_takes_whoever_keeps_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_preferred_leader_gets_leadership_back_when_it_has_room_again() -> None:
-    """And a disk that fills again and again does not move leadership again and again: each time it has to keep up for longer."""
+    """And a disk that fills again and again does not move leadership again and again: each time it
+    has to keep up for longer."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
     bench.lead()
     for waits_ns in (SETTLED_NS, 2 * SETTLED_NS, 4 * SETTLED_NS):
@@ -258,7 +284,8 @@ def test_the_preferred_leader_gets_leadership_back_when_it_has_room_again() -> N
 
 
 def test_a_preferred_leader_cannot_flap() -> None:
-    """Each time leadership comes back soon, it must keep up twice as long, up to ten minutes; a calm time makes up for it."""
+    """Each time leadership comes back soon, it must keep up twice as long, up to ten minutes; a
+    calm time makes up for it."""
     preference, now, waits = Preference(), 0, []
     for _ in range(10):
         began = now
@@ -278,7 +305,8 @@ def test_a_preferred_leader_cannot_flap() -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_transfers_under_load_lose_no_call(seed: int) -> None:
-    """Leadership goes round while messages are sent: every call ends with success or `not-leader`, none with an unknown outcome."""
+    """Leadership goes round while messages are sent: every call ends with success or `not-leader`,
+    none with an unknown outcome."""
     cluster, tokens, moves = Cluster(seed), count(1), Random(seed)
     cluster.run(2000 * MS)
     first = cluster.leader()
@@ -296,11 +324,17 @@ def test_transfers_under_load_lose_no_call(seed: int) -> None:
             if step % 40 == 20:
                 to = moves.choice([name for name in cluster.nodes if name != node.name])
                 asked.append(next(tokens))
-                cluster.turn(node, [HandOver(asked[-1], to, Cause.OPERATOR, 2 * SECOND, cluster.now_ns + SECOND)])
+                cluster.turn(
+                    node,
+                    [HandOver(asked[-1], to, Cause.OPERATOR, 2 * SECOND, cluster.now_ns + SECOND)],
+                )
         cluster.run(cluster.now_ns + 5 * MS)
     cluster.run(cluster.now_ns + 2 * SECOND)
     outcomes = [cluster.outcomes[token] for token in sent]
-    assert all(isinstance(o, Produced) or (isinstance(o, Refused) and o.reason == "not-leader") for o in outcomes)
+    assert all(
+        isinstance(o, Produced) or (isinstance(o, Refused) and o.reason == "not-leader")
+        for o in outcomes
+    )
     moved = sum(isinstance(cluster.outcomes[token], HandedOver) for token in asked)
     assert moved >= len(asked) - 1 > 5
     acknowledged = sum(isinstance(outcome, Produced) for outcome in outcomes)

@@ -1,6 +1,8 @@
-"""The feature level of a broker group: the log alone decides it, and a program that reads less than it stops before it applies anything.
+"""The feature level of a broker group: the log alone decides it, and a program that reads less than
+it stops before it applies anything.
 
-Nothing of today is above level 1. These tests plant a program that reads two levels, and a record and a snapshot of level 2.
+Nothing of today is above level 1. These tests plant a program that reads two levels, and a record
+and a snapshot of level 2.
 """
 
 from __future__ import annotations
@@ -41,16 +43,25 @@ def raised(*wanted: int) -> Scribe:
 def test_the_table_has_every_record_and_only_known_levels() -> None:
     """A new kind, or a new version, needs a level before it can be encoded or read."""
     assert {kind for kind, _ in levels.RECORDS} == control.KINDS.keys()
-    assert {*levels.RECORDS.values(), *levels.SNAPSHOTS.values()} <= set(range(levels.FIRST_LEVEL, levels.LEVEL_MAX + 1))
+    assert {*levels.RECORDS.values(), *levels.SNAPSHOTS.values()} <= set(
+        range(levels.FIRST_LEVEL, levels.LEVEL_MAX + 1)
+    )
 
 
 @pytest.mark.parametrize(
     "record",
-    [control.AuditRecord("a"), control.Membership(("n1",), reason="why"), control.Membership(("n1",), rule="in-sync")],
+    [
+        control.AuditRecord("a"),
+        control.Membership(("n1",), reason="why"),
+        control.Membership(("n1",), rule="in-sync"),
+    ],
     ids=lambda record: f"{record.TAG}-{getattr(record, 'version', 1)}",
 )
-def test_the_encoder_asserts_the_level(monkeypatch: pytest.MonkeyPatch, record: control.ControlRecord) -> None:
-    """A record of level 2 can be encoded only for a group that has this level; every version of a kind has a level of its own."""
+def test_the_encoder_asserts_the_level(
+    monkeypatch: pytest.MonkeyPatch, record: control.ControlRecord
+) -> None:
+    """A record of level 2 can be encoded only for a group that has this level; every version of a
+    kind has a level of its own."""
     monkeypatch.setitem(levels.RECORDS, (record.TAG, getattr(record, "version", 1)), 2)
     assert control.draft(record, EPOCH_MS, 2).body == record.encode()
     with pytest.raises(AssertionError, match="needs level 2, and the group has level 1"):
@@ -59,14 +70,21 @@ def test_the_encoder_asserts_the_level(monkeypatch: pytest.MonkeyPatch, record: 
     assert control.draft(other, EPOCH_MS).body == other.encode()
 
 
-@pytest.mark.parametrize(("records", "level"), [((), 1), ((2,), 2), ((2, 2), 2), ((2, 3), 3), ((3,), 1), ((2, 3, 1), 3)])
-def test_the_log_raises_the_level_by_one_and_never_lowers_it(records: tuple[int, ...], level: int) -> None:
+@pytest.mark.parametrize(
+    ("records", "level"), [((), 1), ((2,), 2), ((2, 2), 2), ((2, 3), 3), ((3,), 1), ((2, 3, 1), 3)]
+)
+def test_the_log_raises_the_level_by_one_and_never_lowers_it(
+    records: tuple[int, ...], level: int
+) -> None:
     """A record that does not name the next level changes nothing."""
     assert raised(*records).machine.level == level
 
 
-def test_a_snapshot_has_the_level_and_the_version_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At level 1 a newer program writes what the older one wrote, byte for byte, and no `level`; at level 2 it writes its own version."""
+def test_a_snapshot_has_the_level_and_the_version_of_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At level 1 a newer program writes what the older one wrote, byte for byte, and no `level`; at
+    level 2 it writes its own version."""
     before = raised()
     monkeypatch.setitem(levels.SNAPSHOTS, 7, 2)
     assert exported(before.machine)["v"] == 6 and "level" not in exported(before.machine)
@@ -80,11 +98,14 @@ def test_a_snapshot_has_the_level_and_the_version_of_its_group(monkeypatch: pyte
 
 
 def test_a_program_that_reads_less_than_the_level_applies_nothing_of_its_range() -> None:
-    """A replica of the former level stops at the record with status 76, whichever entries come in the same range."""
+    """A replica of the former level stops at the record with status 76, whichever entries come in
+    the same range."""
     log = raised(2).log
     (entries,) = merged(log)
     old = machine(log, 1)
-    with pytest.raises(control.UnknownControlRecord, match="to level 2, this program reads up to 1") as caught:
+    with pytest.raises(
+        control.UnknownControlRecord, match="to level 2, this program reads up to 1"
+    ) as caught:
         old.apply(entries)
     assert caught.value.exit_code == 76 and (old.applied_index, old.level) == (-1, 1)
     new = machine(log, 2)
@@ -94,7 +115,8 @@ def test_a_program_that_reads_less_than_the_level_applies_nothing_of_its_range()
 
 
 class _Store:
-    """As much of a store as `restore` needs, with a snapshot and a log that begins with an entry."""
+    """As much of a store as `restore` needs, with a snapshot and a log that begins with an
+    entry."""
 
     state_directory = "g1/state"
 
@@ -136,8 +158,11 @@ def test_a_directory_above_the_level_of_the_program_is_refused(begin_index: int)
     assert restored(snapshot, begin_index, 2)[0].level == 2
 
 
-def test_a_newer_program_takes_the_snapshot_of_its_groups_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot in the version of the level is complete, so a whole log is not applied again; one of an older version is."""
+def test_a_newer_program_takes_the_snapshot_of_its_groups_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A snapshot in the version of the level is complete, so a whole log is not applied again; one
+    of an older version is."""
     monkeypatch.setitem(levels.SNAPSHOTS, 7, 2)
     snapshot = exported(raised().machine)
     found, rebuilt = restored(snapshot, 0, 2)
@@ -150,7 +175,9 @@ def test_a_newer_program_takes_the_snapshot_of_its_groups_level(monkeypatch: pyt
 
 
 def raising(*asked: str, level: int = 2, user: str = "") -> Callable[[Bench], RaiseLevel]:
-    return lambda bench: RaiseLevel(next(bench.tokens), control.LevelRecord(level, user), frozenset(asked))
+    return lambda bench: RaiseLevel(
+        next(bench.tokens), control.LevelRecord(level, user), frozenset(asked)
+    )
 
 
 def leading() -> Bench:
@@ -175,7 +202,8 @@ ALL = raising("n1", "n2", "n3")
 
 
 def test_a_raise_is_answered_when_its_record_is_applied_and_repeated_at_once() -> None:
-    """The record says who asked. Asking for a level that is in force appends nothing, also with a member that was not asked."""
+    """The record says who asked. Asking for a level that is in force appends nothing, also with a
+    member that was not asked."""
     bench = leading()
     bench.replicator.commit_at_once = False
     call = raising("n1", "n2", "n3", user="root")(bench)
@@ -188,7 +216,9 @@ def test_a_raise_is_answered_when_its_record_is_applied_and_repeated_at_once() -
     bench.replicator.commit_at_once = True
     end = bench.log.end_index
     assert bench.ask(raising("n1")(bench)) == Kept() and bench.log.end_index == end
-    assert bench.ask(raising("n1", "n2", "n3", level=3)(bench)) == Kept() and bench.machine.level == 3
+    assert (
+        bench.ask(raising("n1", "n2", "n3", level=3)(bench)) == Kept() and bench.machine.level == 3
+    )
 
 
 def test_two_raises_at_once_append_one_record() -> None:
@@ -204,22 +234,30 @@ def test_two_raises_at_once_append_one_record() -> None:
 
 
 def test_a_member_that_was_not_asked_keeps_the_level_down() -> None:
-    """Learners and observers too, from the moment their record is appended; and no level is left out."""
+    """Learners and observers too, from the moment their record is appended; and no level is left
+    out."""
     bench = leading()
     outcome = bench.ask(raising("n1", "n3")(bench))
     assert (
-        isinstance(outcome, Refused) and outcome.reason == "members-not-yet" and outcome.detail.startswith("n2 became a member meanwhile")
+        isinstance(outcome, Refused)
+        and outcome.reason == "members-not-yet"
+        and outcome.detail.startswith("n2 became a member meanwhile")
     )
     bench.replicator.commit_at_once = False
     bench.turn(joining(bench, 1))
     call = ALL(bench)
     bench.turn(call)
     outcome = bench.done[call.token]
-    assert isinstance(outcome, Refused) and outcome.detail.startswith("n4 became a member meanwhile")
+    assert isinstance(outcome, Refused) and outcome.detail.startswith(
+        "n4 became a member meanwhile"
+    )
     far = raising("n1", "n2", "n3", "n4", level=3)(bench)
     bench.turn(far)
     outcome = bench.done[far.token]
-    assert isinstance(outcome, Refused) and outcome.detail == "the level is 1, and levels are raised one by one"
+    assert (
+        isinstance(outcome, Refused)
+        and outcome.detail == "the level is 1, and levels are raised one by one"
+    )
     assert not raises(bench.log)
 
 
@@ -231,7 +269,10 @@ def test_a_node_that_reads_less_does_not_join_behind_an_uncommitted_level_record
     old = joining(bench, 1)
     bench.turn(old)
     said = "the group has feature level 2, and n4 reads up to 1: upgrade n4 first"
-    assert bench.done[old.token] == Refused("members-refused", "n1", said) and bench.log.end_index == end
+    assert (
+        bench.done[old.token] == Refused("members-refused", "n1", said)
+        and bench.log.end_index == end
+    )
     bench.turn(joining(bench, 2))
     assert bench.log.end_index == end + 1
 
@@ -251,7 +292,8 @@ def test_a_raise_needs_a_serving_leader_and_room_on_its_disk() -> None:
 
 
 def test_a_lost_record_is_appended_again_by_the_next_term() -> None:
-    """A leader whose record was replaced after it lost its office does not take the record for pending when it leads again."""
+    """A leader whose record was replaced after it lost its office does not take the record for
+    pending when it leads again."""
     bench = leading()
     bench.replicator.commit_at_once = False
     end, members = bench.log.end_index, bench.replicator.members

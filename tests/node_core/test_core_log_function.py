@@ -1,9 +1,11 @@
-"""The replicated state is a function of the log (I8): random calls of every kind, and the same state however a replica came to it.
+"""The replicated state is a function of the log (I8): random calls of every kind, and the same
+state however a replica came to it.
 
-A leader decides with lost leadership, a log and consume queues that run full, trims, topics and groups that go and come. The state it ends
-with must be that of a replica that applied entry by entry, of those that applied in other cuts (with a disk that was full for a while), and
-of one that began with a snapshot; it does not matter which ranges a replica handles entry by entry and which as arrays. In the end
-everything that is there can be consumed.
+A leader decides with lost leadership, a log and consume queues that run full, trims, topics and
+groups that go and come. The state it ends with must be that of a replica that applied entry by
+entry, of those that applied in other cuts (with a disk that was full for a while), and of one that
+began with a snapshot; it does not matter which ranges a replica handles entry by entry and which as
+arrays. In the end everything that is there can be consumed.
 """
 
 from __future__ import annotations
@@ -29,14 +31,22 @@ from tests.node_core.core_world import NAMES, World, exported, merged
 from tests.proto.ways import ARRAYS, LISTS, few_entries
 
 
-def replica(log: MemoryLog, rng: Random, *, most: int, full: float = 0.0, restarts: float = 0.0) -> Machine:
-    """A replica that applied the log in pieces of at most this many entries, with a temporarily full disk and restarts."""
+def replica(
+    log: MemoryLog, rng: Random, *, most: int, full: float = 0.0, restarts: float = 0.0
+) -> Machine:
+    """A replica that applied the log in pieces of at most this many entries, with a temporarily
+    full disk and restarts."""
     queues = MemoryQueues()
     machine = Machine(queues, log.record, log.index_at)
     ranges = merged(log)
     while machine.applied_index < log.end_index:
         first = machine.applied_index + 1
-        entries = tail_of(next(entries for entries in ranges if entries.first_index <= first <= entries.last_index), first)
+        entries = tail_of(
+            next(
+                entries for entries in ranges if entries.first_index <= first <= entries.last_index
+            ),
+            first,
+        )
         queues.full = rng.random() < full
         try:
             machine.apply(cut(entries, first + rng.randrange(most)))
@@ -89,13 +99,18 @@ def run(steps: list[tuple[str, int, int]], seed: int) -> None:
 
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)),
+    min_size=30,
+    max_size=120,
+)
 
 
 @settings(max_examples=examples(5), derandomize=True, suppress_health_check=SLOW)
 @given(STEPS, st.integers(0, 1 << 30))
 def test_the_state_is_a_function_of_the_log(steps: list[tuple[str, int, int]], seed: int) -> None:
-    """Calls of every kind over failures: every replica has the leader's state, nothing is made twice, and nothing is stuck."""
+    """Calls of every kind over failures: every replica has the leader's state, nothing is made
+    twice, and nothing is stuck."""
     run(steps, seed)
 
 
@@ -108,13 +123,24 @@ def test_the_state_is_a_function_of_many_logs(steps: list[tuple[str, int, int]],
 
 
 def test_a_place_in_a_lite_topic_without_messages_makes_no_queue() -> None:
-    """A subscription that says where it begins, in a topic that is not there: replicas that were restarted since see the same later."""
-    run([("delay", 1, 1), ("send", 6, 8), ("sync_lite", 8, 5), ("trim", 4, 4), ("sync_lite", 8, 1), ("topic", 5, 5)], 4)
+    """A subscription that says where it begins, in a topic that is not there: replicas that were
+    restarted since see the same later."""
+    run(
+        [
+            ("delay", 1, 1),
+            ("send", 6, 8),
+            ("sync_lite", 8, 5),
+            ("trim", 4, 4),
+            ("sync_lite", 8, 1),
+            ("topic", 5, 5),
+        ],
+        4,
+    )
 
 
 def test_a_recall_means_the_message_that_is_stored() -> None:
-    """An id that is sent again with another delivery time is a duplicate: a recall with that time has no effect, and counts stay
-    correct."""
+    """An id that is sent again with another delivery time is a duplicate: a recall with that time
+    has no effect, and counts stay correct."""
     run([("delay", 9, 10), ("time", 2, 8), ("delay", 3, 10), ("recall", 3, 0)], 4)
     world = World()
     for after_ms in (3_000, 9_000):
@@ -123,6 +149,8 @@ def test_a_recall_means_the_message_that_is_stored() -> None:
     assert first[1:] == again[1:] and first[0] != again[0]
     call = Recall(world.token, *again)
     world.turn(call)
-    assert world.bench.done[call.token] == Recalled(False) and world.bench.machine.timers.pending == 1
+    assert (
+        world.bench.done[call.token] == Recalled(False) and world.bench.machine.timers.pending == 1
+    )
     world.turn(Recall(world.token, *first))
     assert world.bench.machine.timers.pending == 0

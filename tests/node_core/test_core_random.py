@@ -1,4 +1,5 @@
-"""Random interleavings of everything a broker group does, against a naive model (tests/node_core/delivery_model.py)."""
+"""Random interleavings of everything a broker group does, against a naive model
+(tests/node_core/delivery_model.py)."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class World:
                     self.clients.reset(queue, cursor)
 
     def was_reset(self, message: Message, lease_number: int) -> bool:
-        """Does the log say that the queue was reset after this lease? Its answer may come later in the same turn."""
+        """Does the log say that the queue was reset after this lease? Its answer may come later in
+        the same turn."""
         return self.logged.resets.get(message[:3], (-1, 0))[0] > lease_number
 
     def turn(self, *calls: object) -> None:
@@ -102,22 +104,42 @@ class World:
                 message = (call.group, call.topic, lease.queue, lease.queue_offset)
                 body, tag = self.logged.bodies[message[1:]]
                 assert decode_record(lease.record).body.decode() == body
-                assert not call.filter.tags or tag in call.filter.tags, "a message the filter does not want"
+                assert not call.filter.tags or tag in call.filter.tags, (
+                    "a message the filter does not want"
+                )
                 if self.was_reset(message, lease.lease_number):
                     continue
-                self.clients.leased(message, lease.lease_number, lease.attempt, now, call.invisible_ms, call.client_id)
+                self.clients.leased(
+                    message,
+                    lease.lease_number,
+                    lease.attempt,
+                    now,
+                    call.invisible_ms,
+                    call.client_id,
+                )
             if outcome.leases:
                 self.answered_receives.append(call.token)
         elif isinstance(outcome, Acked):
             self.judge_handles(call.token, call.handles, outcome.ok)  # type: ignore[attr-defined]
         elif isinstance(outcome, ResetDone):
             assert isinstance(call, Reset)
-            assert all(0 <= cursor <= len(self.bench.queues.rows.get(("t", queue), ())) for queue, cursor in outcome.queues)
+            assert all(
+                0 <= cursor <= len(self.bench.queues.rows.get(("t", queue), ()))
+                for queue, cursor in outcome.queues
+            )
         elif isinstance(outcome, Changed):
             ok = outcome.lease_number is not None
-            self.judge_handles(call.token, [call.handle], (ok,), change=(outcome.lease_number, call.invisible_ms))  # type: ignore[attr-defined]
+            self.judge_handles(
+                call.token, [call.handle], (ok,), change=(outcome.lease_number, call.invisible_ms)
+            )  # type: ignore[attr-defined]
 
-    def judge_handles(self, token: int, handles: list[Handle], ok: tuple[bool, ...], change: tuple[int | None, int] | None = None) -> None:
+    def judge_handles(
+        self,
+        token: int,
+        handles: list[Handle],
+        ok: tuple[bool, ...],
+        change: tuple[int | None, int] | None = None,
+    ) -> None:
         expected, exact = self.expected.pop(token)
         for handle, good, (could, must) in zip(handles, ok, expected, strict=True):
             assert could or not good, f"{handle} was not valid"
@@ -138,7 +160,9 @@ class World:
     def send(self) -> None:
         bodies = [f"m{self.bodies + i}" for i in range(self.rng.choice((1, 1, 3, 70)))]
         self.bodies += len(bodies)
-        self.turn(self.bench.produce(*bodies, queue=self.rng.randrange(QUEUES), tag=self.rng.choice(TAGS)))
+        self.turn(
+            self.bench.produce(*bodies, queue=self.rng.randrange(QUEUES), tag=self.rng.choice(TAGS))
+        )
 
     def receive(self) -> None:
         group = self.rng.choice(list(FILTERS))
@@ -156,9 +180,16 @@ class World:
         self.turn(call)
 
     def stale(self, handle: Handle) -> Handle:
-        """Occasionally use another lease of the message. Handles of leases that never existed cannot occur."""
-        numbers = self.logged.history.get((handle.group, handle.topic, handle.queue, handle.queue_offset), [])
-        return handle._replace(lease_number=self.rng.choice(numbers)) if numbers and self.rng.random() < 0.2 else handle
+        """Occasionally use another lease of the message. Handles of leases that never existed
+        cannot occur."""
+        numbers = self.logged.history.get(
+            (handle.group, handle.topic, handle.queue, handle.queue_offset), []
+        )
+        return (
+            handle._replace(lease_number=self.rng.choice(numbers))
+            if numbers and self.rng.random() < 0.2
+            else handle
+        )
 
     def some_handles(self, most: int) -> list[Handle]:
         held = list(self.clients.held.items())
@@ -177,16 +208,26 @@ class World:
             in_log = self.logged.leases.get(message, (-1, 0))[0] == handle.lease_number
             live = self.clients.live(message, handle.lease_number, self.bench.now_ns) and in_log
             # An acknowledgement before may be in the log, and not applied yet.
-            again = ack and (handle in self.acked or handle.lease_number in self.logged.acked.get(message, ()))
-            flags.append((live or again, live or (ack and self.logged.acknowledged(message, handle.lease_number))))
+            again = ack and (
+                handle in self.acked or handle.lease_number in self.logged.acked.get(message, ())
+            )
+            flags.append(
+                (
+                    live or again,
+                    live or (ack and self.logged.acknowledged(message, handle.lease_number)),
+                )
+            )
         self.expected[token] = flags, self.bench.machine.applied_index == self.bench.log.end_index
         if ack:
-            self.acked += [handle for handle, (could, _) in zip(handles, flags, strict=True) if could]
+            self.acked += [
+                handle for handle, (could, _) in zip(handles, flags, strict=True) if could
+            ]
 
     def ack(self) -> None:
         handles = self.some_handles(12)
         if self.acked and self.rng.random() < 0.3:
-            # The answer was lost, or the lease is another's by now: the same acknowledgements once more.
+            # The answer was lost, or the lease is another's by now: the same acknowledgements once
+            # more.
             again = self.rng.sample(self.acked[-40:], min(len(self.acked), 3))
             handles += [self.stale(one) for one in again]
         if handles:
@@ -197,14 +238,23 @@ class World:
     def change(self) -> None:
         handles = self.some_handles(1)
         if handles:
-            call = Change(next(self.bench.tokens), handles[0], self.rng.choice((0, 1000, 20_000)), self.rng.choice(CLIENTS))
+            call = Change(
+                next(self.bench.tokens),
+                handles[0],
+                self.rng.choice((0, 1000, 20_000)),
+                self.rng.choice(CLIENTS),
+            )
             self.expect(call.token, handles[:1], ack=False)
             self.turn(call)
 
     def reset(self) -> None:
         group, queue = self.rng.choice(list(FILTERS)), self.rng.randrange(QUEUES)
         offset = self.rng.choice((0, 5, self.rng.randrange(100), 10**9))
-        queues = [(queue, offset)] if self.rng.random() < 0.7 else [(queue, offset) for queue in range(QUEUES)]
+        queues = (
+            [(queue, offset)]
+            if self.rng.random() < 0.7
+            else [(queue, offset) for queue in range(QUEUES)]
+        )
         self.turn(Reset(next(self.bench.tokens), group, "t", queues))
 
     def signs(self) -> None:
@@ -233,9 +283,13 @@ class World:
     def wait(self) -> None:
         if self.rng.random() < 0.5 and self.bench.output is not None:
             # Exactly when the group asked to be woken, or a nanosecond before.
-            self.bench.now_ns = max(self.bench.now_ns, self.bench.output.wake_at_ns - self.rng.randint(0, 1))
+            self.bench.now_ns = max(
+                self.bench.now_ns, self.bench.output.wake_at_ns - self.rng.randint(0, 1)
+            )
         else:
-            self.bench.now_ns += self.rng.choice((MS, SECOND, 10 * SECOND, 40 * SECOND, 70 * SECOND))
+            self.bench.now_ns += self.rng.choice(
+                (MS, SECOND, 10 * SECOND, 40 * SECOND, 70 * SECOND)
+            )
         self.turn()
 
     def commit(self) -> None:
@@ -251,14 +305,21 @@ class World:
         self.turn()
         assert not self.calls, "every call is answered when leadership is lost"
         self.expected.clear()
-        borders = [r.last_index for r in old.log.ranges if r.last_index >= old.replicator.commit_index]
+        borders = [
+            r.last_index for r in old.log.ranges if r.last_index >= old.replicator.commit_index
+        ]
         old.log.cut(self.rng.choice(borders))
         new = Bench(old.log, node="n2" if old.replicator.node == "n1" else "n1")
         if self.rng.random() < 0.5:
             exported = old.machine.export(LOG_ID)
             new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
             new.queues.low, new.queues.lasts = dict(old.queues.low), dict(old.queues.lasts)
-            new.queues.truncate({t: {int(q): end for q, end in ends.items()} for t, ends in exported["queues"].items()})
+            new.queues.truncate(
+                {
+                    t: {int(q): end for q, end in ends.items()}
+                    for t, ends in exported["queues"].items()
+                }
+            )
             new.machine.restore(exported)
         new.now_ns = old.now_ns + self.rng.choice((0, SECOND, 100 * SECOND))
         new.tokens, new.done = old.tokens, old.done
@@ -274,11 +335,16 @@ class World:
         new.now_ns += self.rng.choice((0, SECOND))
         self.turn()
         new.replicator.commit_at_once = not self.lagging
-        self.clients.held = {m: held for m, held in self.clients.held.items() if self.logged.leases.get(m, (-1, 0))[0] == held.number}
+        self.clients.held = {
+            m: held
+            for m, held in self.clients.held.items()
+            if self.logged.leases.get(m, (-1, 0))[0] == held.number
+        }
         self.clients.new_leader(new.now_ns)
 
     def trim(self) -> None:
-        """Only the object store has what was before this entry; to clients that makes no difference."""
+        """Only the object store has what was before this entry; to clients that makes no
+        difference."""
         low, high = self.bench.machine.begin_index + 1, self.bench.machine.applied_index
         if low <= high:
             self.turn(self.bench.trimming(self.rng.randint(low, high), stored=True))
@@ -286,11 +352,24 @@ class World:
     def store(self) -> None:
         """The object store goes away, is slow, or is there again."""
         tier = self.bench.tier
-        tier.away, tier.held = self.rng.choice(((False, False), (False, False), (True, False), (False, True)))
+        tier.away, tier.held = self.rng.choice(
+            ((False, False), (False, False), (True, False), (False, True))
+        )
         self.turn()
 
     def step(self) -> None:
-        actions = [self.send, self.receive, self.receive, self.ack, self.ack, self.change, self.signs, self.cancel, self.wait, self.reset]
+        actions = [
+            self.send,
+            self.receive,
+            self.receive,
+            self.ack,
+            self.ack,
+            self.change,
+            self.signs,
+            self.cancel,
+            self.wait,
+            self.reset,
+        ]
         actions += [self.trim, self.store]
         weights = [3, 6, 6, 5, 5, 2, 2, 1, 5, 0.3, 0.5, 1]
         if self.lagging:
@@ -304,7 +383,8 @@ class World:
     # The end
 
     def settle(self) -> None:
-        """Let time pass, commit everything, and consume what is left: every message must come to every group that wants it."""
+        """Let time pass, commit everything, and consume what is left: every message must come to
+        every group that wants it."""
         self.bench.replicator.commit_at_once = True
         self.bench.tier.away = self.bench.tier.held = False
         # Twice: a Receive that still waits may lease once more.
@@ -313,7 +393,9 @@ class World:
             self.turn()
         for group, tags in FILTERS.items():
             for _ in range(10_000):
-                call = self.bench.poll(group=group, tags=tags, n=32, invisible_ms=1000, wait_ns=0, client="settle")
+                call = self.bench.poll(
+                    group=group, tags=tags, n=32, invisible_ms=1000, wait_ns=0, client="settle"
+                )
                 self.turn(call)
                 outcome = self.bench.done[call.token]
                 if outcome == Refused("store-away", detail=NOT_YET):
@@ -321,14 +403,19 @@ class World:
                 assert isinstance(outcome, Received)
                 if not outcome.leases:
                     break
-                handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]
+                handles = [
+                    Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt)
+                    for x in outcome.leases
+                ]
                 ack = Ack(next(self.bench.tokens), handles)
                 self.expect(ack.token, handles)
                 self.turn(ack)
             for (topic, queue, offset), (body, tag) in self.logged.bodies.items():
                 message = (group, topic, queue, offset)
                 if message in self.logged.skipped:
-                    assert offset < self.logged.resets[group, topic, queue][1], f"{body} was skipped by no reset"
+                    assert offset < self.logged.resets[group, topic, queue][1], (
+                        f"{body} was skipped by no reset"
+                    )
                 elif not tags or tag in tags:
                     assert message in self.logged.done, f"{body} never came to {group}"
                 else:
@@ -340,7 +427,8 @@ class World:
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_interleavings_agree_with_the_model(seed: int) -> None:
-    """Leases, answers and the log never contradict the model, replicas agree, and every message is delivered to all its groups."""
+    """Leases, answers and the log never contradict the model, replicas agree, and every message is
+    delivered to all its groups."""
     world = World(seed)
     for _ in range(150):
         world.step()

@@ -1,4 +1,5 @@
-"""A group reads messages for Receives and pulls only while the budget admits them: the others wait, and nothing is leased for them."""
+"""A group reads messages for Receives and pulls only while the budget admits them: the others wait,
+and nothing is leased for them."""
 
 from __future__ import annotations
 
@@ -57,7 +58,17 @@ def leading(budget: Budget) -> Bench:
 
 def pull(bench: Bench, offset: int = 0, patience_ns: int = 0) -> Pull:
     until_ns = bench.now_ns + 5 * SECOND
-    return Pull(next(bench.tokens), "t", 0, offset, TagFilter(), 4, 1 << 20, until_ns, patience_ns=patience_ns)
+    return Pull(
+        next(bench.tokens),
+        "t",
+        0,
+        offset,
+        TagFilter(),
+        4,
+        1 << 20,
+        until_ns,
+        patience_ns=patience_ns,
+    )
 
 
 def is_calm(bench: Bench) -> bool:
@@ -71,7 +82,11 @@ def test_pulls_are_answered_one_after_the_other_as_room_comes() -> None:
     pulls = [pull(bench) for _ in range(50)]
     bench.turn(*pulls)
     assert [call.token for call in pulls if call.token in bench.done] == [pulls[0].token]
-    assert budget.taken.keys() == {pulls[0].token} and budget.taken[pulls[0].token] > 4000 and is_calm(bench)
+    assert (
+        budget.taken.keys() == {pulls[0].token}
+        and budget.taken[pulls[0].token] > 4000
+        and is_calm(bench)
+    )
     for answered, call in enumerate(pulls[1:], 2):
         bench.turn()
         assert len(budget.taken) == answered - 1, "a turn for the time changes nothing"
@@ -83,7 +98,8 @@ def test_pulls_are_answered_one_after_the_other_as_room_comes() -> None:
 
 
 def test_room_is_noticed_in_a_turn_for_a_packet() -> None:
-    """The turn that the budget asks for may come together with packets, which alone would decide nothing."""
+    """The turn that the budget asks for may come together with packets, which alone would decide
+    nothing."""
     bench = leading(budget := Budget(0))
     call = pull(bench)
     bench.turn(call)
@@ -105,7 +121,9 @@ def test_receives_wait_without_a_lease() -> None:
     (first,) = (poll.token for poll in polls if poll.token in bench.done)
     outcome = bench.done[first]
     assert first == polls[0].token and isinstance(outcome, Received) and len(outcome.leases) == 4
-    assert budget.taken[first] == sum(len(lease.record) for lease in outcome.leases) and is_calm(bench)
+    assert budget.taken[first] == sum(len(lease.record) for lease in outcome.leases) and is_calm(
+        bench
+    )
 
 
 def test_a_full_connection_does_not_keep_others_waiting() -> None:
@@ -113,12 +131,18 @@ def test_a_full_connection_does_not_keep_others_waiting() -> None:
     pulls, polls = [pull(bench) for _ in range(3)], [bench.poll(n=4) for _ in range(3)]
     budget.barred = {pulls[0].token, polls[0].token}
     bench.turn(*pulls, *polls)
-    assert {call.token for call in (*pulls, *polls)} - bench.done.keys() == budget.barred and is_calm(bench)
+    assert {
+        call.token for call in (*pulls, *polls)
+    } - bench.done.keys() == budget.barred and is_calm(bench)
     budget.barred.clear()
     budget.version += 1
     bench.turn()
     found = bench.done[polls[0].token]
-    assert isinstance(bench.done[pulls[0].token], Pulled) and isinstance(found, Received) and len(found.leases) == 4
+    assert (
+        isinstance(bench.done[pulls[0].token], Pulled)
+        and isinstance(found, Received)
+        and len(found.leases) == 4
+    )
 
 
 def test_what_was_not_read_until_the_deadline_is_refused_and_not_called_empty() -> None:
@@ -132,16 +156,22 @@ def test_what_was_not_read_until_the_deadline_is_refused_and_not_called_empty() 
 
 
 def test_what_may_not_be_read_waits_beyond_the_poll_for_as_long_as_its_caller() -> None:
-    """So a read that does not wait for messages may still wait for room. Nothing else waits longer."""
+    """So a read that does not wait for messages may still wait for room. Nothing else waits
+    longer."""
     bench = leading(budget := Budget(0))
-    waiting, empty = pull(bench, patience_ns=10 * SECOND), pull(bench, offset=40, patience_ns=10 * SECOND)
+    waiting, empty = (
+        pull(bench, patience_ns=10 * SECOND),
+        pull(bench, offset=40, patience_ns=10 * SECOND),
+    )
     polled = replace(bench.poll(), patience_ns=10 * SECOND)
     bench.turn(waiting, polled)
     bench.pass_time(6 * SECOND)
     assert not bench.done.keys() & {waiting.token, polled.token} and is_calm(bench)
     budget.give_back(1 << 30)
     bench.turn(empty)
-    assert isinstance(bench.done[waiting.token], Pulled) and isinstance(bench.done[polled.token], Received)
+    assert isinstance(bench.done[waiting.token], Pulled) and isinstance(
+        bench.done[polled.token], Received
+    )
     again = replace(bench.poll(group="h"), patience_ns=10 * SECOND)
     budget.left = 0
     bench.turn(again)
@@ -165,11 +195,16 @@ def test_a_receive_of_lite_topics_waits_too() -> None:
     b = lite.make(budget=(budget := Budget(0)))
     lite.sync(b, "set", "a")
     lite.send(b, "a", BODY)
-    call = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 32, 10_000, b.now_ns + 5 * SECOND, lite=True)
+    call = Receive(
+        next(b.tokens), "g", "L", "c", TagFilter(), 32, 10_000, b.now_ns + 5 * SECOND, lite=True
+    )
     end = b.replicator.end_index
     b.turn(call)
     assert call.token not in b.done and b.replicator.end_index == end and is_calm(b)
     budget.give_back(1)
     b.turn()
     outcome = b.done[call.token]
-    assert isinstance(outcome, Received) and budget.taken[call.token] == sum(len(lease.record) for lease in outcome.leases) > 1000
+    assert (
+        isinstance(outcome, Received)
+        and budget.taken[call.token] == sum(len(lease.record) for lease in outcome.leases) > 1000
+    )

@@ -1,4 +1,5 @@
-"""Reads of complete replicas under partitions: the answer of any replica contains everything acknowledged before the request."""
+"""Reads of complete replicas under partitions: the answer of any replica contains everything
+acknowledged before the request."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ class Story:
             outcome = outcomes[token]
             if isinstance(outcome, Peeked):
                 self.answered[name] += 1
-                assert outcome.end_offset >= known, f"{name} answered up to {outcome.end_offset}, {known} had been acknowledged"
+                assert outcome.end_offset >= known, (
+                    f"{name} answered up to {outcome.end_offset}, {known} had been acknowledged"
+                )
             else:
                 assert isinstance(outcome, Refused) and outcome.reason == "not-leader", outcome
 
@@ -96,8 +99,8 @@ def isolate(story: Story) -> str:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -> None:
-    """Every node is asked all the time, while leaders are cut off and come back, at whatever rates their clocks run: one that is cut off
-    answers nothing."""
+    """Every node is asked all the time, while leaders are cut off and come back, at whatever rates
+    their clocks run: one that is cut off answers nothing."""
     story = Story(seed, rates=[(1, 1, 1), (0.6, 1.5, 1.5), (1.5, 0.6, 1.0)][seed % 3])
     story.begin()
     changes = 0
@@ -116,13 +119,17 @@ def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -
                 story.ask(node)
         story.cluster.cut = set()
         story.run(1500 * MS)
-    assert changes > 0 and story.acknowledged > 100 and sum(story.answered.values()) > 200, (changes, story.answered)
+    assert changes > 0 and story.acknowledged > 100 and sum(story.answered.values()) > 200, (
+        changes,
+        story.answered,
+    )
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["reached", "still cut off"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_leader_whose_machine_was_suspended_answers_nothing_old(seed: int, cut: bool) -> None:
-    """Its clock stood still meanwhile, so it takes itself for the leader that heard a majority a moment ago."""
+    """Its clock stood still meanwhile, so it takes itself for the leader that heard a majority a
+    moment ago."""
     story = Story(seed)
     story.begin()
     story.run(500 * MS)
@@ -163,8 +170,8 @@ class Counted(Cluster):
 
 @pytest.mark.parametrize("reads", [1, 64])
 def test_what_reads_that_come_together_cost(reads: int) -> None:
-    """A packet to and from each follower, a turn of each follower, and three of the leader, with which the calls and the answers come; 64
-    reads cost as much as one."""
+    """A packet to and from each follower, a turn of each follower, and three of the leader, with
+    which the calls and the answers come; 64 reads cost as much as one."""
     story = Story(1)
     story.cluster = cluster = Counted(1)
     story.begin()

@@ -1,4 +1,5 @@
-"""Reads that must include everything acknowledged before them: which replica answers, when, and their result after a loss of leadership."""
+"""Reads that must include everything acknowledged before them: which replica answers, when, and
+their result after a loss of leadership."""
 
 from __future__ import annotations
 
@@ -6,10 +7,26 @@ from collections.abc import Callable
 
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded, Handle
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    Change,
+    Changed,
+    Forward,
+    Forwarded,
+    Handle,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
-from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
+from ledgermq.node.broker.calls.read_calls import (
+    Cold,
+    Confirm,
+    Confirmed,
+    Peek,
+    Peeked,
+    Pull,
+    Pulled,
+)
 from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.broker.filters.filters import TagFilter
@@ -51,10 +68,16 @@ def test_a_majority_is_asked_once_for_all_reads_of_a_turn() -> None:
     bench.replicator.confirms = False
     first, second = peek(bench), Confirm(next(bench.tokens))
     bench.turn(first, second)
-    assert first.token not in bench.done and second.token not in bench.done and len(bench.replicator.questions) == 1
+    assert (
+        first.token not in bench.done
+        and second.token not in bench.done
+        and len(bench.replicator.questions) == 1
+    )
     bench.replicator.reads = [(bench.replicator.questions[0], bench.replicator.commit_index)]
     bench.turn()
-    assert found(bench.done[first.token]) == [b"a"] and bench.done[second.token] == Confirmed(bench.machine.applied_index)
+    assert found(bench.done[first.token]) == [b"a"] and bench.done[second.token] == Confirmed(
+        bench.machine.applied_index
+    )
 
 
 def test_a_read_waits_until_its_index_is_applied() -> None:
@@ -73,7 +96,8 @@ def test_a_read_waits_until_its_index_is_applied() -> None:
 
 @pytest.mark.parametrize("confirmed", [False, True], ids=["asked", "confirmed"])
 def test_a_leader_that_is_deposed_answers_no_read(confirmed: bool) -> None:
-    """Whether a majority was still being asked or had answered an index that is not applied yet: the next leader is to be asked."""
+    """Whether a majority was still being asked or had answered an index that is not applied yet:
+    the next leader is to be asked."""
     bench = leading()
     bench.replicator.confirms = False
     call = peek(bench)
@@ -120,19 +144,24 @@ def test_a_full_disk_refuses_the_reads_that_would_wait_for_it() -> None:
     assert bench.done[call.token] == Refused("disk-full")
 
 
-def pull(bench: Bench, offset: int, *, max_age_ms: int = 1_000, bytes_behind: int = 0, queue: int = 0) -> Pull:
+def pull(
+    bench: Bench, offset: int, *, max_age_ms: int = 1_000, bytes_behind: int = 0, queue: int = 0
+) -> Pull:
     cold = Cold(max_age_ms * 1_000_000, bytes_behind)
     return Pull(next(bench.tokens), "t", queue, offset, ALL, 10, 1 << 20, bench.now_ns, cold)
 
 
 def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
-    """As the leader would; whatever is near the end, outside of the queue, or asked of a replica that is too old goes to the leader."""
+    """As the leader would; whatever is near the end, outside of the queue, or asked of a replica
+    that is too old goes to the leader."""
     bench = leading()
     for body in "abc":
         bench.send(body)
     behind = bench.machine.applied_end_pos - int(bench.machine.units("t", 0, 1, 1)[0][0])
     bench.replicator.follow(2, "n2")
-    bench.replicator.last_contact = LeaderContact("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
+    bench.replicator.last_contact = LeaderContact(
+        "n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index
+    )
     bench.turn()
     found = bench.ask(pull(bench, 0))
     assert isinstance(found, Pulled) and found.offsets == (0, 1, 2) and found.next_offset == 3
@@ -163,7 +192,8 @@ DERIVED: dict[str, tuple[Callable[[int], Call], Result | Refused]] = {
 
 @pytest.mark.parametrize("what", DERIVED)
 def test_an_answer_derived_from_the_state_is_that_of_a_leader_that_still_leads(what: str) -> None:
-    """A deposed leader that does not know it would refuse what its successor has confirmed. It is asked to confirm its leadership first."""
+    """A deposed leader that does not know it would refuse what its successor has confirmed. It is
+    asked to confirm its leadership first."""
     make, told = DERIVED[what]
     bench = leading()
     assert bench.ask(make(next(bench.tokens))) == told, "confirmed at once"

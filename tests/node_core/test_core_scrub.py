@@ -1,4 +1,5 @@
-"""Bit rot: every byte of a log file is read, in an order that restarts cannot starve, and differences from a seal are classified."""
+"""Bit rot: every byte of a log file is read, in an order that restarts cannot starve, and
+differences from a seal are classified."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def path_of(directory: Path, base: int) -> Path:
 
 def seals_of(directory: Path) -> dict[int, SealRecord]:
     bases = range(0, FILES * SIZE, SIZE)
-    digests = {base: file_digest(RealDisk(), str(path_of(directory, base)), lambda length: None) for base in bases}
+    digests = {
+        base: file_digest(RealDisk(), str(path_of(directory, base)), lambda length: None)
+        for base in bases
+    }
     return {base: SealRecord(base, 0, 0, 0, digest, ("n1",)) for base, digest in digests.items()}
 
 
@@ -59,7 +63,12 @@ class Clock:
         return self.ms
 
 
-def scrubber(directory: Path, clock: Callable[[], int], seals: dict[int, SealRecord] | None = None, disk: Any = None) -> Scrubber:
+def scrubber(
+    directory: Path,
+    clock: Callable[[], int],
+    seals: dict[int, SealRecord] | None = None,
+    disk: Any = None,
+) -> Scrubber:
     return Scrubber(disk or RealDisk(), str(directory / "g1"), lambda: seals or {}, clock, DAY_MS)
 
 
@@ -78,7 +87,8 @@ def read_all(one: Scrubber) -> list[int]:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_changed_byte_anywhere_in_a_complete_file_is_found(made: Path, sealed: bool) -> None:
-    """Header fields, both CRC words, body, record fields, the blank and its filler: with a recorded digest and without one."""
+    """Header fields, both CRC words, body, record fields, the blank and its filler: with a recorded
+    digest and without one."""
     chance, seals = random.Random(7), seals_of(made) if sealed else None
     one = scrubber(made, Clock(), seals)
     for base in range(0, FILES * SIZE, SIZE):
@@ -86,9 +96,26 @@ def test_a_changed_byte_anywhere_in_a_complete_file_is_found(made: Path, sealed:
         path = path_of(made, base)
         whole = path.read_bytes()
         blank = whole.rindex(b"\xff\xff\xff\xff")
-        places = {0, 7, 15, 37, 41, 47, 60, 105, blank, blank + 5, SIZE - 1, *(chance.randrange(SIZE) for _ in range(40))}
+        places = {
+            0,
+            7,
+            15,
+            37,
+            41,
+            47,
+            60,
+            105,
+            blank,
+            blank + 5,
+            SIZE - 1,
+            *(chance.randrange(SIZE) for _ in range(40)),
+        }
         for place in sorted(places):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :])
+            path.write_bytes(
+                whole[:place]
+                + bytes([whole[place] ^ 1 << chance.randrange(8)])
+                + whole[place + 1 :]
+            )
             with pytest.raises(LogDamaged):
                 read(one, base)
         path.write_bytes(whole)
@@ -97,7 +124,8 @@ def test_a_changed_byte_anywhere_in_a_complete_file_is_found(made: Path, sealed:
 
 
 def test_every_file_once_after_an_opening_and_then_again_when_it_has_rested(made: Path) -> None:
-    """The one that was read longest ago first, the active file too; nothing is due while all of them rest."""
+    """The one that was read longest ago first, the active file too; nothing is due while all of
+    them rest."""
     clock = Clock()
     one = scrubber(made, clock)
     order = [base * SIZE for base in range(FILES + 1)]
@@ -109,7 +137,8 @@ def test_every_file_once_after_an_opening_and_then_again_when_it_has_rested(made
 
 
 def test_a_pass_goes_on_where_the_last_process_was(made: Path) -> None:
-    """However often it is ended after a single file, no file is read twice before all of them were read; also when the note is old."""
+    """However often it is ended after a single file, no file is read twice before all of them were
+    read; also when the note is old."""
     clock, seen = Clock(), []
     for _ in range(2 * (FILES + 1)):
         one = scrubber(made, clock)
@@ -123,7 +152,9 @@ def test_a_pass_goes_on_where_the_last_process_was(made: Path) -> None:
 
 
 @pytest.mark.parametrize("note", [b"", b"{}", b'{"crc32c":1}', "other log"])
-def test_a_note_that_says_nothing_of_this_log_is_not_believed(made: Path, note: bytes | str) -> None:
+def test_a_note_that_says_nothing_of_this_log_is_not_believed(
+    made: Path, note: bytes | str
+) -> None:
     """Then everything counts as never read."""
     path = made / "g1" / "state" / SCRUB_FILE
     if isinstance(note, str):
@@ -136,7 +167,8 @@ def test_a_note_that_says_nothing_of_this_log_is_not_believed(made: Path, note: 
 
 
 def test_the_oldest_byte_ages_until_its_file_is_read(made: Path) -> None:
-    """The metric's figure: never younger than the oldest file, and a pass later as young as the pass."""
+    """The metric's figure: never younger than the oldest file, and a pass later as young as the
+    pass."""
     clock = Clock()
     one = scrubber(made, clock)
     assert one.oldest_ms is None
@@ -144,7 +176,9 @@ def test_the_oldest_byte_ages_until_its_file_is_read(made: Path) -> None:
     written_ms = one.oldest_ms
     assert written_ms is not None and written_ms < clock.ms - 5 * DAY_MS
     read(one, 0)
-    assert one.oldest_ms is not None and one.oldest_ms <= clock.ms - 5 * DAY_MS, "the other files are as old as before"
+    assert one.oldest_ms is not None and one.oldest_ms <= clock.ms - 5 * DAY_MS, (
+        "the other files are as old as before"
+    )
     began_ms = clock.ms
     read_all(one)
     assert one.oldest_ms <= began_ms
@@ -175,7 +209,8 @@ def test_a_sealed_file_that_is_right_in_itself_and_another_one_is_no_rot(made: P
 
 
 def test_a_file_of_another_history_keeps_no_other_file_waiting(made: Path) -> None:
-    """It is as long as it lasts not what was sealed: it has its turn like all others, and ages no further."""
+    """It is as long as it lasts not what was sealed: it has its turn like all others, and ages no
+    further."""
     clock = Clock()
     seals = {**seals_of(made), SIZE: SealRecord(SIZE, 0, 0, 0, "ab" * 32, ("n2", "n3"))}
     one = scrubber(made, clock, seals)
@@ -205,12 +240,19 @@ def test_a_file_that_goes_while_it_is_read_is_no_damage(made: Path) -> None:
     one.close()
 
 
-def test_a_sealed_file_is_asked_from_the_medium(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cached pages say nothing about the disk, so every chunk is dropped from the cache before it is read."""
+def test_a_sealed_file_is_asked_from_the_medium(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cached pages say nothing about the disk, so every chunk is dropped from the cache before it
+    is read."""
     from ledgermq.storage.files.real_disk import RealFile
 
     forgotten: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(RealFile, "forget", lambda file, offset, length: forgotten.append((file.path, offset, length)))
+    monkeypatch.setattr(
+        RealFile,
+        "forget",
+        lambda file, offset, length: forgotten.append((file.path, offset, length)),
+    )
     one = scrubber(made, Clock(), seals_of(made))
     read(one, 0)
     assert forgotten == [(str(path_of(made, 0)), 0, SIZE)]

@@ -1,4 +1,5 @@
-"""The SQL92 filter language: what expressions mean, against a second evaluator; where mistakes are, as a golden table; limits."""
+"""The SQL92 filter language: what expressions mean, against a second evaluator; where mistakes are,
+as a golden table; limits."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.filters.filters import TagFilter, sql_filter
-from ledgermq.node.broker.filters.sql_filter import DEPTH_MAX, EXPRESSION_MAX, SYMBOLS_MAX, FilterError, compiled, number_of
+from ledgermq.node.broker.filters.sql_filter import (
+    DEPTH_MAX,
+    EXPRESSION_MAX,
+    SYMBOLS_MAX,
+    FilterError,
+    compiled,
+    number_of,
+)
 from ledgermq.proto.entries.properties import Fields, encode
 
 # -- a second evaluator: over trees, not text, by truth tables
@@ -26,7 +34,11 @@ def plain_number(text: str) -> Fraction | None:
     mantissa, _, exponent = text.lower().partition("e")
     sign, digits = (mantissa[:1], mantissa[1:]) if mantissa[:1] in ("+", "-") else ("", mantissa)
     whole, dot, part = digits.partition(".")
-    if not (whole or part) or any(c not in "0123456789" for c in whole + part) or (dot and not whole and not part):
+    if (
+        not (whole or part)
+        or any(c not in "0123456789" for c in whole + part)
+        or (dot and not whole and not part)
+    ):
         return None
     if "e" in text.lower():
         power = exponent.lstrip("+-")
@@ -74,7 +86,11 @@ def truth(tree: Tree, properties: Mapping[str, str]) -> bool | None:
         held, text = value_of(left, properties, "text"), right[1]
         if held is None or not text:
             return False
-        found = {"CONTAINS": text in held, "STARTSWITH": held[: len(text)] == text, "ENDSWITH": held[len(held) - len(text) :] == text}
+        found = {
+            "CONTAINS": text in held,
+            "STARTSWITH": held[: len(text)] == text,
+            "ENDSWITH": held[len(held) - len(text) :] == text,
+        }
         return found[word] != what.startswith("NOT ")
     kind = "number" if what in ("<", ">", "<=", ">=") else kind_of(left, right)
     a, b = value_of(left, properties, kind), value_of(right, properties, kind)
@@ -99,7 +115,11 @@ def written(tree: Tree) -> str:
         inner = of[0]
         if inner[0] in ("null", "in", "between"):
             return negated(inner)
-        return f"{written(inner[1])} <> {written(inner[2])}" if inner[0] == "=" else f"NOT {written(inner)}"
+        return (
+            f"{written(inner[1])} <> {written(inner[2])}"
+            if inner[0] == "="
+            else f"NOT {written(inner)}"
+        )
     if what == "null":
         return f"{written(of[0])} is null"
     if what == "in":
@@ -127,15 +147,47 @@ def negated(tree: Tree) -> str:
 
 
 NAMES = ("a", "b", "TAGS", "_x$1", "PRIORITY")
-TEXTS = ("", "1", "2", "1.50", "-3", "x", "xy", "true", "FALSE", "it's", " 1 ", "1e1", "é", "0x1", "1_0", "٣", ".", "+", "9" * 30)
+TEXTS = (
+    "",
+    "1",
+    "2",
+    "1.50",
+    "-3",
+    "x",
+    "xy",
+    "true",
+    "FALSE",
+    "it's",
+    " 1 ",
+    "1e1",
+    "é",
+    "0x1",
+    "1_0",
+    "٣",
+    ".",
+    "+",
+    "9" * 30,
+)
 names = st.sampled_from(NAMES).map(lambda name: ("property", name))
 texts = st.sampled_from(TEXTS).map(lambda text: ("text", text))
-numbers = st.sampled_from([Fraction(1), Fraction(2), Fraction(3, 2), Fraction(-3), Fraction(10), Fraction(0)]).map(lambda n: ("number", n))
+numbers = st.sampled_from(
+    [Fraction(1), Fraction(2), Fraction(3, 2), Fraction(-3), Fraction(10), Fraction(0)]
+).map(lambda n: ("number", n))
 conditions = st.one_of(
-    st.tuples(st.just("="), names, st.one_of(names, texts, numbers, st.booleans().map(lambda b: ("boolean", b)))),
-    st.tuples(st.sampled_from(("<", ">", "<=", ">=")), st.one_of(names, numbers), st.one_of(names, numbers)),
+    st.tuples(
+        st.just("="),
+        names,
+        st.one_of(names, texts, numbers, st.booleans().map(lambda b: ("boolean", b))),
+    ),
+    st.tuples(
+        st.sampled_from(("<", ">", "<=", ">=")),
+        st.one_of(names, numbers),
+        st.one_of(names, numbers),
+    ),
     st.tuples(st.just("between"), names, numbers, names),
-    st.lists(st.one_of(texts, numbers), min_size=1, max_size=4).flatmap(lambda e: names.map(lambda n: ("in", n, *e))),
+    st.lists(st.one_of(texts, numbers), min_size=1, max_size=4).flatmap(
+        lambda e: names.map(lambda n: ("in", n, *e))
+    ),
     names.map(lambda name: ("null", name)),
     st.tuples(st.sampled_from([*SEARCHES, *(f"NOT {word}" for word in SEARCHES)]), names, texts),
 )
@@ -143,7 +195,9 @@ trees = st.recursive(
     conditions,
     lambda inner: st.one_of(
         inner.map(lambda one: ("not", one)),
-        st.lists(inner, min_size=2, max_size=4).flatmap(lambda some: st.sampled_from(("and", "or")).map(lambda word: (word, *some))),
+        st.lists(inner, min_size=2, max_size=4).flatmap(
+            lambda some: st.sampled_from(("and", "or")).map(lambda word: (word, *some))
+        ),
     ),
     max_leaves=12,
 )
@@ -151,7 +205,8 @@ trees = st.recursive(
 
 @given(trees, st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TEXTS)))
 def test_expressions_mean_what_the_tables_say(tree: Tree, properties: dict[str, str]) -> None:
-    """Every expression gives the verdict of a second evaluator, and a tag filter in front of it never hides a match."""
+    """Every expression gives the verdict of a second evaluator, and a tag filter in front of it
+    never hides a match."""
     expression = written(tree)
     user = {name: value for name, value in properties.items() if name != "TAGS"}
     stored = encode(Fields(message_id="id", tag=properties.get("TAGS") or None, user=user))
@@ -166,9 +221,13 @@ def test_expressions_mean_what_the_tables_say(tree: Tree, properties: dict[str, 
 
 @given(st.text("0123456789+-.eE xdL_", max_size=12))
 def test_numbers_in_properties_are_read_by_one_rule(text: str) -> None:
-    """A property holds a number exactly when its text has the form of one; what Python alone would read does not count."""
+    """A property holds a number exactly when its text has the form of one; what Python alone would
+    read does not count."""
     mine, plain = number_of(text), None
-    if len(text.partition("e")[2].strip("+- ")) < 4 and len(text.partition("E")[2].strip("+- ")) < 4:
+    if (
+        len(text.partition("e")[2].strip("+- ")) < 4
+        and len(text.partition("E")[2].strip("+- ")) < 4
+    ):
         plain = plain_number(text)
         assert (mine is None) == (plain is None), text
         if plain is not None and abs(plain) < 10**15:
@@ -221,14 +280,25 @@ def matches(expression: str, **properties: str) -> bool | None:
         ("A = 1", {"a": "1"}, None),
     ],
 )
-def test_the_language_by_example(expression: str, properties: dict[str, str], verdict: bool | None) -> None:
+def test_the_language_by_example(
+    expression: str, properties: dict[str, str], verdict: bool | None
+) -> None:
     """One example of each construct and each rule for values."""
     assert matches(expression, **properties) is verdict
 
 
 def test_reserved_names_are_no_way_to_server_properties() -> None:
     """Only user properties and the tag are seen, whatever else a record carries."""
-    stored = encode(Fields(message_id="m1", keys=("k",), message_group="g", tag="t", user={"PRIORITY": "7"}, priority=3))
+    stored = encode(
+        Fields(
+            message_id="m1",
+            keys=("k",),
+            message_group="g",
+            tag="t",
+            user={"PRIORITY": "7"},
+            priority=3,
+        )
+    )
     for name in ("UNIQ_KEY", "KEYS", "__SHARDINGKEY", "__BORNHOST", "TRACE_CONTEXT"):
         assert sql_filter(f"{name} IS NULL").matches(stored), name
     assert sql_filter("TAGS = 't' AND PRIORITY = 7").matches(stored)
@@ -261,7 +331,11 @@ ERRORS = {
     "a in 'x'": (1, 6, "expected (, got \"'x'\""),
     "a in (b)": (1, 7, 'expected a value, got "b"'),
     "a in (true)": (1, 7, "a list holds texts and numbers, not true"),
-    "'a' in ('a')": (1, 1, "expected a property, got 'a': only a property can be looked up in a list"),
+    "'a' in ('a')": (
+        1,
+        1,
+        "expected a property, got 'a': only a property can be looked up in a list",
+    ),
     "a between 1 or 2": (1, 13, 'expected AND, got "or"'),
     "a between 5 and 1": (1, 17, "nothing lies between 5 and 1: the smaller number comes first"),
     "a between 'x' and 'y'": (1, 11, "expected a number, got 'x': only numbers have an order"),
@@ -271,7 +345,11 @@ ERRORS = {
     "a is 5": (1, 6, 'expected NULL or NOT NULL, got "5"'),
     "5 is null": (1, 1, "expected a property, got 5: only a property can be NULL"),
     "a like 'x'": (1, 3, "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"),
-    "a = 1 and b NOT LIKE 'x%'": (1, 17, "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"),
+    "a = 1 and b NOT LIKE 'x%'": (
+        1,
+        17,
+        "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH",
+    ),
     "a = 1 b like 'x'": (1, 7, 'expected AND, OR or the end, got "b"'),
     "a not 5": (1, 7, 'expected BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH, got "5"'),
     "a contains 5": (1, 12, "CONTAINS takes a text in quotes, not 5"),
@@ -284,16 +362,25 @@ ERRORS = {
     "1 = 'x'": (1, 5, "1 and 'x' cannot be equal: a number and a text"),
     "AND": (1, 1, 'expected a condition, got "AND"'),
     "a AND": (1, 6, "the expression ends where a condition should follow"),
-    "(" * (DEPTH_MAX + 1) + "a" + ")" * (DEPTH_MAX + 1): (1, 1, "parentheses and NOT are nested more than 32 deep"),
+    "(" * (DEPTH_MAX + 1) + "a" + ")" * (DEPTH_MAX + 1): (
+        1,
+        1,
+        "parentheses and NOT are nested more than 32 deep",
+    ),
     "a = 1 OR " * 200 + "a": (1, 1153, "the expression has more than 512 names, values and signs"),
-    "a = '" + "x" * EXPRESSION_MAX + "'": (1, 4097, "the expression is longer than 4096 characters"),
+    "a = '" + "x" * EXPRESSION_MAX + "'": (
+        1,
+        4097,
+        "the expression is longer than 4096 characters",
+    ),
     "a = " + "9" * 65: (1, 5, "a number has at most 64 characters"),
 }
 
 
 @pytest.mark.parametrize("expression", ERRORS)
 def test_mistakes_are_named_with_their_place(expression: str) -> None:
-    """Golden table: line, column and reason of every kind of mistake, and a caret below the place."""
+    """Golden table: line, column and reason of every kind of mistake, and a caret below the
+    place."""
     with pytest.raises(FilterError) as caught:
         compiled(expression)
     error = caught.value
@@ -305,7 +392,8 @@ def test_mistakes_are_named_with_their_place(expression: str) -> None:
 
 @given(st.text(st.sampled_from("ab1'()<>=!,. \n\t-+ANDORNTISIULé\x00\x02$_"), max_size=60))
 def test_whatever_comes_is_an_expression_or_a_mistake(text: str) -> None:
-    """Any text either parses or raises FilterError with a position in the text or directly after it."""
+    """Any text either parses or raises FilterError with a position in the text or directly after
+    it."""
     try:
         compiled(text).test({"a": "1", "b": "x"})
     except FilterError as error:
@@ -314,7 +402,8 @@ def test_whatever_comes_is_an_expression_or_a_mistake(text: str) -> None:
 
 
 def test_the_largest_expressions_are_evaluated_without_deep_recursion() -> None:
-    """At its limits of length and depth an expression still compiles and runs within the interpreter's own stack limit."""
+    """At its limits of length and depth an expression still compiles and runs within the
+    interpreter's own stack limit."""
     long = " OR ".join(["a=1"] * ((SYMBOLS_MAX + 1) // 4))
     deep = "(" * (DEPTH_MAX - 1) + "NOT a = 2" + ")" * (DEPTH_MAX - 1)
     assert matches(long, a="1") is True
@@ -322,7 +411,8 @@ def test_the_largest_expressions_are_evaluated_without_deep_recursion() -> None:
 
 
 def test_tags_that_an_expression_implies() -> None:
-    """If only some tags can match, the filter reports them, and their hashes are tested before any record is read."""
+    """If only some tags can match, the filter reports them, and their hashes are tested before any
+    record is read."""
     implied = {
         "TAGS = 'x'": {"x"},
         "'x' = TAGS AND a > 1": {"x"},
@@ -338,4 +428,10 @@ def test_tags_that_an_expression_implies() -> None:
         "a = 1": set(),
     }
     assert {expression: set(sql_filter(expression).tags) for expression in implied} == implied
-    assert TagFilter().cost == 0 < TagFilter(frozenset({"x"})).cost <= sql_filter("a = 1").cost < sql_filter("a = 1 OR " * 20 + "b").cost
+    assert (
+        TagFilter().cost
+        == 0
+        < TagFilter(frozenset({"x"})).cost
+        <= sql_filter("a = 1").cost
+        < sql_filter("a = 1 OR " * 20 + "b").cost
+    )

@@ -1,7 +1,9 @@
-"""A turn that runs only the stages that its events can have changed does what a turn of all stages does.
+"""A turn that runs only the stages that its events can have changed does what a turn of all stages
+does.
 
-Every run is made twice, with the group and with `EveryStage`: the same answers at the same times, the same log, packets, views and wake-up
-times. Most turns have a packet or a sync as their only input, because only then stages are left out.
+Every run is made twice, with the group and with `EveryStage`: the same answers at the same times,
+the same log, packets, views and wake-up times. Most turns have a packet or a sync as their only
+input, because only then stages are left out.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ GAPS_NS = (0, MS, 20 * MS, SECOND, 3 * SECOND, LIVENESS_NS)
 
 
 class EveryStage(Group):
-    """The reference: each pass of each turn runs all stages, and asks the replicator for its output."""
+    """The reference: each pass of each turn runs all stages, and asks the replicator for its
+    output."""
 
     def turn(
         self,
@@ -78,14 +81,18 @@ class EveryStage(Group):
             self.leader.expire(now_ns)
             self._refuse_when_short(turn)
             proposed = self.leader.has_work() and self._propose(turn)
-            proposed |= self.member_records.append(turn, serving=self.leader.serving, full=self._writes_refused)
+            proposed |= self.member_records.append(
+                turn, serving=self.leader.serving, full=self._writes_refused
+            )
             if self.leader.wants_commit():
                 self.replicator.request_flush()
             self._reads.ask(now_ns)
             self._take_output(turn)
             self._follow_role(turn)
             if self.leader.term is not None:
-                done = self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone)
+                done = self.leader.replicated(
+                    self.replicator.replicated_index, alone=self._acks_alone
+                )
                 turn.done += certified(done, self.replicator.durable_indexes)
             moved = self._apply(turn)
             turn.done += self._reads.answer()
@@ -103,7 +110,15 @@ def recorded(group_type: type[Group], told: Told) -> type[Group]:
         def turn(self, now_ns: int, *arguments: Any) -> TurnOutput:
             found = super().turn(now_ns, *arguments)
             sent = [(to, packet.header, bytes(packet.payload)) for to, packet in found.packets]
-            output = found.done, sent, found.sync is None, found.wake_at_ns, found.view, found.hold_calls, found.open_batches
+            output = (
+                found.done,
+                sent,
+                found.sync is None,
+                found.wake_at_ns,
+                found.view,
+                found.hold_calls,
+                found.open_batches,
+            )
             known = self.statistics(), self.freshness.age_ns(now_ns), self.left_behind
             told.append((self.node, now_ns, *output, found.ha_requests, *known))
             return found  # type: ignore[no-any-return]
@@ -112,23 +127,33 @@ def recorded(group_type: type[Group], told: Told) -> type[Group]:
 
 
 class Eventful(Bench):
-    """A bench whose turns may be for a packet or a sync. Subclasses say which rules it runs under."""
+    """A bench whose turns may be for a packet or a sync. Subclasses say which rules it runs
+    under."""
 
     options: ClassVar[dict[str, Any]] = {}
     members = Members(("n1", "n2", "n3"))
 
-    def __init__(self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1") -> None:
+    def __init__(
+        self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1"
+    ) -> None:
         super().__init__(log, replace(settings or LeaderSettings(), **self.options), node)
         self.replicator.members = self.members
 
     def event(self, which: int) -> None:
         """A turn for a packet or for a sync."""
-        inputs: dict[str, Any] = {"synced": [(TICKET, None)]} if which % 2 else {"packets": [PACKET]}
-        self.took(self.group.turn(self.now_ns, self.now_ms, (), inputs.get("packets", ()), inputs.get("synced", ())))
+        inputs: dict[str, Any] = (
+            {"synced": [(TICKET, None)]} if which % 2 else {"packets": [PACKET]}
+        )
+        self.took(
+            self.group.turn(
+                self.now_ns, self.now_ms, (), inputs.get("packets", ()), inputs.get("synced", ())
+            )
+        )
 
 
 class Busy(World):
-    """The world of `core_world.py` with calls that wait, and with turns for packets and syncs alone."""
+    """The world of `core_world.py` with calls that wait, and with turns for packets and syncs
+    alone."""
 
     bench: Eventful
 
@@ -158,11 +183,26 @@ class Busy(World):
     def poll(self, a: int, b: int) -> None:
         topic, until_ns = ("n", "m")[b % 2], self.bench.now_ns + WAITS_NS[a % 4]
         tags = frozenset({"T"}) if b % 4 == 0 else frozenset[str]()
-        self.turn(Receive(self.token, READERS[a % 4], topic, CLIENTS[a % 2], TagFilter(tags), 1 + b, (500, 3_000, None)[b % 3], until_ns))
+        self.turn(
+            Receive(
+                self.token,
+                READERS[a % 4],
+                topic,
+                CLIENTS[a % 2],
+                TagFilter(tags),
+                1 + b,
+                (500, 3_000, None)[b % 3],
+                until_ns,
+            )
+        )
 
     def poll_lite(self, a: int, b: int) -> None:
         until_ns = self.bench.now_ns + WAITS_NS[b % 4]
-        self.turn(Receive(self.token, "l", "L", CLIENTS[a % 2], TagFilter(), 1 + b, 3_000, until_ns, lite=True))
+        self.turn(
+            Receive(
+                self.token, "l", "L", CLIENTS[a % 2], TagFilter(), 1 + b, 3_000, until_ns, lite=True
+            )
+        )
 
     def pull(self, a: int, b: int) -> None:
         topic, until_ns = ("n", "m")[a % 2], self.bench.now_ns + WAITS_NS[b % 4]
@@ -174,18 +214,23 @@ class Busy(World):
         self.turn(Peek(self.token, ("n", "m")[a % 2], b % 2, 0, 3), Confirm(self.token))
 
     def confirm(self, a: int, b: int) -> None:
-        """From now on questions of reads wait for the majority, or are answered in their turn again."""
+        """From now on questions of reads wait for the majority, or are answered in their turn
+        again."""
         self.bench.replicator.confirms = not self.bench.replicator.confirms
 
     def majority(self, a: int, b: int) -> None:
         """The majority answers questions of reads."""
         replicator = self.bench.replicator
-        replicator.reads = [(token, replicator.commit_index) for token in replicator.questions[a % 2 :]]
+        replicator.reads = [
+            (token, replicator.commit_index) for token in replicator.questions[a % 2 :]
+        ]
         del replicator.questions[a % 2 :]
         self.event(b)
 
     def cancel(self, a: int, b: int) -> None:
-        asked = [token for token, call in self.calls.items() if isinstance(call, Receive | Pull)] or sorted(self.judged)[-3:]
+        asked = [
+            token for token, call in self.calls.items() if isinstance(call, Receive | Pull)
+        ] or sorted(self.judged)[-3:]
         if asked:
             self.turn(CancelReceive(asked[a % len(asked)]))
 
@@ -193,17 +238,22 @@ class Busy(World):
         self.turn(ClientsAlive(frozenset({CLIENTS[a % 2]}), self.bench.now_ns))
 
     def hand_over(self, a: int, b: int) -> None:
-        self.turn(HandOver(self.token, "n2", Cause.OPERATOR, 2 * SECOND, self.bench.now_ns + SECOND))
+        self.turn(
+            HandOver(self.token, "n2", Cause.OPERATOR, 2 * SECOND, self.bench.now_ns + SECOND)
+        )
         replicator = self.bench.replicator
         if replicator.handover is not None and b % 2:
-            replicator.handover = Handover("n2", Cause.OPERATOR, self.bench.now_ns + 2 * SECOND, closed=True)
+            replicator.handover = Handover(
+                "n2", Cause.OPERATOR, self.bench.now_ns + 2 * SECOND, closed=True
+            )
 
     def given_up(self, a: int, b: int) -> None:
         self.bench.replicator.handover = None
         self.event(a)
 
     def deposed(self, a: int, b: int) -> None:
-        """Another replica leads for some time; this one follows it, and leads again. It hears of both in packets."""
+        """Another replica leads for some time; this one follows it, and leads again. It hears of
+        both in packets."""
         replicator, log = self.bench.replicator, self.bench.log
         replicator.follow(self.term + 1, ("n2", None)[a % 2])
         self.event(a)
@@ -211,7 +261,9 @@ class Busy(World):
         at_once, replicator.commit_at_once = replicator.commit_at_once, False
         for number in range(a % 4):
             self.bench.now_ns += GAPS_NS[b % 3]
-            replicator.last_contact = LeaderContact("n2", self.term, self.bench.now_ns, log.end_index, replicator.commit_index)
+            replicator.last_contact = LeaderContact(
+                "n2", self.term, self.bench.now_ns, log.end_index, replicator.commit_index
+            )
             self.commits(number)
             self.event(0)
             if number == 1:
@@ -236,7 +288,8 @@ class Busy(World):
         self.bench.group.writes_refused = b % 2 == 0
 
     def read_room(self, a: int, b: int) -> None:
-        """Clients have taken answers, or have left no room for others. The turn that follows is for a packet."""
+        """Clients have taken answers, or have left no room for others. The turn that follows is for
+        a packet."""
         budget = self.bench.settings.budget
         if isinstance(budget, Budget):
             budget.left = b * 100 * (a % 3)
@@ -252,7 +305,9 @@ class Busy(World):
     def replicated(self, a: int, b: int) -> None:
         """A majority has more than what is committed, in memory or on the master's disk."""
         replicator = self.bench.replicator
-        replicator.replicated = None if a % 3 == 0 else max(replicator.commit_index, self.bench.log.end_index - b)
+        replicator.replicated = (
+            None if a % 3 == 0 else max(replicator.commit_index, self.bench.log.end_index - b)
+        )
         self.event(a)
 
 
@@ -287,22 +342,32 @@ RULES: tuple[tuple[dict[str, Any], Members], ...] = (
 )
 
 
-def life(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> tuple[Told, object, object]:
+def life(
+    patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]
+) -> tuple[Told, object, object]:
     """One replica with everything that a broker group does."""
     told: Told = []
     options, members = RULES[seed % len(RULES)]
     if seed % 3 == 0:
         options = {**options, "budget": Budget(1 << 30)}
     patch.setattr(core_fakes, "Group", recorded(group_type, told))
-    patch.setattr(core_world, "Bench", type("Ruled", (Eventful,), {"options": options, "members": members}))
+    patch.setattr(
+        core_world, "Bench", type("Ruled", (Eventful,), {"options": options, "members": members})
+    )
     chance = Random(seed)
     world = Busy()
     for _ in range(250):
         getattr(world, chance.choice(STEP_NAMES))(chance.randrange(12), chance.randrange(12))
-    return told, b"".join(bytes(entries.data) for entries in world.bench.log.ranges), world.exported()
+    return (
+        told,
+        b"".join(bytes(entries.data) for entries in world.bench.log.ranges),
+        world.exported(),
+    )
 
 
-def cluster(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> tuple[Told, object, object]:
+def cluster(
+    patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]
+) -> tuple[Told, object, object]:
     """Three whole replicas under faults, with consumers that wait."""
     told: Told = []
     patch.setattr(core_cluster, "Group", recorded(group_type, told))
@@ -319,7 +384,9 @@ def cluster(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> tu
     return told, leader.store.log.end_chain, leader.machine.export(leader.identity.log_id)
 
 
-def simulated(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> tuple[Told, object, object]:
+def simulated(
+    patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]
+) -> tuple[Told, object, object]:
     """A seed of the simulator, for each rule of replication."""
     told: Told = []
     settings = (Settings(), Settings.of_ha(), Settings.of_ha(ack_async=True))[seed % 3]
@@ -329,10 +396,13 @@ def simulated(patch: pytest.MonkeyPatch, seed: int, group_type: type[Group]) -> 
     return told, result.digest, result.coverage
 
 
-def compare(run: Callable[[pytest.MonkeyPatch, int, type[Group]], tuple[Told, object, object]], seed: int) -> None:
+def compare(
+    run: Callable[[pytest.MonkeyPatch, int, type[Group]], tuple[Told, object, object]], seed: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # How long the ranges appended last stay in memory depends on how often the replicator is asked for its output. So a push to a
-        # replica that lags may have other borders; its bytes are those of the log.
+        # How long the ranges appended last stay in memory depends on how often the replicator is
+        # asked for its output. So a push to a replica that lags may have other borders; its bytes
+        # are those of the log.
         patch.setattr(HotTail, "read", lambda *_: None)
         lean = run(patch, seed, Group)
         patch.setattr(Core, "calm", lambda *_: False)
@@ -352,7 +422,8 @@ def test_stages_that_are_left_out_would_have_changed_nothing(seed: int) -> None:
 @pytest.mark.one_in(9)
 @pytest.mark.parametrize("seed", range(9))
 def test_whole_replicas_send_and_answer_the_same(seed: int) -> None:
-    """Also a consensus core that is asked for everything, whether something moved or not, says the same."""
+    """Also a consensus core that is asked for everything, whether something moved or not, says the
+    same."""
     compare(cluster, seed)
 
 
@@ -364,7 +435,8 @@ def test_simulated_clusters_live_the_same_history(seed: int) -> None:
 
 
 def test_a_packet_that_shows_too_few_replicas_in_sync_refuses_the_calls_that_wait() -> None:
-    """A new master does not serve before its first record is committed; calls wait for that, and then cannot wait any more."""
+    """A new master does not serve before its first record is committed; calls wait for that, and
+    then cannot wait any more."""
     bench = type("Ruled", (Eventful,), {"members": IN_SYNC})()
     bench.replicator.commit_at_once = False
     bench.lead()

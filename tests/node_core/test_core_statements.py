@@ -1,10 +1,18 @@
-"""Statements of the client contract's checklist that are rules of delivery, on exact virtual time. The number is in the name."""
+"""Statements of the client contract's checklist that are rules of delivery, on exact virtual time.
+The number is in the name."""
 
 from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, ClientGone, ClientsAlive, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    CancelReceive,
+    ClientGone,
+    ClientsAlive,
+    Received,
+)
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.proto.entries.message_record import decode_record
@@ -25,7 +33,9 @@ def bodies(bench: Bench, leases: tuple[object, ...]) -> list[tuple[int, int]]:
     return [(lease.queue, lease.queue_offset) for lease in leases]  # type: ignore[attr-defined]
 
 
-def test_statement_042_an_empty_receive_is_answered_at_its_deadline_not_earlier(bench: Bench) -> None:
+def test_statement_042_an_empty_receive_is_answered_at_its_deadline_not_earlier(
+    bench: Bench,
+) -> None:
     """A Receive on an empty topic waits exactly as long as it may."""
     call = bench.poll(wait_ns=5 * SECOND)
     assert bench.ask(call) is None
@@ -36,7 +46,9 @@ def test_statement_042_an_empty_receive_is_answered_at_its_deadline_not_earlier(
     assert bench.done[call.token] == Received(())
 
 
-def test_statement_043_a_message_sent_during_a_long_poll_answers_it_in_the_same_turn(bench: Bench) -> None:
+def test_statement_043_a_message_sent_during_a_long_poll_answers_it_in_the_same_turn(
+    bench: Bench,
+) -> None:
     """A waiting Receive is woken by the turn that commits the message."""
     call = bench.poll()
     bench.ask(call)
@@ -84,7 +96,8 @@ def test_statement_049_messages_of_all_queues_come(bench: Bench) -> None:
 
 
 def test_statement_051_a_filter_consumes_silently_what_it_does_not_want(bench: Bench) -> None:
-    """Only wanted tags come, compared exactly ("Aa" and "BB" have one hash); the others never come to this group again."""
+    """Only wanted tags come, compared exactly ("Aa" and "BB" have one hash); the others never come
+    to this group again."""
     for body, tag in (("1", "Aa"), ("2", "BB"), ("3", "C"), ("4", None), ("5", "Aa")):
         bench.send(body, tag=tag)
     wanted = bench.receive(tags=("Aa", "D"))
@@ -95,7 +108,9 @@ def test_statement_051_a_filter_consumes_silently_what_it_does_not_want(bench: B
     assert len(bench.receive(group="other")) == 5
 
 
-def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too(bench: Bench) -> None:
+def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too(
+    bench: Bench,
+) -> None:
     """The filter of the Receive at hand counts, for redeliveries as well."""
     bench.send("1", tag="BB")
     bench.receive(invisible_ms=1000)
@@ -106,8 +121,11 @@ def test_statement_051_a_redelivery_the_new_filter_does_not_want_is_consumed_too
     assert bench.machine.delivery.in_flight == 0
 
 
-def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_waits(bench: Bench) -> None:
-    """Many messages without a match are passed over, in several scans, before the Receive is answered empty."""
+def test_statement_051_a_filter_that_matches_nothing_still_consumes_while_it_waits(
+    bench: Bench,
+) -> None:
+    """Many messages without a match are passed over, in several scans, before the Receive is
+    answered empty."""
     for _ in range(3):
         bench.turn(*[bench.produce(*["x"] * 1000, tag="C") for _ in range(5)])
     assert bench.receive(tags=("Aa",)) == ()
@@ -128,7 +146,9 @@ def test_statement_055_a_cancelled_receive_takes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_statement_055_a_lease_under_way_for_a_cancelled_receive_is_given_back(bench: Bench, auto: bool) -> None:
+def test_statement_055_a_lease_under_way_for_a_cancelled_receive_is_given_back(
+    bench: Bench, auto: bool
+) -> None:
     """The lease was in the log already: as soon as it is applied, the message is visible again."""
     bench.send("a")
     bench.replicator.commit_at_once = False
@@ -190,7 +210,9 @@ def test_statement_060_each_handle_has_its_own_answer(bench: Bench) -> None:
     assert bench.ack(one, two) == (False, True)
 
 
-def test_statement_061_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(bench: Bench) -> None:
+def test_statement_061_an_acknowledgement_after_expiry_is_refused_though_nobody_received_it_again(
+    bench: Bench,
+) -> None:
     """The leader's clock decides, exactly; the message is delivered again."""
     bench.send("a", "b")
     one, two = bench.receive(invisible_ms=10_000)
@@ -209,13 +231,16 @@ def test_statement_062_a_handle_of_nothing_is_refused(bench: Bench, what: str) -
     good = handle(lease)
     parts = {"group": "x", "topic": "x", "queue": 1, "offset": 7, "number": 1}
     names = {"queue": "queue", "offset": "queue_offset", "number": "lease_number"}
-    outcome = bench.ask(Ack(next(bench.tokens), [good._replace(**{names.get(what, what): parts[what]})]))
+    outcome = bench.ask(
+        Ack(next(bench.tokens), [good._replace(**{names.get(what, what): parts[what]})])
+    )
     assert outcome == Acked((False,))
     assert bench.ack(lease) == (True,)
 
 
 def test_statement_063_a_change_replaces_the_handle(bench: Bench) -> None:
-    """The old handle is invalid for ack and change, the new one works, and the new time counts from the change."""
+    """The old handle is invalid for ack and change, the new one works, and the new time counts from
+    the change."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=10_000)
     bench.pass_time(9 * SECOND)
@@ -249,7 +274,9 @@ def test_statement_065_a_change_is_no_delivery(bench: Bench) -> None:
         for _ in range(3):
             number = bench.change(lease, 5_000)
             assert number is not None
-            lease = type(lease)(lease.queue, lease.queue_offset, number, lease.attempt, lease.record)
+            lease = type(lease)(
+                lease.queue, lease.queue_offset, number, lease.attempt, lease.record
+            )
         bench.pass_time(5 * SECOND)
         (lease,) = bench.receive()
         assert lease.attempt == expected
@@ -293,8 +320,11 @@ def test_statement_071_an_auto_renewed_lease_ends_at_the_cap(bench: Bench) -> No
     assert [x.attempt for x in bench.receive(client="other")] == [2]
 
 
-def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_limit(bench: Bench) -> None:
-    """65 s after the last sign of life, exactly, another member gets them with attempt 2; a late sign of life changes nothing."""
+def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_limit(
+    bench: Bench,
+) -> None:
+    """65 s after the last sign of life, exactly, another member gets them with attempt 2; a late
+    sign of life changes nothing."""
     bench.send("a")
     (lease,) = bench.receive(invisible_ms=None)
     bench.pass_time(30 * SECOND)
@@ -310,8 +340,11 @@ def test_statement_072_a_killed_client_loses_its_messages_within_the_liveness_li
     assert bench.ack(lease) == (False,)
 
 
-def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(bench: Bench) -> None:
-    """Its waiting Receive ends too, and a client of the same name that comes back does not revive the old leases."""
+def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_one_second(
+    bench: Bench,
+) -> None:
+    """Its waiting Receive ends too, and a client of the same name that comes back does not revive
+    the old leases."""
     bench.send("a")
     bench.receive(invisible_ms=None)
     waiting = bench.poll(invisible_ms=None)
@@ -356,7 +389,8 @@ def test_statement_074_a_backlog_comes_completely_across_restarts(bench: Bench) 
 
 
 def test_failover_handles_survive_and_get_the_full_time_again(bench: Bench) -> None:
-    """A handle of the old leader works with the new one; a lease counts from when the new leader began to serve."""
+    """A handle of the old leader works with the new one; a lease counts from when the new leader
+    began to serve."""
     bench.send("a", "b", "c")
     one, two, three = bench.receive(invisible_ms=10_000)
     other = Bench(bench.log, node="n2")
@@ -373,7 +407,8 @@ def test_failover_handles_survive_and_get_the_full_time_again(bench: Bench) -> N
 
 
 def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
-    """The new leader has no contact with clients yet: it waits 65 s before it considers a client dead."""
+    """The new leader has no contact with clients yet: it waits 65 s before it considers a client
+    dead."""
     bench.send("a")
     bench.receive(invisible_ms=None)
     other = Bench(bench.log, node="n2")
@@ -387,7 +422,8 @@ def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
 
 
 def test_failover_renews_only_what_a_living_node_vouches_for(bench: Bench) -> None:
-    """Leases of a node that died, and of a session that ended because its answer was lost, are not renewed, though their client lives."""
+    """Leases of a node that died, and of a session that ended because its answer was lost, are not
+    renewed, though their client lives."""
     bench.send("a", "b", "c")
     for session in ("c via n1/1", "c via n2/1", "c via n2/1.1"):
         assert len(bench.receive(client=session, invisible_ms=None, n=1)) == 1
@@ -399,13 +435,17 @@ def test_failover_renews_only_what_a_living_node_vouches_for(bench: Bench) -> No
         assert other.receive(client="other") == ()
         other.pass_time(5 * SECOND)
         other.turn(ClientsAlive(frozenset({"c via n2/1.1"}), other.now_ns))
-    assert [decode_record(lease.record).body for lease in other.receive(client="other", invisible_ms=600_000)] == [b"a", b"b"]
+    assert [
+        decode_record(lease.record).body
+        for lease in other.receive(client="other", invisible_ms=600_000)
+    ] == [b"a", b"b"]
     other.pass_time(60 * SECOND)
     assert other.receive(client="other") == ()
 
 
 def test_handover_time_is_added_to_every_lease_but_not_to_zero() -> None:
-    """What a lease needs to reach its consumer never shortens the invisible time the consumer sees."""
+    """What a lease needs to reach its consumer never shortens the invisible time the consumer
+    sees."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=20 * MS)))
     bench.lead(1)
     bench.configure("t")

@@ -1,4 +1,5 @@
-"""A time epoch begins after all clocks were wrong together: what was done stays done, and what waits comes when a right clock is there."""
+"""A time epoch begins after all clocks were wrong together: what was done stays done, and what
+waits comes when a right clock is there."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, RaiseLevel, TimeEpochBegun
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, Produced, ProducerOpened, Recall, Recalled
+from ledgermq.node.broker.calls.send_calls import (
+    OpenProducer,
+    Produce,
+    Produced,
+    ProducerOpened,
+    Recall,
+    Recalled,
+)
 from ledgermq.node.broker.parts.producers.producers import UNNAMED_MS, Producers
 from ledgermq.node.broker.parts.timers import timer_firing
 from ledgermq.node.broker.parts.transactions.transactions import Half, Transactions
@@ -46,7 +54,11 @@ def skewed(level: int = 3) -> Skewed:
     b = Skewed()
     b.lead()
     for raised in range(2, level + 1):
-        b.turn(RaiseLevel(next(b.tokens), control.LevelRecord(raised), frozenset(b.replicator.members.nodes)))
+        b.turn(
+            RaiseLevel(
+                next(b.tokens), control.LevelRecord(raised), frozenset(b.replicator.members.nodes)
+            )
+        )
     b.configure()
     return b
 
@@ -58,7 +70,8 @@ def begin(b: Bench) -> TimeEpochBegun:
 
 
 def taken_over(b: Skewed, *, cut_to: int | None = None, snapshot: bool = False) -> Skewed:
-    """Another leader of the same log, at the same moment. `cut_to`: the last entry that survives."""
+    """Another leader of the same log, at the same moment. `cut_to`: the last entry that
+    survives."""
     end = b.log.end_index if cut_to is None else cut_to
     assert b.machine.applied_index <= end
     b.log.cut(end)
@@ -82,11 +95,16 @@ def leap(b: Skewed, to_ms: int) -> None:
 def deliveries(b: Bench) -> list[tuple[str, int, int]]:
     """(body, delivery time, store time) of what is in the topic."""
     records = [decode_record(b.log.record(p, s)) for p, s, _ in b.queues.rows.get(("t", 0), ())]
-    return [(r.body.decode(), int(parse(r.properties)[DELIVER_MS]), r.store_ms) for r in records if DELIVER_MS in parse(r.properties)]
+    return [
+        (r.body.decode(), int(parse(r.properties)[DELIVER_MS]), r.store_ms)
+        for r in records
+        if DELIVER_MS in parse(r.properties)
+    ]
 
 
 def test_delayed_messages_come_at_their_time_again() -> None:
-    """A timer fired while the clock was ahead, so that the watermark is ahead: until an epoch begins nothing is delivered any more."""
+    """A timer fired while the clock was ahead, so that the watermark is ahead: until an epoch
+    begins nothing is delivered any more."""
     b = skewed()
     delay(b, "early", 10 * 60_000)
     b.skew_ms = FAR_MS
@@ -120,8 +138,9 @@ CASES = list(itertools.product(JUMPS_MS, (False, True), ("", *STEPS), (False, Tr
 def test_each_delayed_message_comes_once_whatever_happens_between(
     monkeypatch: pytest.MonkeyPatch, jump_ms: int, fires: bool, restart: str, snapshot: bool
 ) -> None:
-    """Jumps shorter and longer than the wheel, with and without a timer that fires in them; messages sent before, during and behind; a new
-    leader, from the log or from a snapshot, at every step. Everything comes once, nothing before its time by the clock of the moment."""
+    """Jumps shorter and longer than the wheel, with and without a timer that fires in them;
+    messages sent before, during and behind; a new leader, from the log or from a snapshot, at every
+    step. Everything comes once, nothing before its time by the clock of the moment."""
     monkeypatch.setattr(timer_firing, "BATCH", 3)
     b = skewed()
     delays = (1_000, 2_000, 70_000, 3 * HOUR_MS, 3 * DAY_MS)
@@ -151,7 +170,9 @@ def test_each_delayed_message_comes_once_whatever_happens_between(
         b.turn(BeginTimeEpoch(token))
         send_late = Produce(next(b.tokens), [delayed("meanwhile", b.now_ms + 100)])
         b.turn(send_late)
-        assert send_late.token not in b.done, "nothing is appended between the record and its application"
+        assert send_late.token not in b.done, (
+            "nothing is appended between the record and its application"
+        )
         b = taken_over(b, snapshot=snapshot)
     else:
         b.turn(BeginTimeEpoch(token))
@@ -177,7 +198,11 @@ def test_each_delayed_message_comes_once_whatever_happens_between(
     assert due <= counts.keys() <= due | early
     for body, deliver_ms, store_ms in deliveries(b):
         if body not in early:
-            assert store_ms == deliver_ms or (deliver_ms <= store_ms <= healed_ms), (body, deliver_ms, store_ms)
+            assert store_ms == deliver_ms or (deliver_ms <= store_ms <= healed_ms), (
+                body,
+                deliver_ms,
+                store_ms,
+            )
     assert b.machine.timers.pending == len(expected) - len(counts)
     fresh = Skewed(log=b.log)
     fresh.replicator.commit_index = b.log.end_index
@@ -188,7 +213,8 @@ def test_each_delayed_message_comes_once_whatever_happens_between(
 
 
 def test_store_times_fall_at_the_record_only_and_count_as_not_falling() -> None:
-    """Before and behind it they never fall; counted ones never do, and the search by time goes by them."""
+    """Before and behind it they never fall; counted ones never do, and the search by time goes by
+    them."""
     b = skewed()
     b.send("a")
     b.pass_time(SECOND)
@@ -206,11 +232,19 @@ def test_store_times_fall_at_the_record_only_and_count_as_not_falling() -> None:
     falls = [at for at in range(1, len(times)) if times[at] < times[at - 1]]
     epoch = b.machine.time_epochs.begins[0]
     assert falls == [epoch.index] and times[epoch.index] == begun.ms == epoch.ms
-    assert control.decode("time-epoch", records[epoch.index].body) == control.TimeEpochRecord(begun.before_ms, "me")
-    counted = [b.machine.time_epochs.counted(record.store_ms, e.pos) for record, e in zip(records, entries, strict=True)]
+    assert control.decode("time-epoch", records[epoch.index].body) == control.TimeEpochRecord(
+        begun.before_ms, "me"
+    )
+    counted = [
+        b.machine.time_epochs.counted(record.store_ms, e.pos)
+        for record, e in zip(records, entries, strict=True)
+    ]
     assert counted == sorted(counted) and max(counted) == times[-1]
     first, last = times[entries_of(b, "a")], times[-1]
-    at = [b.machine.offset_at("t", 0, ms) for ms in (first, first + 1, begun.ms, begun.ms + 1, last, last + 1, begun.before_ms)]
+    at = [
+        b.machine.offset_at("t", 0, ms)
+        for ms in (first, first + 1, begun.ms, begun.ms + 1, last, last + 1, begun.before_ms)
+    ]
     assert at == [0, 1, 1, 3, 3, 4, 4]
 
 
@@ -243,7 +277,8 @@ def test_a_window_ends_after_its_length_from_the_epoch_on() -> None:
 
 
 def test_producers_and_halves_of_before_age_from_the_epoch_on() -> None:
-    """What was heard or stored later than the epoch began counts as of then; what was earlier stays."""
+    """What was heard or stored later than the epoch began counts as of then; what was earlier
+    stays."""
     producers, transactions = Producers(), Transactions(lambda topic, queue: 0)
     for number, ms in ((2, 5), (4, 90), (6, 95)):
         producers.apply_record(control.ProducerRecord(number, 0), ms)
@@ -251,13 +286,22 @@ def test_producers_and_halves_of_before_age_from_the_epoch_on() -> None:
     assert [*producers.expired(UNNAMED_MS + 40)] == [2]
     producers.time_epoch_began(40)
     transactions.time_epoch_began(40)
-    assert [*producers.expired(UNNAMED_MS + 40)] == [2, 4, 6] and [*producers.by_silence()] == [2, 4, 6]
+    assert [*producers.expired(UNNAMED_MS + 40)] == [2, 4, 6] and [*producers.by_silence()] == [
+        2,
+        4,
+        6,
+    ]
     assert [half.stored_ms for half in transactions.halves.values()] == [5, 40, 40]
 
 
 def test_an_applied_epoch_reaches_producers_and_halves() -> None:
     b = skewed()
-    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "t", TopicKind.TRANSACTION, 1, Permission.READ_WRITE, 2),)))
+    b.ask(
+        Configure(
+            next(b.tokens),
+            topics=(TopicConfig("", "t", TopicKind.TRANSACTION, 1, Permission.READ_WRITE, 2),),
+        )
+    )
     b.skew_ms = FAR_MS
     assert b.ask(OpenProducer(next(b.tokens))) == ProducerOpened(1, 0, 0)
     offset = half(b, "x")
@@ -269,13 +313,18 @@ def test_an_applied_epoch_reaches_producers_and_halves() -> None:
 
 
 def test_refused_without_reason_or_level() -> None:
-    """Below its level, with store times that are not ahead, and while another epoch's messages are still moved."""
+    """Below its level, with store times that are not ahead, and while another epoch's messages are
+    still moved."""
     low = skewed(level=2)
     low.skew_ms = FAR_MS
     low.send("a")
     low.skew_ms = 0
     outcome = low.ask(BeginTimeEpoch(next(low.tokens)))
-    assert isinstance(outcome, Refused) and outcome.reason == "time-epoch-refused" and "upgrade finish" in outcome.detail
+    assert (
+        isinstance(outcome, Refused)
+        and outcome.reason == "time-epoch-refused"
+        and "upgrade finish" in outcome.detail
+    )
     b = skewed()
     for ahead_ms in (-1, 0, AHEAD_MS):
         b.skew_ms = ahead_ms
@@ -310,7 +359,9 @@ def test_two_requests_begin_one_epoch() -> None:
     assert not {first.token, second.token} & b.done.keys()
     b.replicator.commit_at_once = True
     b.turn()
-    assert b.done[first.token] == b.done[second.token] and isinstance(b.done[first.token], TimeEpochBegun)
+    assert b.done[first.token] == b.done[second.token] and isinstance(
+        b.done[first.token], TimeEpochBegun
+    )
     assert isinstance(b.ask(BeginTimeEpoch(next(b.tokens))), Refused)
     follower = Bench(log=b.log)
     outcome = follower.ask(BeginTimeEpoch(next(follower.tokens)))
@@ -318,7 +369,8 @@ def test_two_requests_begin_one_epoch() -> None:
 
 
 def test_a_recall_finds_a_message_of_before_the_epoch() -> None:
-    """One that waits is recalled, while it waits to be moved and behind that; one that was delivered early is not."""
+    """One that waits is recalled, while it waits to be moved and behind that; one that was
+    delivered early is not."""
     b = skewed()
     early = delay(b, "early", HOUR_MS)
     early_ms = b.now_ms + HOUR_MS
@@ -330,7 +382,9 @@ def test_a_recall_finds_a_message_of_before_the_epoch() -> None:
 
     def recall(handle: tuple[Produced, int]) -> bool:
         produced, deliver_ms = handle
-        outcome = b.ask(Recall(next(b.tokens), deliver_ms, produced.fire_ms[0], produced.queue_offsets[0]))
+        outcome = b.ask(
+            Recall(next(b.tokens), deliver_ms, produced.fire_ms[0], produced.queue_offsets[0])
+        )
         assert isinstance(outcome, Recalled), outcome
         return outcome.ok
 

@@ -1,4 +1,5 @@
-"""What a leader counts by topic and consumer group, how far consumer groups are, and what the counting costs."""
+"""What a leader counts by topic and consumer group, how far consumer groups are, and what the
+counting costs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def b() -> Bench:
 
 def left(b: Bench, pair: tuple[str, str] = PAIR) -> Backlog:
     machine = b.machine
-    return backlog(machine, b.group.leader.clock, positions(machine)[pair], b.now_ms, machine.stored_ms)
+    return backlog(
+        machine, b.group.leader.clock, positions(machine)[pair], b.now_ms, machine.stored_ms
+    )
 
 
 def records(b: Bench, queue: int, count: int, topic: str = "t") -> int:
@@ -41,18 +44,23 @@ def records(b: Bench, queue: int, count: int, topic: str = "t") -> int:
 
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_a_topic_counts_the_messages_and_bytes_that_are_stored_in_it(b: Bench, count: int) -> None:
-    """Alone in a range, among other topics, and in ranges of any size; control records count for no topic."""
+    """Alone in a range, among other topics, and in ranges of any size; control records count for no
+    topic."""
     b.configure("u")
     b.send(*["body"] * count)
     assert b.group.leader.traffic.stored == {"t": Stored(count, records(b, 0, count))}
     mixed = [b.produce(*["x"] * count), b.produce("yy", topic="u"), b.produce("z")]
     b.turn(*mixed)
     stored = b.group.leader.traffic.stored
-    assert stored == {"t": Stored(2 * count + 1, records(b, 0, 2 * count + 1)), "u": Stored(1, records(b, 0, 1, "u"))}
+    assert stored == {
+        "t": Stored(2 * count + 1, records(b, 0, 2 * count + 1)),
+        "u": Stored(1, records(b, 0, 1, "u")),
+    }
 
 
 def test_a_consumer_group_counts_what_it_gets_again_and_what_dies(b: Bench) -> None:
-    """Bytes are those of the records; a message that is delivered twice counts twice, a dead letter once."""
+    """Bytes are those of the records; a message that is delivered twice counts twice, a dead letter
+    once."""
     b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", 2),)))
     b.send("one", "three")
     assert len(b.receive(invisible_ms=1000)) == 2
@@ -97,7 +105,11 @@ def calls_of_counting(work: Callable[[], object]) -> Counter[str]:
 
     def noted(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename == traffic.__file__ and not code.co_name.startswith("<"):
+        if (
+            event == "call"
+            and code.co_filename == traffic.__file__
+            and not code.co_name.startswith("<")
+        ):
             calls[code.co_qualname] += 1
 
     sys.setprofile(noted)
@@ -109,7 +121,8 @@ def calls_of_counting(work: Callable[[], object]) -> Counter[str]:
 
 
 def test_a_backlog_is_ready_or_in_flight(b: Bench) -> None:
-    """Never leased, leased, visible again, done; ages are those of the oldest message of each kind."""
+    """Never leased, leased, visible again, done; ages are those of the oldest message of each
+    kind."""
     b.send("one")
     b.pass_time(10 * SECOND)
     b.send("two", "three")
@@ -153,7 +166,9 @@ def test_a_pulling_group_has_a_backlog(b: Bench) -> None:
     assert left(b, ("p", "t")) == Backlog(ready=2, lag=2)
 
 
-def test_counts_of_what_no_longer_exists_are_forgotten(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_what_no_longer_exists_are_forgotten(
+    b: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A topic that is deleted, and, once there are many, groups without a position."""
     monkeypatch.setattr("ledgermq.node.broker.queries.traffic._PAIRS_MIN", 0)
     traffic = b.group.leader.traffic

@@ -1,4 +1,5 @@
-"""What a trim means for topics, queues and deliveries, and that snapshot and log bring all of it back."""
+"""What a trim means for topics, queues and deliveries, and that snapshot and log bring all of it
+back."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ DISK = RealDisk()
 
 
 def trimmed_bench() -> tuple[Bench, int]:
-    """Ten messages, of which three are leased; then a trim whose begin is message 4. Returns the place of that message."""
+    """Ten messages, of which three are leased; then a trim whose begin is message 4. Returns the
+    place of that message."""
     bench = Bench()
     bench.lead()
     bench.configure()
@@ -53,7 +55,11 @@ def test_what_lies_below_the_begin_is_done_for_every_group() -> None:
     assert (machine.delivery.cursor(("g", "t", 0)), machine.delivery.in_flight) == (4, 0)
     assert [lease.queue_offset for lease in bench.receive(n=2)] == [4, 5]
     peeked = bench.ask(Peek(next(bench.tokens), "t", 0, 0, 100))
-    assert isinstance(peeked, Peeked) and (len(peeked.records), peeked.begin_offset, peeked.next_offset) == (6, 4, 10)
+    assert isinstance(peeked, Peeked) and (
+        len(peeked.records),
+        peeked.begin_offset,
+        peeked.next_offset,
+    ) == (6, 4, 10)
     bench.ask(Reset(next(bench.tokens), "g", "t", ((0, 0),)))
     assert machine.delivery.cursor(("g", "t", 0)) == 4
     assert machine.offset_at("t", 0, 0) == 4
@@ -62,7 +68,8 @@ def test_what_lies_below_the_begin_is_done_for_every_group() -> None:
 
 
 def test_a_trim_and_its_neighbours_in_one_range_are_as_if_one_by_one() -> None:
-    """However the log is cut into ranges, the same state comes out, and applying a record again changes nothing."""
+    """However the log is cut into ranges, the same state comes out, and applying a record again
+    changes nothing."""
     bench, _ = trimmed_bench()
     bench.send("behind")
     whole, states = bench.log, []
@@ -85,7 +92,9 @@ class Built:
             GroupStore.create(DISK, str(root), ME)
         self.store = GroupStore.open(DISK, str(root), ME)
         bootstrap(self.store.log, ("n1",), CREATED_MS)
-        self.machine = Machine(self.store.queues, lambda at, size: bytes(self.store.log.record_at(at, size)))
+        self.machine = Machine(
+            self.store.queues, lambda at, size: bytes(self.store.log.record_at(at, size))
+        )
         self.lost = restore(self.store, self.machine)
         self.apply()
 
@@ -104,7 +113,11 @@ class Built:
 
     def trim(self, file: int) -> None:
         log = self.store.log
-        begin = next(i for i in range(log.begin_index, log.end_index + 1) if log.pos_of(i) >= file * ME.data_file_bytes)
+        begin = next(
+            i
+            for i in range(log.begin_index, log.end_index + 1)
+            if log.pos_of(i) >= file * ME.data_file_bytes
+        )
         before = log.term_at(begin - 1), log.chain_at(begin - 1)
         record = TrimRecord(begin, log.pos_of(begin), *before, log.begin_index, (), "time")
         self.append(control.draft(record, CREATED_MS))
@@ -122,20 +135,34 @@ class Built:
 
     def queue_bytes(self) -> dict[str, bytes]:
         folder = self.root / "consumequeue"
-        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
 
     def state(self) -> str:
         return json.dumps(self.machine.export(ME.log_id), sort_keys=True)
 
 
 def message(topic: str, number: int, queue: int = 0) -> Draft:
-    return Draft(topic, queue, f"{number:04d}".encode() * 30, b"UNIQ_KEY\x01x\x02TAGS\x01a\x02", CREATED_MS)
+    return Draft(
+        topic, queue, f"{number:04d}".encode() * 30, b"UNIQ_KEY\x01x\x02TAGS\x01a\x02", CREATED_MS
+    )
 
 
 def built(root: Path) -> Built:
-    """Some log files, two trims carried out, messages before, between and after them, one queue that is empty for good."""
+    """Some log files, two trims carried out, messages before, between and after them, one queue
+    that is empty for good."""
     made = Built(root)
-    made.append(control.draft(control.TopicRecord(TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)), CREATED_MS))
+    made.append(
+        control.draft(
+            control.TopicRecord(
+                TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
+            ),
+            CREATED_MS,
+        )
+    )
     made.append(*[message("gone", number) for number in range(3)])
     for round_ in range(3):
         made.append(*[message("t", number, number % 2) for number in range(40)])
@@ -148,7 +175,8 @@ def built(root: Path) -> Built:
 
 
 def test_snapshot_and_log_bring_queues_back_byte_for_byte(tmp_path: Path) -> None:
-    """After the loss of a file, and of all of them, a start makes equal files and an equal state from what is kept."""
+    """After the loss of a file, and of all of them, a start makes equal files and an equal state
+    from what is kept."""
     whole = built(tmp_path / "g1")
     bytes_, state = whole.queue_bytes(), whole.state()
     assert whole.store.log.begin_index > 10 and whole.machine.voters == ("n1",)
@@ -211,10 +239,18 @@ def leased(made: Built) -> None:
 
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_snapshot_from_before_leases_lapsed(tmp_path: Path, trimmed: bool) -> None:
-    """A log that is whole says what it did not: everything is applied again. Of a trimmed one leases until then are not remembered."""
+    """A log that is whole says what it did not: everything is applied again. Of a trimmed one
+    leases until then are not remembered."""
     made = built(tmp_path / "g1") if trimmed else Built(tmp_path / "g1")
     if not trimmed:
-        made.append(control.draft(control.TopicRecord(TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)), CREATED_MS))
+        made.append(
+            control.draft(
+                control.TopicRecord(
+                    TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
+                ),
+                CREATED_MS,
+            )
+        )
         made.append(message("t", 0))
     leased(made)
     state, applied = made.state(), made.machine.applied_index

@@ -1,4 +1,5 @@
-"""Producers that send one message after the other while pods come and go, and know what was acknowledged."""
+"""Producers that send one message after the other while pods come and go, and know what was
+acknowledged."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ Send = Callable[[str], bool]
 
 
 class Load(ABC):
-    """Sends numbered messages to the topic `t` from a thread of its own, each one until it is acknowledged."""
+    """Sends numbered messages to the topic `t` from a thread of its own, each one until it is
+    acknowledged."""
 
     name: str
     """Also the beginning of each body."""
@@ -63,7 +65,11 @@ class Load(ABC):
     def more(self, count: int = 50) -> None:
         """Wait for further acknowledgements."""
         least = len(self.acknowledged) + count
-        wait_for(lambda: self._failure or len(self.acknowledged) >= least, 60, f"acknowledgements for {self.name}")
+        wait_for(
+            lambda: self._failure or len(self.acknowledged) >= least,
+            60,
+            f"acknowledgements for {self.name}",
+        )
 
     def _run(self) -> None:
         try:
@@ -76,7 +82,10 @@ class Load(ABC):
                         return
                     self.acknowledged.append(body)
                     now_s = time.monotonic()
-                    self._longest_s, self._last_s = max(self._longest_s, now_s - self._last_s), now_s
+                    self._longest_s, self._last_s = (
+                        max(self._longest_s, now_s - self._last_s),
+                        now_s,
+                    )
         except BaseException as failure:  # raised where the load ends
             self._failure = failure
 
@@ -90,7 +99,9 @@ class UnaryLoad(Load):
     def connected(self) -> Iterator[Send]:
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 500)]
         with grpc.insecure_channel(self.endpoints, options=options) as channel:
-            call = channel.unary_unary(SEND, pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)
+            call = channel.unary_unary(
+                SEND, pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString
+            )
             metadata = signed(*self.keys)
 
             def send(body: str) -> bool:

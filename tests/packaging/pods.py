@@ -1,7 +1,8 @@
 """What the Helm chart renders, and its pods as processes on this machine.
 
-Each pod gets a loopback address of its own, so that all of them use the same four ports, as in Kubernetes. Secrets are mounted as
-Kubernetes does it. Paths, hosts and ports of the rendered objects are replaced; nothing else is.
+Each pod gets a loopback address of its own, so that all of them use the same four ports, as in
+Kubernetes. Secrets are mounted as Kubernetes does it. Paths, hosts and ports of the rendered
+objects are replaced; nothing else is.
 """
 
 from __future__ import annotations
@@ -42,10 +43,24 @@ class Rendered:
 
     def __init__(self, *arguments: str, kubernetes: str = KUBERNETES[-1]) -> None:
         assert HELM is not None
-        command = [HELM, "template", "mq", str(CHART), "-n", "queues", "--kube-version", kubernetes, *arguments]
+        command = [
+            HELM,
+            "template",
+            "mq",
+            str(CHART),
+            "-n",
+            "queues",
+            "--kube-version",
+            kubernetes,
+            *arguments,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         self.error = done.stderr if done.returncode else ""
-        self.objects = [found for found in yaml.safe_load_all(done.stdout) if found] if not done.returncode else []
+        self.objects = (
+            [found for found in yaml.safe_load_all(done.stdout) if found]
+            if not done.returncode
+            else []
+        )
 
     def __getitem__(self, kind: str) -> Any:
         (found,) = [known for known in self.objects if known["kind"] == kind]
@@ -55,16 +70,25 @@ class Rendered:
         return sorted(known["kind"] for known in self.objects)
 
     def service(self, name: str) -> Any:
-        (found,) = [known for known in self.objects if known["kind"] == "Service" and known["metadata"]["name"] == name]
+        (found,) = [
+            known
+            for known in self.objects
+            if known["kind"] == "Service" and known["metadata"]["name"] == name
+        ]
         return found
 
     def jobs(self) -> list[Any]:
         """The jobs, by name: the one before an upgrade, and the one beside it."""
-        return sorted((known for known in self.objects if known["kind"] == "Job"), key=lambda known: str(known["metadata"]["name"]))
+        return sorted(
+            (known for known in self.objects if known["kind"] == "Job"),
+            key=lambda known: str(known["metadata"]["name"]),
+        )
 
     def job(self, name: str) -> list[str]:
         """The command of the job whose name goes on so."""
-        (found,) = [known for known in self.jobs() if known["metadata"]["name"].startswith(f"{NAME}-{name}")]
+        (found,) = [
+            known for known in self.jobs() if known["metadata"]["name"].startswith(f"{NAME}-{name}")
+        ]
         (container,) = found["spec"]["template"]["spec"]["containers"]
         command: list[str] = container["command"]
         return command
@@ -79,9 +103,12 @@ class Rendered:
         return found
 
     def config(self, ordinal: int, directory: Path) -> NodeConfig:
-        """The configuration as the node of this ordinal loads it, with the environment that its pod has, and Services around it."""
+        """The configuration as the node of this ordinal loads it, with the environment that its pod
+        has, and Services around it."""
         name = f"{NAME}-{ordinal}"
-        secret = {key: base64.b64decode(text).decode() for key, text in self["Secret"]["data"].items()}
+        secret = {
+            key: base64.b64decode(text).decode() for key, text in self["Secret"]["data"].items()
+        }
         environment = {
             "LEDGERMQ_SERVICE_HOST": "10.96.0.17",
             "LEDGERMQ_SERVICE_PORT": "8081",
@@ -107,8 +134,8 @@ def profile(name: str, *arguments: str, **options: str) -> Rendered:
 
 
 class Pods:
-    """The pods of a release, none of which runs yet. The host of pod 0 is 127.0.0.10, that of pod 1 is 127.0.0.11, and so on. `tls`: the
-    Secret with the certificate."""
+    """The pods of a release, none of which runs yet. The host of pod 0 is 127.0.0.10, that of pod 1
+    is 127.0.0.11, and so on. `tls`: the Secret with the certificate."""
 
     ready_s = 60
 
@@ -121,7 +148,11 @@ class Pods:
         self.terminating: set[int] = set()
         self.build: Build | None = None
         """The program of the pods that are started from now on; None: this one."""
-        self._mounted = {"/etc/ledgermq/cluster": str(MountedSecret(directory / "cluster", self.secret).directory)}
+        self._mounted = {
+            "/etc/ledgermq/cluster": str(
+                MountedSecret(directory / "cluster", self.secret).directory
+            )
+        }
         if tls is not None:
             self._mounted["/etc/ledgermq/tls"] = str(tls.directory)
         self.count = found["StatefulSet"]["spec"]["replicas"]
@@ -145,7 +176,11 @@ class Pods:
 
     def here(self, text: str, ordinal: int) -> str:
         """A text of the chart with the paths, hosts and ports of the pod on this machine."""
-        inside = {**self._mounted, "/data/node": str(self.directory / f"data-{ordinal}"), "0.0.0.0": self.host(ordinal)}
+        inside = {
+            **self._mounted,
+            "/data/node": str(self.directory / f"data-{ordinal}"),
+            "0.0.0.0": self.host(ordinal),
+        }
         inside["localhost:"] = f"{self.host(ordinal)}:"
         inside[f"{{node}}.{NAME}-nodes.queues.svc.cluster.local"] = "127.0.0.1{ordinal}"
         inside[f'"{NAME}:'] = f'"{self.host(0)}:'
@@ -154,7 +189,9 @@ class Pods:
             inside[f"{NAME}-{other}.{NAME}-nodes.queues.svc.cluster.local"] = self.host(other)
         for name, value in inside.items():
             text = text.replace(name, value)
-        return re.sub(r"\b(8081|9081|10081|11081)\b", lambda match: str(self.ports[int(match[1])]), text)
+        return re.sub(
+            r"\b(8081|9081|10081|11081)\b", lambda match: str(self.ports[int(match[1])]), text
+        )
 
     def environment(self, ordinal: int) -> dict[str, str]:
         """What the pod's processes see: also the hook's."""
@@ -162,7 +199,9 @@ class Pods:
         found = {**own, "PATH": f"{self._path}:{os.environ['PATH']}"}
         for variable in self.rendered.container["env"]:
             reference = variable["valueFrom"].get("secretKeyRef")
-            found[variable["name"]] = f"{NAME}-{ordinal}" if reference is None else self.secret[reference["key"]].decode()
+            found[variable["name"]] = (
+                f"{NAME}-{ordinal}" if reference is None else self.secret[reference["key"]].decode()
+            )
         return found
 
     def start(self, ordinal: int) -> None:
@@ -178,7 +217,10 @@ class Pods:
         process = self.running.get(ordinal)
         if process is None or process.poll() is not None:
             return False
-        probe = self.here("http://0.0.0.0:11081", ordinal) + self.rendered.container["readinessProbe"]["httpGet"]["path"]
+        probe = (
+            self.here("http://0.0.0.0:11081", ordinal)
+            + self.rendered.container["readinessProbe"]["httpGet"]["path"]
+        )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with suppress(OSError), opener.open(probe, timeout=5) as answer:
             return bool(answer.status == 200)
@@ -199,9 +241,16 @@ class Pods:
         shutil.rmtree(self.directory / f"data-{ordinal}")
 
     def stop(self, ordinal: int) -> subprocess.CompletedProcess[str]:
-        """Stop a pod as Kubernetes does: the hook, whose outcome is returned, then SIGTERM, which must succeed."""
+        """Stop a pod as Kubernetes does: the hook, whose outcome is returned, then SIGTERM, which
+        must succeed."""
         self.terminating.add(ordinal)
-        done = self.hook(ordinal, [self.here(part, ordinal) for part in self.rendered.container["lifecycle"]["preStop"]["exec"]["command"]])
+        done = self.hook(
+            ordinal,
+            [
+                self.here(part, ordinal)
+                for part in self.rendered.container["lifecycle"]["preStop"]["exec"]["command"]
+            ],
+        )
         self.running[ordinal].send_signal(signal.SIGTERM)
         assert self.running.pop(ordinal).wait(30) == 0, self._log(ordinal).read_text()
         self.terminating.discard(ordinal)
@@ -209,12 +258,25 @@ class Pods:
 
     def hook(self, ordinal: int, command: list[str]) -> subprocess.CompletedProcess[str]:
         """Run a command where the pod runs."""
-        return subprocess.run(command, env=self.environment(ordinal), capture_output=True, text=True, check=False, timeout=90)
+        return subprocess.run(
+            command,
+            env=self.environment(ordinal),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
 
     def begin_job(self, command: list[str]) -> subprocess.Popen[str]:
         """Start the process of a job's pod."""
         begun = [self.here(part, 0) for part in command]
-        return subprocess.Popen(begun, env=self.environment(0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            begun,
+            env=self.environment(0),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def job(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         """Run a job to its end."""
@@ -224,7 +286,8 @@ class Pods:
 
     @contextmanager
     def all_running(self, count: int | None = None) -> Iterator[None]:
-        """All pods, or the first ones, run and are ready; at the end those that still run are ended at once and must stop cleanly."""
+        """All pods, or the first ones, run and are ready; at the end those that still run are ended
+        at once and must stop cleanly."""
         try:
             for ordinal in range(self.count if count is None else count):
                 self.start(ordinal)
@@ -245,10 +308,11 @@ class Pods:
 
 
 class Service:
-    """The Service for clients, at an address of this machine: a new connection goes to the next pod that is ready, and ends with that pod.
+    """The Service for clients, at an address of this machine: a new connection goes to the next pod
+    that is ready, and ends with that pod.
 
-    A pod counts as ready as it does for Kubernetes: after one probe that succeeds, until the probe has failed as often as the chart says,
-    the process ends, or the pod is to stop.
+    A pod counts as ready as it does for Kubernetes: after one probe that succeeds, until the probe
+    has failed as often as the chart says, the process ends, or the pod is to stop.
     """
 
     def __init__(self, pods: Pods, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -275,7 +339,9 @@ class Service:
         self._loop.close()
 
     async def _begin(self) -> str:
-        self._probing = [asyncio.create_task(self._probe_often(ordinal)) for ordinal in range(self._pods.count)]
+        self._probing = [
+            asyncio.create_task(self._probe_often(ordinal)) for ordinal in range(self._pods.count)
+        ]
         self._server = await asyncio.start_server(self._connection, *self._place)
         return "{}:{}".format(*self._server.sockets[0].getsockname())
 
@@ -311,7 +377,10 @@ class Service:
             with suppress(OSError):
                 to_client, to_pod = await asyncio.open_connection(host, int(port))
                 with closing(to_pod):
-                    directions = [asyncio.create_task(_copy(reader, to_pod)), asyncio.create_task(_copy(to_client, writer))]
+                    directions = [
+                        asyncio.create_task(_copy(reader, to_pod)),
+                        asyncio.create_task(_copy(to_client, writer)),
+                    ]
                     await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
                     for direction in directions:
                         direction.cancel()

@@ -1,7 +1,8 @@
-"""The chart's pods as real nodes on this machine: first user, pre-stop hook, and under load a rolling upgrade, a renewed certificate, a
-lost node, and another number of nodes.
+"""The chart's pods as real nodes on this machine: first user, pre-stop hook, and under load a
+rolling upgrade, a renewed certificate, a lost node, and another number of nodes.
 
-It shows what a Kubernetes cluster would ask of the nodes; it does not show what that cluster itself does (docs/kubernetes.md).
+It shows what a Kubernetes cluster would ask of the nodes; it does not show what that cluster itself
+does (docs/kubernetes.md).
 """
 
 from __future__ import annotations
@@ -41,9 +42,21 @@ class Release:
 
     def three(self, replicas: int = 3) -> Rendered:
         """The profile for three nodes, with small log files."""
-        groups = [{"name": f"g{k + 1}", "replicas": [0, 1, 2], "preferredLeader": k, "data_file_bytes": "4MiB"} for k in range(3)]
+        groups = [
+            {
+                "name": f"g{k + 1}",
+                "replicas": [0, 1, 2],
+                "preferredLeader": k,
+                "data_file_bytes": "4MiB",
+            }
+            for k in range(3)
+        ]
         small = self.directory / "small.yaml"
-        small.write_text(yaml.safe_dump({"replicas": replicas, "cluster": {"brokerGroups": groups}, **self.values(replicas)}))
+        small.write_text(
+            yaml.safe_dump(
+                {"replicas": replicas, "cluster": {"brokerGroups": groups}, **self.values(replicas)}
+            )
+        )
         return profile("three", "-f", str(small))
 
     def values(self, replicas: int) -> dict[str, Any]:
@@ -60,7 +73,8 @@ def release(tmp_path: Path) -> Release:
 
 
 def test_one_node_runs_as_its_pod_is_described(release: Release) -> None:
-    """The first user can sign in and nobody else can; the hook says what stops with the only node, and does not wait."""
+    """The first user can sign in and nobody else can; the hook says what stops with the only node,
+    and does not wait."""
     pods = release.pods(profile("one"))
     with pods.all_running():
         root = CommandLine(pods.endpoints, keys=pods.keys)
@@ -68,12 +82,20 @@ def test_one_node_runs_as_its_pod_is_described(release: Release) -> None:
         assert CommandLine(pods.endpoints).run("status").status == 4
         stopped = pods.stop(0)
         assert (stopped.returncode, stopped.stderr) == (0, "")
-        assert stopped.stdout.endswith(f"{NAME}-0 can stop\n") and "broker group g1 needs 1 of" in stopped.stdout
+        assert (
+            stopped.stdout.endswith(f"{NAME}-0 can stop\n")
+            and "broker group g1 needs 1 of" in stopped.stdout
+        )
 
 
 def certificate(directory: Path, found: Rendered, *more: str) -> dict[str, bytes]:
-    """A Secret as cert-manager would fill it: for the names of the chart's Certificate, and for the addresses of the pods here."""
-    names = [*found["Certificate"]["spec"]["dnsNames"], *(f"127.0.0.1{last}" for last in range(5)), *more]
+    """A Secret as cert-manager would fill it: for the names of the chart's Certificate, and for the
+    addresses of the pods here."""
+    names = [
+        *found["Certificate"]["spec"]["dnsNames"],
+        *(f"127.0.0.1{last}" for last in range(5)),
+        *more,
+    ]
     minting.ensure(directory, {"nodes": names})
     files = {"tls.crt": "nodes.pem", "tls.key": "nodes.key", "ca.crt": "ca.pem"}
     return {name: (directory / file).read_bytes() for name, file in files.items()}
@@ -96,11 +118,15 @@ def presented(endpoint: str, authority: bytes) -> bytes:
 
 def presented_by_all(pods: Pods, secret: dict[str, bytes]) -> bool:
     wanted = ssl.PEM_cert_to_DER_cert(secret["tls.crt"].decode())
-    return all(presented(pods.endpoint(ordinal), secret["ca.crt"]) == wanted for ordinal in range(pods.count))
+    return all(
+        presented(pods.endpoint(ordinal), secret["ca.crt"]) == wanted
+        for ordinal in range(pods.count)
+    )
 
 
 class Loads:
-    """A load of each kind: the official client and unary calls through the Service, the native producer at the first nodes."""
+    """A load of each kind: the official client and unary calls through the Service, the native
+    producer at the first nodes."""
 
     def __init__(self, pods: Pods, directory: Path, nodes: int = 3) -> None:
         self._stack = ExitStack()
@@ -113,7 +139,11 @@ class Loads:
         with ExitStack() as stack:
             service = stack.enter_context(Service(self._pods)).endpoint
             keys = self._pods.keys
-            self.all = [NativeLoad(self._native, keys), UnaryLoad(service, keys), OfficialLoad(service, keys, self._directory / "client")]
+            self.all = [
+                NativeLoad(self._native, keys),
+                UnaryLoad(service, keys),
+                OfficialLoad(service, keys, self._directory / "client"),
+            ]
             for load in self.all:
                 stack.enter_context(load)
             self._stack = stack.pop_all()
@@ -129,28 +159,40 @@ class Loads:
             load.more()
 
     def note(self, phase: str) -> None:
-        """The longest times without an acknowledgement since the last note belong to this phase. Sends more before it asks."""
+        """The longest times without an acknowledgement since the last note belong to this phase.
+        Sends more before it asks."""
         self.more()
         self._found[phase] = [load.longest_since() for load in self.all]
 
     def judge(self, root: CommandLine, endpoints: str) -> None:
-        """Everything acknowledged is stored, native messages once, and the replicas are equal. Prints the times."""
+        """Everything acknowledged is stored, native messages once, and the replicas are equal.
+        Prints the times."""
         for phase, longest in self._found.items():
-            said = ", ".join(f"{load.name} {seconds:.2f} s" for load, seconds in zip(self.all, longest, strict=True))
+            said = ", ".join(
+                f"{load.name} {seconds:.2f} s"
+                for load, seconds in zip(self.all, longest, strict=True)
+            )
             print(f"longest time without an acknowledgement, {phase}: {said}")
-        print("acknowledged:", ", ".join(f"{load.name} {len(load.acknowledged)}" for load in self.all))
+        print(
+            "acknowledged:", ", ".join(f"{load.name} {len(load.acknowledged)}" for load in self.all)
+        )
         consumed = Counter(root.consume_all("t", "readers", "--timeout", "60s"))
         for load in self.all:
             assert not [body for body in load.acknowledged if body not in consumed], load.name
-            assert not isinstance(load, NativeLoad) or all(consumed[body] == 1 for body in load.acknowledged)
+            assert not isinstance(load, NativeLoad) or all(
+                consumed[body] == 1 for body in load.acknowledged
+            )
         assert root.ok("status", "--json").json["health"] == "ok"
         audited = root.ok("audit", "--endpoints", endpoints, "--engine", "local", timeout_s=300)
         assert "audit: PASS" in audited.out, audited.out
 
 
-def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_message(release: Release, tmp_path: Path) -> None:
-    """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook, by the program of the next release. Then
-    the certificate of all nodes changes behind `..data`, and the pods go back to this release."""
+def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_message(
+    release: Release, tmp_path: Path
+) -> None:
+    """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook,
+    by the program of the next release. Then the certificate of all nodes changes behind `..data`,
+    and the pods go back to this release."""
     found = release.three()
     volume = MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found))
     renewed = certificate(tmp_path / "ca", found, "renewed.example.com")
@@ -169,7 +211,9 @@ def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_messag
                 pods.build = build
                 for ordinal in (2, 1, 0):
                     stopped = pods.stop(ordinal)
-                    assert stopped.returncode == 0 and stopped.stdout.endswith(f"{NAME}-{ordinal} can stop\n"), stopped.stderr
+                    assert stopped.returncode == 0 and stopped.stdout.endswith(
+                        f"{NAME}-{ordinal} can stop\n"
+                    ), stopped.stderr
                     loads.more()
                     pods.start(ordinal)
                     pods.wait_ready(ordinal)
@@ -183,9 +227,11 @@ def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_messag
         loads.judge(root, pods.endpoints)
 
 
-def test_a_lost_node_is_replaced_by_an_empty_one_under_load(release: Release, tmp_path: Path) -> None:
-    """The machine with the leader of a broker group is gone, with the volume. The pod starts again with an empty one, receives everything
-    and votes again."""
+def test_a_lost_node_is_replaced_by_an_empty_one_under_load(
+    release: Release, tmp_path: Path
+) -> None:
+    """The machine with the leader of a broker group is gone, with the volume. The pod starts again
+    with an empty one, receives everything and votes again."""
     found = release.three()
     pods = release.pods(found, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
     root = CommandLine(pods.endpoints, keys=pods.keys)
@@ -204,7 +250,8 @@ def test_a_lost_node_is_replaced_by_an_empty_one_under_load(release: Release, tm
 
 
 def interrupted(pods: Pods, command: list[str]) -> str:
-    """Run a job whose pod is killed once the first change is done; returns the steps that it meant to take."""
+    """Run a job whose pod is killed once the first change is done; returns the steps that it meant
+    to take."""
     process = pods.begin_job(command)
     assert process.stdout is not None and process.stderr is not None
     said = []
@@ -221,9 +268,12 @@ def interrupted(pods: Pods, command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("most", [4, 5])
-def test_members_follow_the_replicas_up_and_back_under_load(release: Release, tmp_path: Path, most: int) -> None:
-    """The jobs of the chart, each killed once: nodes join and get replicas; replicas move away and nodes leave before their pods stop. Two
-    replicas are refused and change nothing. Everything acknowledged is there, native messages exactly once, and the audit passes."""
+def test_members_follow_the_replicas_up_and_back_under_load(
+    release: Release, tmp_path: Path, most: int
+) -> None:
+    """The jobs of the chart, each killed once: nodes join and get replicas; replicas move away and
+    nodes leave before their pods stop. Two replicas are refused and change nothing. Everything
+    acknowledged is there, native messages exactly once, and the audit passes."""
     found = release.three(most)
     fewer, too_few = release.three(3), release.three(2)
     pods = release.pods(found, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
@@ -234,11 +284,18 @@ def test_members_follow_the_replicas_up_and_back_under_load(release: Release, tm
 
     def placed() -> set[str]:
         rows = root.ok("broker-group", "list", "--json").json["groups"]
-        assert all(len(row["replicas"]) == 3 and {member["role"] for member in row["members"]} == {"voter"} for row in rows), rows
+        assert all(
+            len(row["replicas"]) == 3 and {member["role"] for member in row["members"]} == {"voter"}
+            for row in rows
+        ), rows
         return {node for row in rows for node in row["replicas"]}
 
     def members() -> set[str]:
-        return {row["node"] for row in root.ok("member", "list", "--json").json["members"] if row["up"] and row["controller"]}
+        return {
+            row["node"]
+            for row in root.ok("member", "list", "--json").json["members"]
+            if row["up"] and row["controller"]
+        }
 
     with pods.all_running(3):
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
@@ -255,7 +312,10 @@ def test_members_follow_the_replicas_up_and_back_under_load(release: Release, tm
                 pods.wait_ready(ordinal)
             loads.note(f"3 to {most}")
             refused = pods.job(too_few.job("leave"))
-            assert refused.returncode == 4 and "has 3 replicas, and only 2 nodes would remain" in refused.stderr
+            assert (
+                refused.returncode == 4
+                and "has 3 replicas, and only 2 nodes would remain" in refused.stderr
+            )
             assert members() == placed() == names
             loads.note(f"{most} nodes")
             assert f"remove mq-ledgermq-{most - 1}" in interrupted(pods, fewer.job("leave"))
@@ -264,7 +324,10 @@ def test_members_follow_the_replicas_up_and_back_under_load(release: Release, tm
             assert members() == placed() == remaining
             for ordinal in range(most - 1, 2, -1):
                 stopped = pods.stop(ordinal)
-                assert stopped.returncode == 4 and f"there is no node {NAME}-{ordinal}" in stopped.stderr, "told by another node, at once"
+                assert (
+                    stopped.returncode == 4
+                    and f"there is no node {NAME}-{ordinal}" in stopped.stderr
+                ), "told by another node, at once"
             done = pods.job(fewer.job("members"))
             assert done.returncode == 0, done.stderr
             loads.note(f"{most} to 3")

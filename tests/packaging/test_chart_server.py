@@ -1,7 +1,8 @@
-"""The objects of the Helm chart, given to a real API server of Kubernetes. Nothing else of Kubernetes runs: no pod starts.
+"""The objects of the Helm chart, given to a real API server of Kubernetes. Nothing else of
+Kubernetes runs: no pod starts.
 
-`apiserver/` builds the server and etcd from their published Go modules. The tests are skipped where Helm or go is missing, or where the
-modules cannot be fetched.
+`apiserver/` builds the server and etcd from their published Go modules. The tests are skipped where
+Helm or go is missing, or where the modules cannot be fetched.
 """
 
 from __future__ import annotations
@@ -42,12 +43,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go here")
-    fetched = subprocess.run([go, "mod", "download"], cwd=HERE, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    fetched = subprocess.run(
+        [go, "mod", "download"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
     if fetched.returncode:
         pytest.skip(f"the modules of the API server cannot be fetched: {fetched.stderr.strip()}")
     found = tmp_path_factory.mktemp("program") / "apiserver"
     command = [go, "build", "-mod=readonly", "-ldflags=-s -w", "-o", str(found), "."]
-    built = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    built = subprocess.run(
+        command, cwd=HERE, capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
     assert built.returncode == 0, built.stderr
     return found
 
@@ -68,11 +78,16 @@ class Server:
     def __init__(self, port: int) -> None:
         self._root = f"https://127.0.0.1:{port}"
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # The server makes its own certificate.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        # The server makes its own certificate.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
         self._plurals: dict[tuple[str, str], str] = {}
 
-    def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Answer:
+    def ask(
+        self, method: str, path: str, body: object = None, kind: str = "application/json"
+    ) -> Answer:
         """The status and the body of an answer; 0 if there is none."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
@@ -96,13 +111,22 @@ class Server:
         if key not in self._plurals:
             status, answer = self.ask("GET", self._base(found))
             if status == 200:
-                self._plurals |= {(key[0], each["kind"]): each["name"] for each in answer["resources"] if "/" not in each["name"]}
+                self._plurals |= {
+                    (key[0], each["kind"]): each["name"]
+                    for each in answer["resources"]
+                    if "/" not in each["name"]
+                }
         return key in self._plurals
 
     def apply(self, found: Any, *, dry: bool = False) -> Answer:
-        """A server-side apply. Unknown and doubled fields are refused, as `kubectl apply --validate=strict` does."""
-        options = "fieldManager=helm&fieldValidation=Strict&force=true" + ("&dryRun=All" if dry else "")
-        return self.ask("PATCH", f"{self._path(found)}?{options}", found, "application/apply-patch+yaml")
+        """A server-side apply. Unknown and doubled fields are refused, as `kubectl apply
+        --validate=strict` does."""
+        options = "fieldManager=helm&fieldValidation=Strict&force=true" + (
+            "&dryRun=All" if dry else ""
+        )
+        return self.ask(
+            "PATCH", f"{self._path(found)}?{options}", found, "application/apply-patch+yaml"
+        )
 
     def delete(self, found: Any) -> Answer:
         return self.ask("DELETE", f"{self._path(found)}?propagationPolicy=Background")
@@ -125,8 +149,23 @@ def server(program: Path, tmp_path: Path) -> Iterator[Server]:
     subprocess.run(openssl, check=True, capture_output=True, timeout=60)
     store = f"http://127.0.0.1:{client}"
     peers = f"http://127.0.0.1:{peer}"
-    etcd = ["etcd", "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", store, "--advertise-client-urls", store]
-    etcd += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"]
+    etcd = [
+        "etcd",
+        "--data-dir",
+        str(tmp_path / "etcd"),
+        "--listen-client-urls",
+        store,
+        "--advertise-client-urls",
+        store,
+    ]
+    etcd += [
+        "--listen-peer-urls",
+        peers,
+        "--initial-advertise-peer-urls",
+        peers,
+        "--initial-cluster",
+        f"default={peers}",
+    ]
     flags = {
         "etcd-servers": store,
         "cert-dir": str(tmp_path / "certificates"),
@@ -143,7 +182,10 @@ def server(program: Path, tmp_path: Path) -> Iterator[Server]:
     with ExitStack() as stack:
         stack.enter_context(ended([str(program), *etcd], tmp_path / "etcd.log"))
         process = stack.enter_context(
-            ended([str(program), *(f"--{name}={value}" for name, value in flags.items())], tmp_path / "server.log")
+            ended(
+                [str(program), *(f"--{name}={value}" for name, value in flags.items())],
+                tmp_path / "server.log",
+            )
         )
         found = Server(port)
 
@@ -152,14 +194,19 @@ def server(program: Path, tmp_path: Path) -> Iterator[Server]:
             return found.ask("GET", "/readyz")[0] == 200
 
         wait_for(ready, 120, "the API server")
-        status, answer = found.ask("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        status, answer = found.ask(
+            "POST",
+            "/api/v1/namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        )
         assert status == 201, answer
         yield found
 
 
 @pytest.mark.parametrize("name", ["one", "three", "zones"])
 def test_an_api_server_takes_every_object_and_every_upgrade(server: Server, name: str) -> None:
-    """A profile is installed, then upgraded to other settings, more nodes and fewer: none of that may change a field that cannot change."""
+    """A profile is installed, then upgraded to other settings, more nodes and fewer: none of that
+    may change a field that cannot change."""
     changes: list[tuple[str, ...]] = [(), ("--set", "podAnnotations.a=b")]
     if name != "one":
         changes += [("--set", "replicas=5"), ()]
@@ -167,16 +214,28 @@ def test_an_api_server_takes_every_object_and_every_upgrade(server: Server, name
         rendered = profile(name, *change)
         known = [found for found in rendered.objects if server.knows(found)]
         assert {found["kind"] for found in rendered.objects if found not in known} <= OTHERS
-        assert {"StatefulSet", "Service", "ConfigMap", "Secret", "Job"} <= {found["kind"] for found in known}
+        assert {"StatefulSet", "Service", "ConfigMap", "Secret", "Job"} <= {
+            found["kind"] for found in known
+        }
         for found in known:
             if "helm.sh/hook" in found["metadata"].get("annotations", {}):
                 # Helm deletes a hook before it creates it again.
                 assert server.delete(found)[0] in (200, 404)
             for dry in (True, False):
                 status, answer = server.apply(found, dry=dry)
-                assert status in (200, 201), (change, found["kind"], found["metadata"]["name"], answer)
-        status, answer = server.ask("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{NAME}")
-        assert (status, answer["spec"]["replicas"]) == (200, rendered["StatefulSet"]["spec"]["replicas"])
+                assert status in (200, 201), (
+                    change,
+                    found["kind"],
+                    found["metadata"]["name"],
+                    answer,
+                )
+        status, answer = server.ask(
+            "GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{NAME}"
+        )
+        assert (status, answer["spec"]["replicas"]) == (
+            200,
+            rendered["StatefulSet"]["spec"]["replicas"],
+        )
 
 
 def test_the_api_server_refuses_what_is_wrong(server: Server) -> None:
@@ -186,8 +245,12 @@ def test_the_api_server_refuses_what_is_wrong(server: Server) -> None:
     misspelt = {**stateful, "spec": {**stateful["spec"], "podManagmentPolicy": "Parallel"}}
     status, answer = server.apply(misspelt, dry=True)
     assert status in (400, 422, 500) and "podManagmentPolicy" in answer, answer
-    status, answer = server.apply({**stateful, "spec": {**stateful["spec"], "replicas": -1}}, dry=True)
+    status, answer = server.apply(
+        {**stateful, "spec": {**stateful["spec"], "replicas": -1}}, dry=True
+    )
     assert status == 422 and "greater than or equal to 0" in answer, answer
     assert server.apply(stateful)[0] == 201
-    status, answer = server.apply({**stateful, "spec": {**stateful["spec"], "serviceName": "other"}}, dry=True)
+    status, answer = server.apply(
+        {**stateful, "spec": {**stateful["spec"], "serviceName": "other"}}, dry=True
+    )
     assert status == 422 and "immutable" in answer, answer

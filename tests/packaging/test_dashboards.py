@@ -1,4 +1,5 @@
-"""The Grafana dashboards: their files are what the tables say, they name what exists, and their expressions are valid."""
+"""The Grafana dashboards: their files are what the tables say, they name what exists, and their
+expressions are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def panels(name: str) -> list[dict[str, Any]]:
 
 def expressions(name: str) -> list[tuple[str, str]]:
     """Every expression of a dashboard with its legend."""
-    return [(target["expr"], target["legendFormat"]) for panel in panels(name) for target in panel["targets"]]
+    return [
+        (target["expr"], target["legendFormat"])
+        for panel in panels(name)
+        for target in panel["targets"]
+    ]
 
 
 def executable(expression: str) -> str:
@@ -38,14 +43,22 @@ def executable(expression: str) -> str:
 
 def test_the_files_are_what_the_tables_say() -> None:
     """Written by `python deploy/grafana/dashboards.py`."""
-    assert {path.stem for path in (GRAFANA / "dashboards").iterdir()} == set(TABLES["DASHBOARDS"]) == set(NAMES)
+    assert (
+        {path.stem for path in (GRAFANA / "dashboards").iterdir()}
+        == set(TABLES["DASHBOARDS"])
+        == set(NAMES)
+    )
     for name in NAMES:
         assert (GRAFANA / f"dashboards/{name}.json").read_text() == TABLES["text"](name), name
 
 
 def test_the_page_lists_every_dashboard() -> None:
-    section = (ROOT / "docs/monitoring.md").read_text().partition("## Dashboards")[2].partition("## ")[0]
-    assert re.findall(r"^\| ([a-z ]+) \|", section, re.MULTILINE)[1:] == [name.replace("-", " ") for name in NAMES]
+    section = (
+        (ROOT / "docs/monitoring.md").read_text().partition("## Dashboards")[2].partition("## ")[0]
+    )
+    assert re.findall(r"^\| ([a-z ]+) \|", section, re.MULTILINE)[1:] == [
+        name.replace("-", " ") for name in NAMES
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,14 +70,21 @@ def test_a_dashboard_names_metrics_and_labels_that_exist(name: str) -> None:
     choices = TABLES["DASHBOARDS"][name].choices
     for label, metric in choices.items():
         assert label in KNOWN[metric]
-    used = set(re.findall(r"\$(?!__)(\w+)", " ".join(expression for expression, _ in expressions(name))))
+    used = set(
+        re.findall(r"\$(?!__)(\w+)", " ".join(expression for expression, _ in expressions(name)))
+    )
     assert used == set(choices), "every choice is used, and nothing else"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_panels_have_titles_of_their_own_and_places_that_do_not_overlap(name: str) -> None:
     found = panels(name)
-    assert len({panel["title"] for panel in found}) == len({str(panel["gridPos"]) for panel in found}) == len(found) >= 9
+    assert (
+        len({panel["title"] for panel in found})
+        == len({str(panel["gridPos"]) for panel in found})
+        == len(found)
+        >= 9
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,14 +100,19 @@ def test_panels_have_titles_of_their_own_and_places_that_do_not_overlap(name: st
 def test_an_expression_that_is_wrong_is_found(expression: str, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         labels_left(expression)
-    assert labels_left("sum by (le, instance) (rate(ledgermq_sync_seconds_bucket[1m]))") == {"le", "instance"}
+    assert labels_left("sum by (le, instance) (rate(ledgermq_sync_seconds_bucket[1m]))") == {
+        "le",
+        "instance",
+    }
     assert labels_left("ledgermq_term") == {"broker_group", *OF_SCRAPES}
 
 
 def test_the_expressions_are_valid(tmp_path: Path) -> None:
     """promtool reads them as recording rules."""
     every = [executable(expression) for name in NAMES for expression, _ in expressions(name)]
-    recorded = [{"record": f"panel:{at}", "expr": expression} for at, expression in enumerate(every)]
+    recorded = [
+        {"record": f"panel:{at}", "expr": expression} for at, expression in enumerate(every)
+    ]
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
     done = promtool("check", "rules", str(path))
@@ -102,22 +127,41 @@ def test_the_configuration_of_prometheus_is_valid_and_loads_the_alerts() -> None
 
 
 def test_the_compose_profile_mounts_what_the_files_name() -> None:
-    """Prometheus scrapes the HTTP port of every node under the job of the alerts, and Grafana finds it and the dashboards."""
+    """Prometheus scrapes the HTTP port of every node under the job of the alerts, and Grafana finds
+    it and the dashboards."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     prometheus, grafana = services["prometheus"], services["grafana"]
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
     nodes = yaml.safe_load((ROOT / "deploy/node.yaml").read_text())["nodes"]
     assert job["job_name"] == "ledgermq"
-    assert job["static_configs"] == [{"targets": [f"{name}:{node['http_port']}" for name, node in nodes.items()]}]
-    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
-    assert source["url"] == "http://prometheus:9090" and source["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
-    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/ledgermq.yaml").read_text())["providers"]
-    mounted = {to: ROOT / here for here, to, _ in [volume.split(":") for volume in grafana["volumes"]]}
-    assert mounted == {"/etc/grafana/provisioning": GRAFANA / "provisioning", provider["options"]["path"]: GRAFANA / "dashboards"}
+    assert job["static_configs"] == [
+        {"targets": [f"{name}:{node['http_port']}" for name, node in nodes.items()]}
+    ]
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert (
+        source["url"] == "http://prometheus:9090"
+        and source["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
+    )
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/ledgermq.yaml").read_text())[
+        "providers"
+    ]
+    mounted = {
+        to: ROOT / here for here, to, _ in [volume.split(":") for volume in grafana["volumes"]]
+    }
+    assert mounted == {
+        "/etc/grafana/provisioning": GRAFANA / "provisioning",
+        provider["options"]["path"]: GRAFANA / "dashboards",
+    }
     home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (mounted[str(home.parent)] / home.name).is_file()
     assert "./deploy/prometheus:/etc/prometheus:ro" in prometheus["volumes"]
     for service in (prometheus, grafana):
-        assert service["profiles"] == ["monitoring"] and re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
-        assert [port.partition(":")[0] for port in service["ports"]] == ["127.0.0.1"], "neither asks for a password"
+        assert service["profiles"] == ["monitoring"] and re.fullmatch(
+            r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"]
+        )
+        assert [port.partition(":")[0] for port in service["ports"]] == ["127.0.0.1"], (
+            "neither asks for a password"
+        )

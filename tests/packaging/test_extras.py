@@ -1,4 +1,5 @@
-"""What `pip install ledgermq` brings, and what its extras add: each module of another project is imported only where its requirement is."""
+"""What `pip install ledgermq` brings, and what its extras add: each module of another project is
+imported only where its requirement is."""
 
 from __future__ import annotations
 
@@ -24,14 +25,22 @@ NAMES = {
     "pyyaml": "yaml",
 }
 """Distribution → the module it installs, where the names differ."""
-CLIENT = ("client/", "proto/", "storage/", "src/ledgermq/cli.py", "src/ledgermq/__init__.py", "src/ledgermq/__main__.py")
+CLIENT = (
+    "client/",
+    "proto/",
+    "storage/",
+    "src/ledgermq/cli.py",
+    "src/ledgermq/__init__.py",
+    "src/ledgermq/__main__.py",
+)
 """What must work without an extra. `storage/` is here for `doctor`, `backup` and `restore`."""
 CONSOLE = "client/console/"
 """It has an extra of its own; only its `commands.py` is imported without it, by `--help`."""
 TIERED = "storage/tiered/s3.py"
 """It has an extra of its own, and is imported only for `s3://…`."""
 OPTIONAL = {"pyarrow", "pyiceberg", "cryptography"}
-"""Modules that the client imports only when it converts to or from their types, or signs and verifies."""
+"""Modules that the client imports only when it converts to or from their types, or signs and
+verifies."""
 BLOCK = """
 import sys
 sys.modules.update(dict.fromkeys({modules!r}))
@@ -48,12 +57,17 @@ def modules_of(requirements: list[str]) -> set[str]:
 def imported() -> Iterator[tuple[str, str, bool]]:
     """(file, foreign module, whether importing the file imports it) of the whole product."""
     folders = ("client", "proto", "storage", "raft", "node", "audit", "sim", "src/ledgermq")
-    for path in [ROOT / "src/pyspark_ledgermq.py", *(path for folder in folders for path in (ROOT / folder).glob("**/*.py"))]:
+    for path in [
+        ROOT / "src/pyspark_ledgermq.py",
+        *(path for folder in folders for path in (ROOT / folder).glob("**/*.py")),
+    ]:
         tree = ast.parse(path.read_text())
         typing_only = {
             id(node)
             for test in ast.walk(tree)
-            if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
+            if isinstance(test, ast.If)
+            and isinstance(test.test, ast.Name)
+            and test.test.id == "TYPE_CHECKING"
             for node in ast.walk(test)
         }
         for node in ast.walk(tree):
@@ -64,7 +78,10 @@ def imported() -> Iterator[tuple[str, str, bool]]:
                 named = [str(node.module)]
             for name in named:
                 root = name.split(".")[0]
-                if root not in sys.stdlib_module_names and root not in ("ledgermq", "ledgermq_native"):
+                if root not in sys.stdlib_module_names and root not in (
+                    "ledgermq",
+                    "ledgermq_native",
+                ):
                     yield str(path.relative_to(ROOT)), root, node.col_offset == 0
 
 
@@ -87,23 +104,33 @@ def test_the_client_imports_what_its_package_requires() -> None:
 
 @pytest.mark.verify
 def test_every_other_module_belongs_to_an_extra() -> None:
-    """The table by which the command line names the missing extra agrees with pyproject.toml and with the imports."""
+    """The table by which the command line names the missing extra agrees with pyproject.toml and
+    with the imports."""
     core = modules_of(PROJECT["dependencies"])
     extras = PROJECT["optional-dependencies"]
     foreign = {module for _, module, _ in imported()} - core
     assert foreign <= set(cli.EXTRAS), foreign - set(cli.EXTRAS)
     for module, extra in cli.EXTRAS.items():
-        assert any(name == module or name.startswith(f"{module}-") for name in modules_of(extras[extra])), (module, extra)
+        assert any(
+            name == module or name.startswith(f"{module}-") for name in modules_of(extras[extra])
+        ), (module, extra)
 
 
-@pytest.mark.parametrize("command", ["up", "serve --config x.yaml", "certificates --help", "sim --help"])
+@pytest.mark.parametrize(
+    "command", ["up", "serve --config x.yaml", "certificates --help", "sim --help"]
+)
 def test_a_command_of_a_missing_extra_names_it(command: str) -> None:
     """One line, and the exit status of a configuration error."""
-    program = BLOCK.format(modules=[name for name, where in cli.EXTRAS.items() if where == "server"], args=command.split())
+    program = BLOCK.format(
+        modules=[name for name, where in cli.EXTRAS.items() if where == "server"],
+        args=command.split(),
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 64, done
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: this command needs ") and line.endswith("pip install 'ledgermq[server]'"), line
+    assert line.startswith("error: this command needs ") and line.endswith(
+        "pip install 'ledgermq[server]'"
+    ), line
 
 
 @pytest.mark.parametrize("command", ["", "status", "consume", "audit", "doctor"])
@@ -122,7 +149,8 @@ def test_the_console_names_its_extra() -> None:
 
 
 def test_the_description_stands_alone() -> None:
-    """An index shows it without the repository, so no link in it is relative; and the version is stated once more, in the package."""
+    """An index shows it without the repository, so no link in it is relative; and the version is
+    stated once more, in the package."""
     text = (ROOT / PROJECT["readme"]).read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert not [link for link in links if "://" not in link]

@@ -1,6 +1,7 @@
 """The golden log of tests/golden/entries.json: its contents, written by the plain encoder.
 
-`python -m tests.proto.golden_entries` from the root rewrites the file; a difference is a format change.
+`python -m tests.proto.golden_entries` from the root rewrites the file; a difference is a format
+change.
 """
 
 from __future__ import annotations
@@ -52,17 +53,20 @@ MESSAGES: list[tuple[str, int, PlainMessage, int]] = [
         1273568193,
     ),
     (
-        "client message with every property, in a namespace, stored by a leader with an IPv4 address",
+        (
+            "client message with every property, in a namespace, stored by a leader with an IPv4"
+            " address"
+        ),
         1,
         PlainMessage(
             "airport@flights",
             3,
             "N14228: EWR → IAH".encode(),
-            (
-                b"UNIQ_KEY\x0101AABBCCDDEEFF12340A0B0C0D00000001\x02TAGS\x01UA\x02KEYS\x01EWR New York IAH\x02"
-                b'__LMQ.KEYS\x01["EWR","New York","IAH"]\x02__SHARDINGKEY\x01N14228\x02TRACE_CONTEXT\x0100-aa-bb-01\x02'
-                b"__BORNHOST\x01laptop\x02__LMQ.ENC\x01GZIP\x02__LMQ.U.TRACE_CONTEXT\x01mine\x02delay\x01\x02"
-            ),
+            b"UNIQ_KEY\x0101AABBCCDDEEFF12340A0B0C0D00000001\x02TAGS\x01UA\x02KEYS\x01EWR New York"
+            b" IAH\x02"
+            b'__LMQ.KEYS\x01["EWR","New'
+            b' York","IAH"]\x02__SHARDINGKEY\x01N14228\x02TRACE_CONTEXT\x0100-aa-bb-01\x02'
+            b"__BORNHOST\x01laptop\x02__LMQ.ENC\x01GZIP\x02__LMQ.U.TRACE_CONTEXT\x01mine\x02delay\x01\x02",
             CREATED_MS + 900,
             0,
             CREATED_MS + 1000,
@@ -77,7 +81,10 @@ MESSAGES: list[tuple[str, int, PlainMessage, int]] = [
         0,
     ),
     (
-        "stored topic of more than 127 bytes: record magic V2; does not fit, so a blank ends the file before it",
+        (
+            "stored topic of more than 127 bytes: record magic V2; does not fit, so a blank ends"
+            " the file before it"
+        ),
         2,
         PlainMessage(
             LONG_TOPIC,
@@ -95,7 +102,8 @@ MESSAGES: list[tuple[str, int, PlainMessage, int]] = [
 
 
 def build() -> dict[str, Any]:
-    """The whole golden log as JSON values: every entry with its derived units, and the two files it fills."""
+    """The whole golden log as JSON values: every entry with its derived units, and the two files it
+    fills."""
     seed = chain = crc32c.crc32c(LOG_ID.encode())
     files = [bytearray(DATA_FILE_BYTES)]
     at, entries = 0, []
@@ -138,7 +146,10 @@ def build() -> dict[str, Any]:
         "chain_seed": seed,
         "data_file_bytes": DATA_FILE_BYTES,
         "entries": entries,
-        "files": [{"name": f"{i * DATA_FILE_BYTES:020d}", "hex": bytes(file).hex()} for i, file in enumerate(files)],
+        "files": [
+            {"name": f"{i * DATA_FILE_BYTES:020d}", "hex": bytes(file).hex()}
+            for i, file in enumerate(files)
+        ],
     }
 
 

@@ -1,6 +1,7 @@
 """The golden frame of tests/golden/frames.json: its contents, written with struct only.
 
-`python -m tests.proto.golden_frames` from the root rewrites the file; a difference is a format change.
+`python -m tests.proto.golden_frames` from the root rewrites the file; a difference is a format
+change.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ def frame(topic: str) -> dict[str, Any]:
     entries = []
     for position, (_, queue, sysflag, body, rest) in enumerate(MESSAGES):
         sequence = FIRST_SEQUENCE + position
-        message_id = struct.pack(">BIIH", 0x4C, LOG_TAG, PRODUCER, EPOCH) + struct.pack(">Q", sequence)[2:]
+        message_id = (
+            struct.pack(">BIIH", 0x4C, LOG_TAG, PRODUCER, EPOCH) + struct.pack(">Q", sequence)[2:]
+        )
         properties = b"UNIQ_KEY\x01" + message_id.hex().upper().encode() + b"\x02" + rest
-        message = PlainMessage(topic, queue, body, properties, BORN_MS, 0, 0, flag=position + 1, sysflag=sysflag)
+        message = PlainMessage(
+            topic, queue, body, properties, BORN_MS, 0, 0, flag=position + 1, sysflag=sysflag
+        )
         record = plain_record(message, 0)
         assert record[8:12] == struct.pack(">I", zlib.crc32(body) & 0x7FFFFFFF)
         entries.append(bytes(48) + record)
@@ -46,7 +51,13 @@ def frame(topic: str) -> dict[str, Any]:
         "first_sequence": FIRST_SEQUENCE,
         "sizes_hex": struct.pack(f"<{len(entries)}I", *map(len, entries)).hex(),
         "messages": [
-            {"shows": shows, "queue": queue, "sysflag": sysflag, "body_hex": body.hex(), "entry_hex": entry.hex()}
+            {
+                "shows": shows,
+                "queue": queue,
+                "sysflag": sysflag,
+                "body_hex": body.hex(),
+                "entry_hex": entry.hex(),
+            }
             for (shows, queue, sysflag, body, _), entry in zip(MESSAGES, entries, strict=True)
         ],
     }

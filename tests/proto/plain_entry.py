@@ -1,4 +1,5 @@
-"""A second, slow encoder of entries, written from docs/format.md with struct only. Tests compare the vector encoder with it."""
+"""A second, slow encoder of entries, written from docs/format.md with struct only. Tests compare
+the vector encoder with it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def plain_record(m: PlainMessage, physical_offset: int) -> bytes:
     v2 = len(topic) > 127
     record = b"".join(
         (
-            struct.pack(">Iii", 0xDAA320AB if v2 else 0xDAA320A7, zlib.crc32(m.body) & 0x7FFFFFFF, m.queue),
+            struct.pack(
+                ">Iii", 0xDAA320AB if v2 else 0xDAA320A7, zlib.crc32(m.body) & 0x7FFFFFFF, m.queue
+            ),
             struct.pack(">iqqi", m.flag, m.queue_offset, physical_offset, m.sysflag),
             struct.pack(">q", m.born_ms),
             host("0.0.0.0:0"),
@@ -55,7 +58,9 @@ def plain_record(m: PlainMessage, physical_offset: int) -> bytes:
     return struct.pack(">i", len(record) + 4) + record
 
 
-def plain_entry(m: PlainMessage, index: int, term: int, pos: int, prev_chain: int) -> tuple[bytes, int]:
+def plain_entry(
+    m: PlainMessage, index: int, term: int, pos: int, prev_chain: int
+) -> tuple[bytes, int]:
     """The entry and its chain CRC."""
     record = plain_record(m, pos + 48)
     head = struct.pack(">iiqqqi", 1, 48 + len(record), index, term, pos, m.channel)
@@ -64,7 +69,9 @@ def plain_entry(m: PlainMessage, index: int, term: int, pos: int, prev_chain: in
     return head + struct.pack(">IIi", chain, body_crc, len(record)) + record, chain
 
 
-def plain_entries(messages: list[PlainMessage], *, first_index: int, term: int, pos: int, prev_chain: int) -> tuple[bytes, int]:
+def plain_entries(
+    messages: list[PlainMessage], *, first_index: int, term: int, pos: int, prev_chain: int
+) -> tuple[bytes, int]:
     """Consecutive entries, and the chain CRC of the last one."""
     out, chain = b"", prev_chain
     for i, message in enumerate(messages):

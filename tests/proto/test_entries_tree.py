@@ -1,4 +1,5 @@
-"""The tree over the entries of a file: the definition of RFC 6962 on golden files, any cut into chunks, and the kernel against its twin."""
+"""The tree over the entries of a file: the definition of RFC 6962 on golden files, any cut into
+chunks, and the kernel against its twin."""
 
 from __future__ import annotations
 
@@ -34,28 +35,44 @@ def plain_root(leaves: list[bytes]) -> bytes:
 
 
 def entry(number: int, size: int = ENTRY_MIN_BYTES) -> bytes:
-    return (1).to_bytes(4, "big") + size.to_bytes(4, "big") + number.to_bytes(8, "big") + bytes(size - 16)
+    return (
+        (1).to_bytes(4, "big")
+        + size.to_bytes(4, "big")
+        + number.to_bytes(8, "big")
+        + bytes(size - 16)
+    )
 
 
 SIZES = st.lists(st.integers(ENTRY_MIN_BYTES, ENTRY_MIN_BYTES + 300), min_size=1, max_size=70)
 
 
 def test_the_golden_files() -> None:
-    """Each file of the golden log: its entries without the blank, its leaf in the log tree, and the tree of both."""
+    """Each file of the golden log: its entries without the blank, its leaf in the log tree, and the
+    tree of both."""
     entries = [bytes.fromhex(one["entry_hex"]) for one in ENTRIES["entries"]]
     hashes = []
     for number, told in enumerate(TREES["files"]):
         base = number * ENTRIES["data_file_bytes"]
         places = [facts["pos"] - base for facts in ENTRIES["entries"]]
-        held = [one for one, place in zip(entries, places, strict=True) if 0 <= place < ENTRIES["data_file_bytes"]]
+        held = [
+            one
+            for one, place in zip(entries, places, strict=True)
+            if 0 <= place < ENTRIES["data_file_bytes"]
+        ]
         data = bytes.fromhex(ENTRIES["files"][number]["hex"])
         tree = EntriesTree()
         tree.add(data[: told["end"] - base])
-        assert (tree.count, tree.root().hex()) == (len(held), told["root"]) and plain_root(held) == tree.root()
+        assert (tree.count, tree.root().hex()) == (len(held), told["root"]) and plain_root(
+            held
+        ) == tree.root()
         leaf = FileLeaf(base, told["first"], len(held), told["end"], tree.root())
         assert (leaf.to_bytes().hex(), leaf.hash().hex()) == (told["leaf_hex"], told["leaf_hash"])
         hashes.append(leaf.hash())
-    assert tree_root(hashes).hex() == TREES["log_root"] == sha256(b"\x01" + hashes[0] + hashes[1]).hexdigest()
+    assert (
+        tree_root(hashes).hex()
+        == TREES["log_root"]
+        == sha256(b"\x01" + hashes[0] + hashes[1]).hexdigest()
+    )
 
 
 @given(SIZES, st.lists(st.integers(1, 900), max_size=40))
@@ -79,12 +96,17 @@ def test_every_small_number_of_entries(count: int) -> None:
 
 @NOT_BUILT
 @given(SIZES, SIZES, st.integers(0, 400), st.integers(0, 1 << 16))
-def test_the_kernel_is_equal_to_its_twin(before: list[int], sizes: list[int], cut: int, flip: int) -> None:
-    """From any tree, over whole and cut data; and where a byte is wrong, both refuse or both go on alike."""
+def test_the_kernel_is_equal_to_its_twin(
+    before: list[int], sizes: list[int], cut: int, flip: int
+) -> None:
+    """From any tree, over whole and cut data; and where a byte is wrong, both refuse or both go on
+    alike."""
     _, count, peaks = entries_tree._grow(0, b"", b"".join(map(entry, range(len(before)), before)))
     data = bytearray(b"".join(entry(number, size) for number, size in enumerate(sizes)))
     for given_data in (bytes(data), bytes(data[: len(data) - min(cut, len(data))])):
-        assert kernels.entries.grow_tree(count, peaks, given_data) == entries_tree._grow(count, peaks, given_data)
+        assert kernels.entries.grow_tree(count, peaks, given_data) == entries_tree._grow(
+            count, peaks, given_data
+        )
     data[flip % len(data)] ^= 1 + flip % 255
     try:
         told: object = entries_tree._grow(count, peaks, bytes(data))

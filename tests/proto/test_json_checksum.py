@@ -12,12 +12,21 @@ from hypothesis import strategies as st
 from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
-VALUES = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=3), PLAIN, max_size=3)
+VALUES = (
+    PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=3), PLAIN, max_size=3)
+)
 
 
-@given(st.dictionaries(st.text(max_size=5).filter(lambda key: key != "crc32c"), VALUES, min_size=1), st.data())
+@given(
+    st.dictionaries(st.text(max_size=5).filter(lambda key: key != "crc32c"), VALUES, min_size=1),
+    st.data(),
+)
 def test_only_the_same_value_has_the_checksum(value: dict[str, Any], data: st.DataObject) -> None:
-    text = json.dumps(sealed(value), indent=data.draw(st.sampled_from([None, 1])), ensure_ascii=data.draw(st.booleans()))
+    text = json.dumps(
+        sealed(value),
+        indent=data.draw(st.sampled_from([None, 1])),
+        ensure_ascii=data.draw(st.booleans()),
+    )
     tree = json.loads(text)
     assert opened(tree) == value == opened(tree, required=False)
     key = data.draw(st.sampled_from(sorted(value)))

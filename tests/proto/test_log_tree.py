@@ -1,4 +1,5 @@
-"""Trees and proofs against the recursive definition of RFC 6962, section 2.1, for all small sizes, and against published vectors."""
+"""Trees and proofs against the recursive definition of RFC 6962, section 2.1, for all small sizes,
+and against published vectors."""
 
 from __future__ import annotations
 
@@ -10,15 +11,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto.proofs import log_tree
-from ledgermq.proto.proofs.log_tree import FileLeaf, check_consistency, consistency_path, inclusion_path, root_of_inclusion, tree_root
+from ledgermq.proto.proofs.log_tree import (
+    FileLeaf,
+    check_consistency,
+    consistency_path,
+    inclusion_path,
+    root_of_inclusion,
+    tree_root,
+)
 from tests.proto.naive_tree import naive_path, naive_root
 
 SIZES = range(71)
 LEAVES = [log_tree.leaf_hash(b"leaf %d" % number) for number in range(max(SIZES))]
 
-# The leaves and roots that implementations of Certificate Transparency publish as known answers, for sizes 0 to 8.
+# The leaves and roots that implementations of Certificate Transparency publish as known answers,
+# for sizes 0 to 8.
 KNOWN_LEAVES = [
-    bytes.fromhex(text) for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
+    bytes.fromhex(text)
+    for text in (
+        "",
+        "00",
+        "10",
+        "2021",
+        "3031",
+        "40414243",
+        "5051525354555657",
+        "606162636465666768696a6b6c6d6e6f",
+    )
 ]
 KNOWN_ROOTS = [
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -50,8 +69,16 @@ def test_published_roots(size: int) -> None:
 def test_published_paths() -> None:
     """Inclusion of leaf 5 in 8 and consistency of 6 with 8, of the same published vectors."""
     hashes = [log_tree.leaf_hash(leaf) for leaf in KNOWN_LEAVES]
-    assert [each.hex()[:8] for each in inclusion_path(hashes, 5)] == ["bc1a0643", "ca854ea1", "d37ee418"]
-    assert [each.hex()[:8] for each in consistency_path(hashes, 6)] == ["0ebc5d34", "ca854ea1", "d37ee418"]
+    assert [each.hex()[:8] for each in inclusion_path(hashes, 5)] == [
+        "bc1a0643",
+        "ca854ea1",
+        "d37ee418",
+    ]
+    assert [each.hex()[:8] for each in consistency_path(hashes, 6)] == [
+        "0ebc5d34",
+        "ca854ea1",
+        "d37ee418",
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -69,7 +96,9 @@ def test_roots_and_paths_are_those_of_the_definition(size: int) -> None:
 def test_every_tree_continues_every_smaller_one(size: int) -> None:
     root = tree_root(LEAVES[:size])
     for old in range(size + 1):
-        check_consistency(old, naive_root(LEAVES[:old]), size, root, consistency_path(LEAVES[:size], old))
+        check_consistency(
+            old, naive_root(LEAVES[:old]), size, root, consistency_path(LEAVES[:size], old)
+        )
 
 
 @pytest.mark.parametrize("size", range(2, 18))
@@ -77,17 +106,24 @@ def test_a_path_proves_no_other_index_and_has_one_length(size: int) -> None:
     root = tree_root(LEAVES[:size])
     for index in range(size):
         path = inclusion_path(LEAVES[:size], index)
-        assert [other for other in range(size) if leads_to(root, LEAVES[index], other, size, path)] == [index]
+        assert [
+            other for other in range(size) if leads_to(root, LEAVES[index], other, size, path)
+        ] == [index]
         for changed in (path[:-1], path[1:], [*path, path[-1]], [path[0], *path]):
             assert not leads_to(root, LEAVES[index], index, size, changed)
 
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_a_changed_history_is_never_consistent(size: int) -> None:
-    """Whichever leaf of the old tree changed, no path of either history leads from the old root to the new one."""
+    """Whichever leaf of the old tree changed, no path of either history leads from the old root to
+    the new one."""
     for old in range(1, size + 1):
         for changed in range(old):
-            forked = [*LEAVES[:changed], log_tree.leaf_hash(b"another"), *LEAVES[changed + 1 : size]]
+            forked = [
+                *LEAVES[:changed],
+                log_tree.leaf_hash(b"another"),
+                *LEAVES[changed + 1 : size],
+            ]
             for path in (consistency_path(forked, old), consistency_path(LEAVES[:size], old)):
                 with pytest.raises(ValueError):
                     check_consistency(old, tree_root(LEAVES[:old]), size, tree_root(forked), path)
@@ -139,6 +175,8 @@ def test_wrong_arguments() -> None:
 
 def test_the_bytes_of_a_file_leaf() -> None:
     leaf = FileLeaf(base=1 << 30, first=7, entries=5, end=(1 << 30) + 999, root=bytes(range(32)))
-    head = bytes.fromhex("4c4d515452454531 0000000040000000 0000000000000007 0000000000000005 00000000400003e7")
+    head = bytes.fromhex(
+        "4c4d515452454531 0000000040000000 0000000000000007 0000000000000005 00000000400003e7"
+    )
     assert leaf.to_bytes() == head + bytes(range(32))
     assert leaf.hash() == hashlib.sha256(b"\0" + leaf.to_bytes()).digest()

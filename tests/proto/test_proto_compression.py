@@ -1,4 +1,5 @@
-"""Compressed bodies: there and back, and nothing that is not exactly one frame of its format, or that becomes too large."""
+"""Compressed bodies: there and back, and nothing that is not exactly one frame of its format, or
+that becomes too large."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def test_a_bomb_is_refused(kind: Compression) -> None:
     if kind is Compression.LZ4:
         silent.write(lz4.frame.compress(large, store_size=False))
     else:
-        writer = zstandard.ZstdCompressor(write_content_size=False).stream_writer(silent, closefd=False)
+        writer = zstandard.ZstdCompressor(write_content_size=False).stream_writer(
+            silent, closefd=False
+        )
         writer.write(large)
         writer.flush(zstandard.FLUSH_FRAME)
     for bomb in (compress(large, kind), silent.getvalue()):
@@ -84,19 +87,27 @@ def silent(body: bytes, kind: Compression) -> bytes:
 
 
 @given(st.sampled_from(KINDS), st.integers(1, 200), st.integers(0, 5_000), st.booleans())
-def test_the_length_is_bounded_before_anything_is_decompressed(kind: Compression, pattern: int, count: int, states: bool) -> None:
-    """Exactly what the frame states; for a frame that states nothing, what its format allows, which is never less than the body."""
+def test_the_length_is_bounded_before_anything_is_decompressed(
+    kind: Compression, pattern: int, count: int, states: bool
+) -> None:
+    """Exactly what the frame states; for a frame that states nothing, what its format allows, which
+    is never less than the body."""
     body = bytes(range(pattern)) * count + b"x"
     packed = compress(body, kind) if states else silent(body, kind)
     bound = length_max(packed, kind.value)
     assert len(decompress(packed, kind.value)) == len(body) <= bound <= max(len(body), 4 * MIB)
     assert bound == len(body) or not states
-    assert length_max(memoryview(packed), kind.value) == bound and length_max(packed, 0) == len(packed)
+    assert length_max(memoryview(packed), kind.value) == bound and length_max(packed, 0) == len(
+        packed
+    )
 
 
 def test_formats_keep_the_ratio_by_which_unstated_lengths_are_bounded() -> None:
     """The most that LZ4 and deflate make of a byte, met by what compresses best."""
-    for flag, packed in ((Compression.LZ4.value, silent(bytes(4 * MIB), Compression.LZ4)), (ZLIB, zlib.compress(bytes(4 * MIB), 9))):
+    for flag, packed in (
+        (Compression.LZ4.value, silent(bytes(4 * MIB), Compression.LZ4)),
+        (ZLIB, zlib.compress(bytes(4 * MIB), 9)),
+    ):
         assert len(decompress(packed, flag)) == 4 * MIB <= length_max(packed, flag) * 1.03
 
 
@@ -120,10 +131,21 @@ def test_a_ratio_bounds_a_body_by_its_stored_length(kind: Compression) -> None:
         decompress(packed, kind.value, Expansion(ratio=exact - 1))
     with pytest.raises(BadBody):
         decompress(packed, kind.value, Expansion(9_999, ratio=exact))
-    assert (EXPANSION.of(1), Expansion(100, 7).of(10), Expansion(100, 7).of(20)) == (4 * MIB, 70, 100)
+    assert (EXPANSION.of(1), Expansion(100, 7).of(10), Expansion(100, 7).of(20)) == (
+        4 * MIB,
+        70,
+        100,
+    )
 
 
 def test_names_of_compressions() -> None:
     """As the mark of an undecoded body has them."""
     flags = (0, 0x100, Compression.LZ4.value, Compression.ZSTD.value, ZLIB, 0x401)
-    assert [compression_of(flag) for flag in flags] == [None, None, "lz4", "zstd", "zlib", "unknown"]
+    assert [compression_of(flag) for flag in flags] == [
+        None,
+        None,
+        "lz4",
+        "zstd",
+        "zlib",
+        "unknown",
+    ]

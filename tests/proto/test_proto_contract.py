@@ -1,4 +1,5 @@
-"""Our client contract against the descriptors of the installed official client, and its independence from them."""
+"""Our client contract against the descriptors of the installed official client, and its
+independence from them."""
 
 from __future__ import annotations
 
@@ -10,12 +11,21 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
 
 # Newer than the installed official client.
-NEWER = {("Settings", "client_properties"), ("Settings.ClientPropertiesEntry", ""), ("Code", "INVALID_CLIENT_PROPERTIES")}
+NEWER = {
+    ("Settings", "client_properties"),
+    ("Settings.ClientPropertiesEntry", ""),
+    ("Code", "INVALID_CLIENT_PROPERTIES"),
+}
 
 PRINT_OFFICIAL = """
 import sys
@@ -31,10 +41,13 @@ sys.stdout.buffer.write(files.SerializeToString())
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorSet:
-    """The official descriptors, read in a process of their own: that client writes logs below HOME when imported."""
+    """The official descriptors, read in a process of their own: that client writes logs below HOME
+    when imported."""
     home = tmp_path_factory.mktemp("home")
     env = {**os.environ, "HOME": str(home)}
-    done = subprocess.run([sys.executable, "-c", PRINT_OFFICIAL], env=env, capture_output=True, check=True, cwd=home)
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_OFFICIAL], env=env, capture_output=True, check=True, cwd=home
+    )
     return FileDescriptorSet.FromString(done.stdout)
 
 
@@ -50,8 +63,20 @@ def flat(files: list[FileDescriptorProto]) -> tuple[dict[str, set[object]], dict
         groups = [o.name for o in message.oneof_decl]
         fields: set[object] = set()
         for f in message.field:
-            group = groups[f.oneof_index] if f.HasField("oneof_index") and not f.proto3_optional else ""
-            fields.add((f.name, f.number, f.type, f.label, f.type_name.split(".v2.")[-1], f.proto3_optional, group))
+            group = (
+                groups[f.oneof_index] if f.HasField("oneof_index") and not f.proto3_optional else ""
+            )
+            fields.add(
+                (
+                    f.name,
+                    f.number,
+                    f.type,
+                    f.label,
+                    f.type_name.split(".v2.")[-1],
+                    f.proto3_optional,
+                    group,
+                )
+            )
         messages[prefix + message.name] = fields
         for nested in message.nested_type:
             add(f"{prefix}{message.name}.", nested)
@@ -73,7 +98,8 @@ def ours() -> FileDescriptorProto:
 
 
 def test_messages_and_enums_are_those_of_the_official_client(official: FileDescriptorSet) -> None:
-    """Every message, field number, type, label and presence, and every enum value, equals the official one, newest additions apart."""
+    """Every message, field number, type, label and presence, and every enum value, equals the
+    official one, newest additions apart."""
     official_messages, official_enums = flat(list(official.file))
     our_messages, our_enums = flat([ours()])
     assert set(our_messages) - set(official_messages) == {"Settings.ClientPropertiesEntry"}
@@ -82,16 +108,29 @@ def test_messages_and_enums_are_those_of_the_official_client(official: FileDescr
         assert fields <= our_messages[name] and not extra, name
     assert our_enums.keys() == official_enums.keys()
     for name, values in official_enums.items():
-        assert values <= our_enums[name] and {(name, v[0]) for v in our_enums[name] - values} <= NEWER, name  # type: ignore[index]
+        assert (
+            values <= our_enums[name] and {(name, v[0]) for v in our_enums[name] - values} <= NEWER
+        ), name  # type: ignore[index]
 
 
 def test_methods_are_those_of_the_official_service(official: FileDescriptorSet) -> None:
     """All 17 methods with the same request, response and streaming."""
 
     def methods(files: list[FileDescriptorProto]) -> set[object]:
-        services = [service for file in files for service in file.service if service.name == "MessagingService"]
-        last = [(m, m.input_type.split(".")[-1], m.output_type.split(".")[-1]) for m in services[0].method]
-        return {(m.name, request, response, m.client_streaming, m.server_streaming) for m, request, response in last}
+        services = [
+            service
+            for file in files
+            for service in file.service
+            if service.name == "MessagingService"
+        ]
+        last = [
+            (m, m.input_type.split(".")[-1], m.output_type.split(".")[-1])
+            for m in services[0].method
+        ]
+        return {
+            (m.name, request, response, m.client_streaming, m.server_streaming)
+            for m, request, response in last
+        }
 
     assert methods([ours()]) == methods(list(official.file)) and len(methods([ours()])) == 17
 
@@ -99,11 +138,14 @@ def test_methods_are_those_of_the_official_service(official: FileDescriptorSet) 
 def test_the_contract_lives_in_our_own_package() -> None:
     """No symbol of ours can clash with the official client in one process."""
     for module in (messaging_pb2, admin_pb2, peer_pb2):
-        assert module.DESCRIPTOR.package.startswith("ledgermq.") and module.DESCRIPTOR.name.startswith("ledgermq/proto/")
+        assert module.DESCRIPTOR.package.startswith(
+            "ledgermq."
+        ) and module.DESCRIPTOR.name.startswith("ledgermq/proto/")
 
 
 def test_generated_code_is_fresh(tmp_path: Path) -> None:
-    """The committed generated code is what the .proto sources give, whichever release of the generator wrote it."""
+    """The committed generated code is what the .proto sources give, whichever release of the
+    generator wrote it."""
     protoc = pytest.importorskip("grpc_tools.protoc")
     source = Path(messaging_pb2.__file__ or "").parent
     files = sorted(source.glob("*.proto"))
@@ -120,11 +162,14 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
         if file.name.endswith("_grpc.py") and not (source / file.name).exists():
             assert "Stub(" not in file.read_text(), f"{file.name} is missing: run make proto"
             continue
-        assert substance(file) == substance(source / file.name), f"{file.name} is stale: run make proto"
+        assert substance(file) == substance(source / file.name), (
+            f"{file.name} is stale: run make proto"
+        )
 
 
 def substance(file: Path) -> list[str]:
-    """Generated code without what differs between releases of the generator: its version, how it spells a class and a constant text."""
+    """Generated code without what differs between releases of the generator: its version, how it
+    spells a class and a constant text."""
     text = re.sub(r"(?<=_runtime_version\.Domain\.PUBLIC,\n)( +\d+,\n){3}", "", file.read_text())
     text = text.replace("(object):", ":").replace("+ f'", "+ '")
     versions = ("# Protobuf Python Version: ", "GRPC_GENERATED_VERSION = ")
@@ -132,14 +177,23 @@ def substance(file: Path) -> list[str]:
 
 
 def test_users_with_protobuf_6_can_import_the_generated_code() -> None:
-    """Generated code refuses a runtime older than its generator, so `make proto` uses an old one. The bounds follow from it."""
+    """Generated code refuses a runtime older than its generator, so `make proto` uses an old one.
+    The bounds follow from it."""
     source = Path(messaging_pb2.__file__ or "").parent
-    requirements = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    requirements = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())[
+        "project"
+    ]["dependencies"]
     (protobuf,) = (found for found in requirements if found.startswith("protobuf"))
     (grpcio,) = (found for found in requirements if found.startswith("grpcio"))
-    written = {re.findall(r"# Protobuf Python Version: (\S+)", file.read_text())[0] for file in source.glob("*_pb2.py")}
+    written = {
+        re.findall(r"# Protobuf Python Version: (\S+)", file.read_text())[0]
+        for file in source.glob("*_pb2.py")
+    }
     assert {f"protobuf>={version},<8" for version in written} == {protobuf}
-    written = {re.findall(r"GRPC_GENERATED_VERSION = '(\S+)'", file.read_text())[0] for file in source.glob("*_pb2_grpc.py")}
+    written = {
+        re.findall(r"GRPC_GENERATED_VERSION = '(\S+)'", file.read_text())[0]
+        for file in source.glob("*_pb2_grpc.py")
+    }
     assert {f"grpcio>={version}" for version in written} == {grpcio}
 
 

@@ -1,4 +1,5 @@
-"""Native frames: what a builder makes a node reads, what is anything else is refused by position, and both speak the format's bytes."""
+"""Native frames: what a builder makes a node reads, what is anything else is refused by position,
+and both speak the format's bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ BORN_MS = 1_700_000_000_123
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 TAGS = TEXT.filter(lambda text: text.strip() and "|" not in text)
 KEYS = TEXT.filter(lambda text: bool(text.strip()))
-USER_KEYS = st.sampled_from(["a", "b", "TRACE_CONTEXT", "PRIORITY", "__LMQ.x", "__LMQ.KEYS", "zürich"])
+USER_KEYS = st.sampled_from(
+    ["a", "b", "TRACE_CONTEXT", "PRIORITY", "__LMQ.x", "__LMQ.KEYS", "zürich"]
+)
 MESSAGES = st.lists(
     st.tuples(
         st.binary(min_size=1, max_size=60),
@@ -62,7 +65,16 @@ TOPICS = st.sampled_from(["flights", "ns@flights", "t" * 127, "n" * 100 + "@" + 
 
 
 def read(topic: str, frame: EncodedFrame, **changes: Any) -> Frame:
-    return read_frame(topic, TAG, PRODUCER, EPOCH, frame.first_sequence, frame.sizes, frame.entries, **{**LIMITS, **changes})
+    return read_frame(
+        topic,
+        TAG,
+        PRODUCER,
+        EPOCH,
+        frame.first_sequence,
+        frame.sizes,
+        frame.entries,
+        **{**LIMITS, **changes},
+    )
 
 
 def entries_of(frame: EncodedFrame) -> list[bytes]:
@@ -71,7 +83,13 @@ def entries_of(frame: EncodedFrame) -> list[bytes]:
     return [frame.entries[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
-def built(topic: str, first: int, messages: list[Any], compression: Compression = Compression.NONE, over: int = 4096) -> EncodedFrame:
+def built(
+    topic: str,
+    first: int,
+    messages: list[Any],
+    compression: Compression = Compression.NONE,
+    over: int = 4096,
+) -> EncodedFrame:
     bodies, tags, keys, users, queues = zip(*messages, strict=True)
     return FrameBuilder(topic, TAG, PRODUCER, EPOCH).encode(
         first, np.array(queues, np.int32), bodies, born_ms=BORN_MS, tags=tags, keys=keys, properties=users,
@@ -86,33 +104,71 @@ def said(sequence: int, tag: str | None, keys: Any, user: Mapping[str, str]) -> 
 
 @given(TOPICS, st.integers(0, 2**48 - 41), MESSAGES)
 def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages: list[Any]) -> None:
-    """Entry by entry the bytes of the unary encoder, but for FLAG; and a node takes them as they are."""
+    """Entry by entry the bytes of the unary encoder, but for FLAG; and a node takes them as they
+    are."""
     frame = built(topic, first, messages)
     with pure():
         assert built(topic, first, messages) == frame
     entries = entries_of(frame)
-    assert b"".join(entries) == frame.entries and frame.count == len(messages) and frame.next_sequence == first + len(messages)
-    for position, (entry, (body, tag, keys, user, queue)) in enumerate(zip(entries, messages, strict=True)):
-        assert entry == unary_entry(topic, queue, body, said(first + position, tag, keys, user), BORN_MS, position + 1)
-        assert plain_good(topic, plain_id(TAG, PRODUCER, EPOCH, first + position), position + 1, entry)
+    assert (
+        b"".join(entries) == frame.entries
+        and frame.count == len(messages)
+        and frame.next_sequence == first + len(messages)
+    )
+    for position, (entry, (body, tag, keys, user, queue)) in enumerate(
+        zip(entries, messages, strict=True)
+    ):
+        assert entry == unary_entry(
+            topic, queue, body, said(first + position, tag, keys, user), BORN_MS, position + 1
+        )
+        assert plain_good(
+            topic, plain_id(TAG, PRODUCER, EPOCH, first + position), position + 1, entry
+        )
     got = read(topic, frame)
-    assert (got.producer_id, got.epoch, got.first_sequence, got.next_sequence) == (PRODUCER, EPOCH, first, frame.next_sequence)
-    assert bytes(got.batch.data) == frame.entries and got.batch.topics == (topic,) and not got.batch.topic_of.any()
+    assert (got.producer_id, got.epoch, got.first_sequence, got.next_sequence) == (
+        PRODUCER,
+        EPOCH,
+        first,
+        frame.next_sequence,
+    )
+    assert (
+        bytes(got.batch.data) == frame.entries
+        and got.batch.topics == (topic,)
+        and not got.batch.topic_of.any()
+    )
     assert got.batch.queues.tolist() == [queue for *_, queue in messages]
-    assert got.batch.sizes.tolist() == list(map(len, entries)) and got.batch.starts.dtype == np.int64
+    assert (
+        got.batch.sizes.tolist() == list(map(len, entries)) and got.batch.starts.dtype == np.int64
+    )
 
 
-@given(st.integers(0, 2**48 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1))
+@given(
+    st.integers(0, 2**48 - 1),
+    st.integers(1, 2**32 - 1),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**32 - 1),
+)
 def test_native_ids(first: int, producer: int, epoch: int, tag: int) -> None:
     """The vectors write the digits of the format, and reading is the inverse."""
     count = min(3, 2**48 - first)
     ids = [bytes(item).decode() for item in native_ids(tag, producer, epoch, first, count)]
     assert ids == [plain_id(tag, producer, epoch, first + i) for i in range(count)]
-    assert [read_native_id(one) for one in ids] == [NativeId(tag, producer, epoch, first + i) for i in range(count)]
+    assert [read_native_id(one) for one in ids] == [
+        NativeId(tag, producer, epoch, first + i) for i in range(count)
+    ]
     assert read_native_id(ids[0].encode()) == NativeId(tag, producer, epoch, first)
 
 
-NO_NATIVE_IDS = ["", "4C" + "0" * 31, "4c" + "0" * 32, "01" + "0" * 32, "4C" + "0" * 31 + "g", "4C " + "0" * 31, "é" * 34, b"\xff" * 34]
+NO_NATIVE_IDS = [
+    "",
+    "4C" + "0" * 31,
+    "4c" + "0" * 32,
+    "01" + "0" * 32,
+    "4C" + "0" * 31 + "g",
+    "4C " + "0" * 31,
+    "é" * 34,
+    b"\xff" * 34,
+]
 
 
 @pytest.mark.parametrize("text", NO_NATIVE_IDS)
@@ -131,11 +187,15 @@ def outcome(topic: str, first: int, sizes: bytes, entries: bytes) -> tuple[int, 
 
 
 def agree(topic: str, first: int, sizes: bytes, entries: bytes) -> None:
-    """The vectors, the rules one by one, the kernel and the plain second opinion agree; the position is that of the first bad message."""
+    """The vectors, the rules one by one, the kernel and the plain second opinion agree; the
+    position is that of the first bad message."""
     lengths = struct.unpack(f"<{len(sizes) // 4}I", sizes)
     ends = np.cumsum(lengths).tolist()
     pieces = [entries[end - size : end] for size, end in zip(lengths, ends, strict=True)]
-    good = [plain_good(topic, plain_id(TAG, PRODUCER, EPOCH, first + i), i + 1, piece) for i, piece in enumerate(pieces)]
+    good = [
+        plain_good(topic, plain_id(TAG, PRODUCER, EPOCH, first + i), i + 1, piece)
+        for i, piece in enumerate(pieces)
+    ]
     outcomes = []
     for few in (0, 1 << 20):
         with pure(), pytest.MonkeyPatch.context() as patch:
@@ -146,8 +206,11 @@ def agree(topic: str, first: int, sizes: bytes, entries: bytes) -> None:
 
 
 @given(TOPICS, MESSAGES, st.data())
-def test_a_changed_byte_is_refused_or_harmless(topic: str, messages: list[Any], data: st.DataObject) -> None:
-    """Any byte of the entries changed: the reader says what the second opinion says, and never something else than BadFrame."""
+def test_a_changed_byte_is_refused_or_harmless(
+    topic: str, messages: list[Any], data: st.DataObject
+) -> None:
+    """Any byte of the entries changed: the reader says what the second opinion says, and never
+    something else than BadFrame."""
     frame = built(topic, 7, messages)
     entries = bytearray(frame.entries)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -173,12 +236,15 @@ PIECES = st.lists(
 
 @given(st.lists(PIECES, min_size=1, max_size=6), st.integers(0, 3))
 def test_property_strings_of_any_kind(rests: list[list[bytes]], garbage: int) -> None:
-    """Whole messages with made-up properties: accepted exactly when the unary path would write them so."""
+    """Whole messages with made-up properties: accepted exactly when the unary path would write them
+    so."""
     entries, sizes = [], []
     for position, pieces in enumerate(rests):
         message_id = plain_id(TAG, PRODUCER, EPOCH, 3 + position)
         properties = b"UNIQ_KEY\x01%b\x02%b" % (message_id.encode(), b"".join(pieces))
-        entry = bytearray(encode_messages("t", 2, [b"body"], born_ms=BORN_MS, properties=[properties]).data)
+        entry = bytearray(
+            encode_messages("t", 2, [b"body"], born_ms=BORN_MS, properties=[properties]).data
+        )
         struct.pack_into(">i", entry, 64, position + 1)
         entries.append(bytes(entry))
         sizes.append(len(entry))
@@ -258,14 +324,22 @@ def test_a_builder_refuses_empty_bodies_and_frames() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("body", [array("I", [1, 2]), memoryview(array("I", [1, 2])), memoryview(b"abcd")[::2], "text", 5, None])
-def test_a_builder_refuses_a_body_that_is_not_contiguous_bytes(monkeypatch: pytest.MonkeyPatch, body: Any, native: bool) -> None:
-    """One of longer items has another length than bytes: the sizes of the frame would be those of no entries, and a node refuses it all."""
+@pytest.mark.parametrize(
+    "body",
+    [array("I", [1, 2]), memoryview(array("I", [1, 2])), memoryview(b"abcd")[::2], "text", 5, None],
+)
+def test_a_builder_refuses_a_body_that_is_not_contiguous_bytes(
+    monkeypatch: pytest.MonkeyPatch, body: Any, native: bool
+) -> None:
+    """One of longer items has another length than bytes: the sizes of the frame would be those of
+    no entries, and a node refuses it all."""
     monkeypatch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
     for compression in (Compression.NONE, Compression.LZ4):
         with pytest.raises((TypeError, ValueError, BufferError)):
             packed: dict[str, Any] = {"compression": compression, "compress_over": 1}
-            FrameBuilder("t", TAG, PRODUCER, EPOCH).encode(0, 0, [b"a", body, b"b"], born_ms=1, **packed)
+            FrameBuilder("t", TAG, PRODUCER, EPOCH).encode(
+                0, 0, [b"a", body, b"b"], born_ms=1, **packed
+            )
 
 
 @pytest.mark.parametrize(
@@ -285,7 +359,15 @@ def test_a_builder_refuses_a_body_that_is_not_contiguous_bytes(monkeypatch: pyte
 def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
     """What makes a message of another kind goes through the unary path."""
     message_id = plain_id(TAG, PRODUCER, EPOCH, 0)
-    entry = bytearray(encode_messages("t", 0, [b"x"], born_ms=1, properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()]).data)
+    entry = bytearray(
+        encode_messages(
+            "t",
+            0,
+            [b"x"],
+            born_ms=1,
+            properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()],
+        ).data
+    )
     entry[67] = 1
     with pytest.raises(BadFrame) as bad:
         read_frame("t", TAG, PRODUCER, EPOCH, 0, struct.pack("<I", len(entry)), entry, **LIMITS)
@@ -294,12 +376,20 @@ def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
 
 def sealed(frame: Frame, first_index: int = 40) -> Range:
     place = {"first_index": first_index, "term": 3, "pos": 4096, "prev_chain": 9}
-    seal(frame.batch, queue_offsets=np.arange(len(frame)), store_ms=BORN_MS, store_host=bytes(8), **place)
+    seal(
+        frame.batch,
+        queue_offsets=np.arange(len(frame)),
+        store_ms=BORN_MS,
+        store_host=bytes(8),
+        **place,
+    )
     return make_range(frame.batch, 0, len(frame), **place)
 
 
 @given(TOPICS, MESSAGES, st.sampled_from(Compression))
-def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compression: Compression) -> None:
+def test_consumers_read_what_was_sent(
+    topic: str, messages: list[Any], compression: Compression
+) -> None:
     """Bodies, ids, tags, keys and properties come back, compressed or not."""
     messages = [(body * 40, *rest) for body, *rest in messages]
     frame = built(topic, 5, messages, compression, 200)
@@ -311,10 +401,16 @@ def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compressi
     assert len(columns) == len(messages) and columns.bodies() == bodies
     joined, offsets = columns.joined_bodies()
     assert [joined[a:b] for a, b in pairwise(offsets)] == bodies
-    assert columns.indexes.tolist() == list(range(40, 40 + len(messages))) and set(columns.terms.tolist()) == {3}
-    assert columns.queue_offsets.tolist() == list(range(len(messages))) and columns.queues.tolist() == [queue for *_, queue in messages]
+    assert columns.indexes.tolist() == list(range(40, 40 + len(messages))) and set(
+        columns.terms.tolist()
+    ) == {3}
+    assert columns.queue_offsets.tolist() == list(
+        range(len(messages))
+    ) and columns.queues.tolist() == [queue for *_, queue in messages]
     assert set(columns.store_ms.tolist()) == {BORN_MS} == set(columns.born_ms.tolist())
-    assert columns.message_ids() == [plain_id(TAG, PRODUCER, EPOCH, 5 + i) for i in range(len(messages))]
+    assert columns.message_ids() == [
+        plain_id(TAG, PRODUCER, EPOCH, 5 + i) for i in range(len(messages))
+    ]
     assert columns.tags() == [tag for _, tag, *_ in messages]
     assert columns.topics[0] == (topic,) and not columns.topics[1].any()
     for row, (_, tag, keys, user, _) in enumerate(messages):
@@ -325,17 +421,22 @@ def test_consumers_read_what_was_sent(topic: str, messages: list[Any], compressi
 
 @given(MESSAGES, st.data())
 def test_entries_with_a_changed_byte_are_refused(messages: list[Any], data: st.DataObject) -> None:
-    """A consumer that verifies takes no record of which a byte is another one, and reads nothing outside the bytes in any case."""
+    """A consumer that verifies takes no record of which a byte is another one, and reads nothing
+    outside the bytes in any case."""
     frame = built("t", 5, messages)
     entries = bytearray(sealed(read("t", frame)).data)
     at = data.draw(st.integers(0, len(entries) - 1))
     entries[at] ^= data.draw(st.integers(1, 255))
-    inside = at - max(start for start in np.cumsum([0, *map(len, entries_of(frame))]).tolist() if start <= at)
+    inside = at - max(
+        start for start in np.cumsum([0, *map(len, entries_of(frame))]).tolist() if start <= at
+    )
     try:
         columns = read_entries(frame.sizes, entries)
     except BadEntries:
         return
-    assert 8 <= inside < 40, "only index, term, position, channel and chain CRC are not covered by the body CRC"
+    assert 8 <= inside < 40, (
+        "only index, term, position, channel and chain CRC are not covered by the body CRC"
+    )
     columns.bodies()
 
 
@@ -351,9 +452,17 @@ def test_garbage_is_bad_entries(sizes: bytes, entries: bytes, fitting: bool) -> 
         read_entries(sizes, entries, verify=False)
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=6), st.data())
-def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data: st.DataObject) -> None:
-    """Frames of several producers, messages of the unary path between them, and a range that begins and ends inside a frame."""
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=6
+    ),
+    st.data(),
+)
+def test_runs_are_the_frames_of_a_range(
+    parts: list[tuple[int, int, bool]], data: st.DataObject
+) -> None:
+    """Frames of several producers, messages of the unary path between them, and a range that begins
+    and ends inside a frame."""
     pieces, wanted, rows = [], [], 0
     for count, producer, native in parts:
         bodies = [b"x"] * count
@@ -364,12 +473,25 @@ def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data
         else:
             ids = [plain_id(TAG, producer, 0, rows + i) for i in range(count)]
             unary = encode_messages("t", 0, bodies, born_ms=1, message_ids=ids)
-            pieces += [bytes(unary.data[a : a + s]) for a, s in zip(unary.starts.tolist(), unary.sizes.tolist(), strict=True)]
+            pieces += [
+                bytes(unary.data[a : a + s])
+                for a, s in zip(unary.starts.tolist(), unary.sizes.tolist(), strict=True)
+            ]
         rows += count
     low = data.draw(st.integers(0, rows - 1))
     high = data.draw(st.integers(low + 1, rows))
     sizes = np.array([len(piece) for piece in pieces[low:high]])
-    entries = Range(0, high - low - 1, 1, 0, memoryview(b"".join(pieces[low:high])), np.cumsum(sizes) - sizes, sizes.astype(np.int32), 0, 0)
+    entries = Range(
+        0,
+        high - low - 1,
+        1,
+        0,
+        memoryview(b"".join(pieces[low:high])),
+        np.cumsum(sizes) - sizes,
+        sizes.astype(np.int32),
+        0,
+        0,
+    )
     expected = []
     for at, count, producer in wanted:
         begin, end = max(at, low), min(at + count, high)
@@ -386,7 +508,9 @@ def test_a_run_whose_ids_disagree_is_an_error() -> None:
         broken = bytearray(frame.entries)
         broken[-2:-1] = sequence
         sizes = np.frombuffer(frame.sizes, "<u4").astype(np.int32)
-        entries = Range(0, 2, 1, 0, memoryview(broken), np.cumsum(sizes, dtype=np.int64) - sizes, sizes, 0, 0)
+        entries = Range(
+            0, 2, 1, 0, memoryview(broken), np.cumsum(sizes, dtype=np.int64) - sizes, sizes, 0, 0
+        )
         with pytest.raises(ValueError, match=r"of the range"):
             native_runs(entries)
 
@@ -394,7 +518,10 @@ def test_a_run_whose_ids_disagree_is_an_error() -> None:
 @given(MESSAGES)
 def test_columns_make_the_same_frame(messages: list[Any]) -> None:
     """Arrow's layout and sequences of objects give the same bytes."""
-    messages = [(body, tag, "".join(keys or "").strip() or None, user, queue) for body, tag, keys, user, queue in messages]
+    messages = [
+        (body, tag, "".join(keys or "").strip() or None, user, queue)
+        for body, tag, keys, user, queue in messages
+    ]
 
     def column(values: list[str | bytes | None]) -> Column:
         raw = [value.encode() if isinstance(value, str) else value or b"" for value in values]
@@ -409,6 +536,9 @@ def test_columns_make_the_same_frame(messages: list[Any]) -> None:
         born_ms=BORN_MS,
         tags=column(tags),
         keys=column(keys),
-        properties={name: column([user.get(name) for user in users]) for name in sorted({name for user in users for name in user})},
+        properties={
+            name: column([user.get(name) for user in users])
+            for name in sorted({name for user in users for name in user})
+        },
     )
     assert frame == built("t", 3, messages)

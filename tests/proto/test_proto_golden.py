@@ -45,45 +45,89 @@ def test_hashes(text: str, value: int) -> None:
 
 @pytest.mark.parametrize("vector", REFERENCE["dledger_entries"], ids=lambda v: v["body"])
 def test_dledger_entry_headers(vector: dict[str, Any]) -> None:
-    """Our header is DLedger's but for the two CRC words (bytes 36-43), and our index unit is DLedger's."""
+    """Our header is DLedger's but for the two CRC words (bytes 36-43), and our index unit is
+    DLedger's."""
     expected = raw(vector["hex"])
     fields = vector["fields"]
-    ours = item(HEADER, chain_crc=0x12345678, body_crc=0x9ABCDEF0, **fields) + vector["body"].encode()
-    assert ours[:36] == expected[:36] and ours[44:] == expected[44:] and ours[36:44] != expected[36:44]
-    unit = item(INDEX_UNIT, magic=1, pos=fields["pos"], size=fields["size"], index=fields["index"], term=fields["term"])
+    ours = (
+        item(HEADER, chain_crc=0x12345678, body_crc=0x9ABCDEF0, **fields) + vector["body"].encode()
+    )
+    assert (
+        ours[:36] == expected[:36] and ours[44:] == expected[44:] and ours[36:44] != expected[36:44]
+    )
+    unit = item(
+        INDEX_UNIT,
+        magic=1,
+        pos=fields["pos"],
+        size=fields["size"],
+        index=fields["index"],
+        term=fields["term"],
+    )
     assert unit == raw(vector["index_unit_hex"])
 
 
 def test_rocketmq_message() -> None:
-    """A record of ours is RocketMQ's V1 message, but for the born host that we leave zero, and so is its consume queue unit."""
+    """A record of ours is RocketMQ's V1 message, but for the born host that we leave zero, and so
+    is its consume queue unit."""
     v = REFERENCE["message_v1"]
     expected = bytearray(raw(v["hex"]))
-    draft = Draft(v["topic"], v["queue"], v["body"].encode(), raw(v["properties_hex"]), v["born_ms"], java_hash("TagA"))
+    draft = Draft(
+        v["topic"],
+        v["queue"],
+        v["body"].encode(),
+        raw(v["properties_hex"]),
+        v["born_ms"],
+        java_hash("TagA"),
+    )
     batch = encode_entries([draft])
     host, port = v["store_host"].split(":")
     place = {"first_index": 0, "term": 1, "pos": v["physical_offset"] - 48, "prev_chain": 0}
     offsets = np.array([v["queue_offset"]])
-    seal(batch, queue_offsets=offsets, store_ms=v["store_ms"], store_host=host_bytes(host, int(port)), **place)
+    seal(
+        batch,
+        queue_offsets=offsets,
+        store_ms=v["store_ms"],
+        store_host=host_bytes(host, int(port)),
+        **place,
+    )
     assert expected[48:56] == host_bytes("127.0.0.1", 50000)
     expected[48:56] = bytes(8)
     assert batch.data[48:] == expected
     assert int.from_bytes(batch.data[56:60], "big") == REFERENCE["body_crc"]["Hello"]
-    unit = item(QUEUE_UNIT, physical_offset=v["physical_offset"], size=len(expected), tags_code=draft.tags_code)
+    unit = item(
+        QUEUE_UNIT,
+        physical_offset=v["physical_offset"],
+        size=len(expected),
+        tags_code=draft.tags_code,
+    )
     assert unit == raw(v["queue_unit_hex"])
 
 
-@pytest.mark.parametrize("text", [REFERENCE["message_v1"]["hex"], REFERENCE["message_v2_hex"]], ids=["v1", "v2"])
+@pytest.mark.parametrize(
+    "text", [REFERENCE["message_v1"]["hex"], REFERENCE["message_v2_hex"]], ids=["v1", "v2"]
+)
 def test_rocketmq_messages_are_read(text: str) -> None:
     """Both record versions decode to the same message."""
     v = REFERENCE["message_v1"]
     record = decode_record(raw(text))
-    assert (record.topic, record.queue, record.queue_offset, record.physical_offset) == ("TopicTest", 3, 7, 4096)
-    assert (record.body, record.born_ms, record.store_ms, record.store_host) == (b"Hello", v["born_ms"], v["store_ms"], v["store_host"])
+    assert (record.topic, record.queue, record.queue_offset, record.physical_offset) == (
+        "TopicTest",
+        3,
+        7,
+        4096,
+    )
+    assert (record.body, record.born_ms, record.store_ms, record.store_host) == (
+        b"Hello",
+        v["born_ms"],
+        v["store_ms"],
+        v["store_host"],
+    )
     assert decode(record.properties).tag == "TagA"
 
 
 def test_the_golden_log_is_what_the_format_says() -> None:
-    """The committed file is what the plain encoder writes: its bytes change only with the format."""
+    """The committed file is what the plain encoder writes: its bytes change only with the
+    format."""
     assert golden_entries.PATH.read_text() == golden_entries.text()
 
 
@@ -115,7 +159,10 @@ def test_golden_entries_are_encoded(vector: dict[str, Any]) -> None:
     )
     assert batch.data.hex() == vector["entry_hex"] and last == vector["chain_crc"]
     head = np.frombuffer(batch.data, PREFIX, 1)
-    assert int(head["body_crc"][0]) == vector["body_crc"] and int(head["chain_crc"][0]) == vector["chain_crc"]
+    assert (
+        int(head["body_crc"][0]) == vector["body_crc"]
+        and int(head["chain_crc"][0]) == vector["chain_crc"]
+    )
 
 
 @pytest.mark.parametrize("vector", ENTRIES, ids=lambda v: str(v["index"]))
@@ -125,10 +172,25 @@ def test_golden_entries_are_verified_and_dispatched(vector: dict[str, Any]) -> N
     before = ENTRIES[index - 1]["chain_crc"] if index else OURS["chain_seed"]
     entries = verify_range(raw(vector["entry_hex"]), index, vector["term"], vector["pos"], before)
     columns = layout.record_columns(entries)
-    assert (columns.topics, columns.queues[0], columns.queue_offsets[0]) == ((vector["topic"],), vector["queue"], vector["queue_offset"])
-    place = {"physical_offset": int(columns.physical_offsets[0]), "size": int(columns.sizes[0]), "tags_code": int(columns.tags_codes[0])}
+    assert (columns.topics, columns.queues[0], columns.queue_offsets[0]) == (
+        (vector["topic"],),
+        vector["queue"],
+        vector["queue_offset"],
+    )
+    place = {
+        "physical_offset": int(columns.physical_offsets[0]),
+        "size": int(columns.sizes[0]),
+        "tags_code": int(columns.tags_codes[0]),
+    }
     assert item(QUEUE_UNIT, **place).hex() == vector["queue_unit_hex"]
-    unit = item(INDEX_UNIT, magic=1, pos=entries.pos, size=int(entries.sizes[0]), index=index, term=entries.term)
+    unit = item(
+        INDEX_UNIT,
+        magic=1,
+        pos=entries.pos,
+        size=int(entries.sizes[0]),
+        index=index,
+        term=entries.term,
+    )
     assert unit.hex() == vector["index_unit_hex"]
 
 
@@ -140,7 +202,8 @@ def test_golden_properties(vector: dict[str, Any]) -> None:
 
 
 def test_golden_files_hold_the_golden_entries() -> None:
-    """Entries lie in the files at their positions; the blank names the remainder and everything not written is zero."""
+    """Entries lie in the files at their positions; the blank names the remainder and everything not
+    written is zero."""
     size = OURS["data_file_bytes"]
     for number, file in enumerate(OURS["files"]):
         data = bytearray(raw(file["hex"]))

@@ -24,7 +24,8 @@ def test_the_file_is_what_the_plain_encoder_writes() -> None:
 
 @pytest.mark.parametrize("golden", FRAMES, ids=lambda golden: golden["topic"][:16])
 def test_golden_frames(golden: dict[str, Any]) -> None:
-    """The reader takes the whole frame; the builder makes its bytes from what it says, but for how a body is compressed."""
+    """The reader takes the whole frame; the builder makes its bytes from what it says, but for how
+    a body is compressed."""
     entries = [bytes.fromhex(message["entry_hex"]) for message in golden["messages"]]
     producer = golden["log_tag"], golden["producer_id"], golden["epoch"]
     first, sizes = golden["first_sequence"], bytes.fromhex(golden["sizes_hex"])
@@ -45,7 +46,8 @@ def test_golden_frames(golden: dict[str, Any]) -> None:
         properties=[one.user for one in fields],
     )
     wanted = b"".join(entries)
-    # The builder has no way to say a trace context, and calls a body compressed only if it did that.
+    # The builder has no way to say a trace context, and calls a body compressed only if it did
+    # that.
     trace = b"TRACE_CONTEXT\x0100-1\x02"
     plain = bytearray(wanted)
     at = sum(map(len, entries[:3])) + 84

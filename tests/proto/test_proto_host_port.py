@@ -27,20 +27,54 @@ def test_what_is_read_is_written_again(text: str, host: str, port: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", ":", "h", "h:", ":1", "h:x", "h:+1", "h:-1", "h:65536", "h:123456", "h:1:2", "h h:1", "h/:1", "u@h:1", "a;b:1"),
-        *("::1", "::1:8081", "[::1]", "[::1]8081", "[::1", "::1]:1", "[", "[]:1", "[n1]:1", "[127.0.0.1]:1", "[:::1]:1", "[::1%lo]:1"),
+        *(
+            "",
+            ":",
+            "h",
+            "h:",
+            ":1",
+            "h:x",
+            "h:+1",
+            "h:-1",
+            "h:65536",
+            "h:123456",
+            "h:1:2",
+            "h h:1",
+            "h/:1",
+            "u@h:1",
+            "a;b:1",
+        ),
+        *(
+            "::1",
+            "::1:8081",
+            "[::1]",
+            "[::1]8081",
+            "[::1",
+            "::1]:1",
+            "[",
+            "[]:1",
+            "[n1]:1",
+            "[127.0.0.1]:1",
+            "[:::1]:1",
+            "[::1%lo]:1",
+        ),
         *("h:\u0661", "a,b:1", "h:1\n"),
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    """Among it an IPv6 address without brackets, whose last group could be a port, and one with a zone."""
+    """Among it an IPv6 address without brackets, whose last group could be a port, and one with a
+    zone."""
     with pytest.raises(ValueError):
         host_port.split(text)
 
 
 def test_a_port_may_be_understood() -> None:
     """As in the header Host of HTTP."""
-    assert host_port.split("h", 80) == ("h", 80) and host_port.split("[::1]", 0) == ("::1", 0) and host_port.split("h:1", 80) == ("h", 1)
+    assert (
+        host_port.split("h", 80) == ("h", 80)
+        and host_port.split("[::1]", 0) == ("::1", 0)
+        and host_port.split("h:1", 80) == ("h", 1)
+    )
     for text in ("[", "", "h:", "::1", "a b"):
         with pytest.raises(ValueError):
             host_port.split(text, 80)
@@ -48,14 +82,32 @@ def test_a_port_may_be_understood() -> None:
 
 def test_a_host_alone() -> None:
     """IPv6 with or without brackets is the same host; what has a port is none."""
-    assert [host_port.host_of(text) for text in ("n1", "10.0.0.1", "::", "[::]", "[fd00::1]")] == ["n1", "10.0.0.1", "::", "::", "fd00::1"]
-    for text in ("", "n1:8081", "[n1]", "[::1]:1", "fd00::1::2", "fe80::1%eth0", "a b", "[[::1]]", "[::1x", "x::1]"):
+    assert [host_port.host_of(text) for text in ("n1", "10.0.0.1", "::", "[::]", "[fd00::1]")] == [
+        "n1",
+        "10.0.0.1",
+        "::",
+        "::",
+        "fd00::1",
+    ]
+    for text in (
+        "",
+        "n1:8081",
+        "[n1]",
+        "[::1]:1",
+        "fd00::1::2",
+        "fe80::1%eth0",
+        "a b",
+        "[[::1]]",
+        "[::1x",
+        "x::1]",
+    ):
         with pytest.raises(ValueError):
             host_port.host_of(text)
 
 
 def test_kinds_of_hosts() -> None:
-    """Loopback also as an IPv4 address in IPv6; of names only localhost, as others are not resolved."""
+    """Loopback also as an IPv4 address in IPv6; of names only localhost, as others are not
+    resolved."""
     local = ("localhost", "LocalHost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")
     others = ("n1", "", "10.0.0.1", "::", "0.0.0.0", "::ffff:10.0.0.1", "localhost.example")
     assert all(map(host_port.is_loopback, local)) and not any(map(host_port.is_loopback, others))

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from ledgermq.proto.entries import layout
 from ledgermq.proto.entries.entry_checking import verify_range
-from ledgermq.proto.entries.entry_encoding import encode_entries, encode_messages, entry_bytes, host_bytes
+from ledgermq.proto.entries.entry_encoding import (
+    encode_entries,
+    encode_messages,
+    entry_bytes,
+    host_bytes,
+)
 from ledgermq.proto.entries.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import Fields, encode
@@ -21,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("way")
 SEED = chain_seed("6f9619ff-8b86-d011-b42d-00cf4fc964ff")
 HOST = "192.168.1.10:10911"
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
-TOPICS = st.sampled_from(["flights", "ns@flights", "%DLQ%g", "t" * 127, "n" * 100 + "@" + "t" * 100])
+TOPICS = st.sampled_from(
+    ["flights", "ns@flights", "%DLQ%g", "t" * 127, "n" * 100 + "@" + "t" * 100]
+)
 DRAFTS = st.builds(
     lambda topic, queue, body, tag, key, mid, born, channel, origin, sysflag: Draft(
         topic,
@@ -67,15 +74,23 @@ def sealed(batch: UnsealedBatch, **changes: object) -> int:
 
 @given(st.lists(DRAFTS, min_size=1, max_size=12))
 def test_vectors_equal_the_plain_encoder(drafts: list[Draft]) -> None:
-    """Encoding and sealing gives byte for byte what the slow encoder gives, and verifying it gives the columns back."""
+    """Encoding and sealing gives byte for byte what the slow encoder gives, and verifying it gives
+    the columns back."""
     batch = encode_entries(drafts)
     last = sealed(batch)
     messages = [plain(d, 100 + i, 1_700_000_000_123) for i, d in enumerate(drafts)]
     expected, chain = plain_entries(messages, first_index=7, term=3, pos=4096, prev_chain=SEED)
     assert bytes(batch.data) == expected and last == chain
     entries = verify_range(bytes(batch.data), 7, 3, 4096, SEED)
-    assert (entries.first_index, entries.last_index, entries.last_chain) == (7, 6 + len(drafts), chain)
-    assert entries.starts.tolist() == batch.starts.tolist() and entries.sizes.tolist() == batch.sizes.tolist()
+    assert (entries.first_index, entries.last_index, entries.last_chain) == (
+        7,
+        6 + len(drafts),
+        chain,
+    )
+    assert (
+        entries.starts.tolist() == batch.starts.tolist()
+        and entries.sizes.tolist() == batch.sizes.tolist()
+    )
 
 
 @given(st.lists(DRAFTS, min_size=1, max_size=30))
@@ -109,10 +124,16 @@ def test_records_come_back(drafts: list[Draft]) -> None:
 
 
 def test_unsealed_entries_are_zero_where_the_server_writes() -> None:
-    """Before sealing, header and server fields are zero (format §4); sealing twice leaves no trace of the first time."""
+    """Before sealing, header and server fields are zero (format §4); sealing twice leaves no trace
+    of the first time."""
     draft = Draft("t", 5, b"body", b"TAGS\x01x\x02", 9, 0)
     batch = encode_entries([draft])
-    assert not any(batch.data[:48]) and not any(batch.data[60:64]) and not any(batch.data[68:84]) and not any(batch.data[104:120])
+    assert (
+        not any(batch.data[:48])
+        and not any(batch.data[60:64])
+        and not any(batch.data[68:84])
+        and not any(batch.data[104:120])
+    )
     first = bytes(batch.data)
     sealed(batch, first_index=99, term=88, pos=77, store_ms=66)
     sealed(batch)
@@ -123,33 +144,52 @@ def test_unsealed_entries_are_zero_where_the_server_writes() -> None:
 
 
 def test_positions_may_jump() -> None:
-    """A batch that continues in the next log file is sealed in one go; its parts become ranges with their own positions and chain."""
+    """A batch that continues in the next log file is sealed in one go; its parts become ranges with
+    their own positions and chain."""
     drafts = [Draft("t", 0, bytes([i]) * 20, b"", 0) for i in range(4)]
     batch = encode_entries(drafts)
     positions = batch.starts + np.array([500, 500, 9000, 9000])
     sealed(batch, pos=positions)
     cut = int(batch.starts[2])
     left = make_range(batch, 0, 2, first_index=7, term=3, pos=500, prev_chain=SEED)
-    right = make_range(batch, 2, 4, first_index=9, term=3, pos=9000 + cut, prev_chain=left.last_chain)
+    right = make_range(
+        batch, 2, 4, first_index=9, term=3, pos=9000 + cut, prev_chain=left.last_chain
+    )
     for part in (left, right):
         checked = verify_range(part.data, part.first_index, 3, part.pos, part.prev_chain)
-        assert checked.last_chain == part.last_chain and checked.starts.tolist() == part.starts.tolist()
+        assert (
+            checked.last_chain == part.last_chain
+            and checked.starts.tolist() == part.starts.tolist()
+        )
     assert left.end_pos == 500 + cut and right.last_index == 10
 
 
 def test_an_empty_batch() -> None:
     """Nothing to encode is an empty batch; sealing it leaves the chain where it was."""
     batch = encode_entries([])
-    assert len(batch) == 0 and batch.data == b"" and sealed(batch, queue_offsets=np.zeros(0, np.int64)) == SEED
+    assert (
+        len(batch) == 0
+        and batch.data == b""
+        and sealed(batch, queue_offsets=np.zeros(0, np.int64)) == SEED
+    )
     assert len(encode_messages("t", 0, [], born_ms=0, tags=[], keys=[])) == 0
 
 
-COLUMN = st.lists(st.tuples(st.binary(max_size=50), TEXT | st.just(""), TEXT | st.sampled_from(["", "a b"]), TEXT), min_size=1, max_size=8)
+COLUMN = st.lists(
+    st.tuples(
+        st.binary(max_size=50), TEXT | st.just(""), TEXT | st.sampled_from(["", "a b"]), TEXT
+    ),
+    min_size=1,
+    max_size=8,
+)
 
 
 @given(COLUMN, st.booleans(), st.booleans(), st.booleans())
-def test_the_column_encoder_equals_the_entry_encoder(rows: list[tuple[bytes, str, str, str]], tags: bool, keys: bool, ids: bool) -> None:
-    """Columns of bodies, tags, keys and ids give the same batch as single messages with the same properties."""
+def test_the_column_encoder_equals_the_entry_encoder(
+    rows: list[tuple[bytes, str, str, str]], tags: bool, keys: bool, ids: bool
+) -> None:
+    """Columns of bodies, tags, keys and ids give the same batch as single messages with the same
+    properties."""
     batch = encode_messages(
         "ns@t",
         3,
@@ -161,23 +201,35 @@ def test_the_column_encoder_equals_the_entry_encoder(rows: list[tuple[bytes, str
     )
     drafts = []
     for body, tag, key, mid in rows:
-        properties = encode(Fields(message_id=mid if ids else None, tag=tag if tags else None, keys=(key,) if keys and key else ()))
+        properties = encode(
+            Fields(
+                message_id=mid if ids else None,
+                tag=tag if tags else None,
+                keys=(key,) if keys and key else (),
+            )
+        )
         drafts.append(Draft("ns@t", 3, body, properties, 11, layout.java_hash(tag) if tags else 0))
     assert_same(batch, encode_entries(drafts))
-    ready = encode_messages("ns@t", 3, [d.body for d in drafts], born_ms=11, properties=[d.properties for d in drafts])
+    ready = encode_messages(
+        "ns@t", 3, [d.body for d in drafts], born_ms=11, properties=[d.properties for d in drafts]
+    )
     assert ready.data == batch.data
 
 
 def assert_same(one: UnsealedBatch, two: UnsealedBatch) -> None:
     assert one.data == two.data and one.topics == two.topics
     for name in ("starts", "sizes", "topic_of", "queues"):
-        assert getattr(one, name).tolist() == getattr(two, name).tolist() and getattr(one, name).dtype == getattr(two, name).dtype, name
+        assert (
+            getattr(one, name).tolist() == getattr(two, name).tolist()
+            and getattr(one, name).dtype == getattr(two, name).dtype
+        ), name
 
 
 @pytest.mark.parametrize("bad", ["a\x01b", "a\x02b", "a\x00b"])
 @pytest.mark.parametrize("column", ["tags", "keys", "message_ids"])
 def test_the_column_encoder_refuses_separators(column: str, bad: str) -> None:
-    """A separator inside a value cannot forge a property, nor move values from one message to the next."""
+    """A separator inside a value cannot forge a property, nor move values from one message to the
+    next."""
     with pytest.raises(LedgerError):
         encode_messages("t", 0, [b"x", b"y"], born_ms=0, **{column: ["ok", bad]})  # type: ignore[arg-type]
 
@@ -196,18 +248,31 @@ def test_properties_beyond_the_length_field_are_refused() -> None:
     [(1, 1), (3, 40), (30, 3), (300, 300)],
 )
 def test_many_distinct_topics_and_tags(topics: int, tags: int) -> None:
-    """The columns stay right when topics and tags are too many, too long or too odd for the fast path."""
+    """The columns stay right when topics and tags are too many, too long or too odd for the fast
+    path."""
     drafts = []
     for i in range(300):
         fields = Fields(
             message_id=f"{i:034d}" if i % 5 else f"odd-{i}",
-            tag=None if i % 7 == 0 else f"tag-{i % tags}" + "ä" * (i % 3) + "x" * (20 * (i % 11 == 0)),
+            tag=None
+            if i % 7 == 0
+            else f"tag-{i % tags}" + "ä" * (i % 3) + "x" * (20 * (i % 11 == 0)),
             keys=(f"k{i}",) if i % 2 else (),
             user={"TAGS": "forged", "z": "\x7f"},
         )
         properties = encode(fields)
         body = b"\x02TAGS\x01not me\x02" * (i % 3)
-        drafts.append(Draft(f"topic{i % topics}", i, body, properties, 0, layout.java_hash(fields.tag) if fields.tag else 0, origin=i % 3))
+        drafts.append(
+            Draft(
+                f"topic{i % topics}",
+                i,
+                body,
+                properties,
+                0,
+                layout.java_hash(fields.tag) if fields.tag else 0,
+                origin=i % 3,
+            )
+        )
     batch = encode_entries(drafts)
     sealed(batch)
     columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
@@ -218,8 +283,13 @@ def test_many_distinct_topics_and_tags(topics: int, tags: int) -> None:
 
 
 def test_a_tag_ends_with_its_record() -> None:
-    """A property string without its final 0x02, as older writers leave it, does not run on into the next entry."""
-    drafts = [Draft("t", 0, b"", b"UNIQ_KEY\x01" + b"0" * 34 + b"\x02TAGS\x01ab", 0, layout.java_hash("ab"))] * 20
+    """A property string without its final 0x02, as older writers leave it, does not run on into the
+    next entry."""
+    drafts = [
+        Draft(
+            "t", 0, b"", b"UNIQ_KEY\x01" + b"0" * 34 + b"\x02TAGS\x01ab", 0, layout.java_hash("ab")
+        )
+    ] * 20
     batch = encode_entries(drafts)
     sealed(batch, first_index=0x0202020202020202, pos=0)
     columns = layout.record_columns(verify_range(batch.data, 0x0202020202020202, 3, 0, SEED))
@@ -234,7 +304,9 @@ def test_only_an_id_has_no_tag_unseen() -> None:
     other = b"K\x01" + b"0" * 28 + b"\x02TAGS\x01" + b"a" * 7 + b"\x02"
     strings = [alone, tagged, alone, first, other] * 5
     assert {len(string) for string in strings} == {44}
-    batch = encode_entries([Draft("t", 0, b"b", string, 0, layout.tags_code(string)) for string in strings])
+    batch = encode_entries(
+        [Draft("t", 0, b"b", string, 0, layout.tags_code(string)) for string in strings]
+    )
     sealed(batch)
     columns = layout.record_columns(verify_range(batch.data, 7, 3, 4096, SEED))
     assert columns.tags_codes.tolist() == [layout.tags_code(string) for string in strings]
@@ -243,7 +315,10 @@ def test_only_an_id_has_no_tag_unseen() -> None:
 
 def reference_hash(text: str) -> int:
     raw = text.encode("utf-16-be")
-    total = sum(int.from_bytes(raw[i : i + 2], "big") * 31 ** (len(raw) // 2 - 1 - i // 2) for i in range(0, len(raw), 2))
+    total = sum(
+        int.from_bytes(raw[i : i + 2], "big") * 31 ** (len(raw) // 2 - 1 - i // 2)
+        for i in range(0, len(raw), 2)
+    )
     return (total + 2**31) % 2**32 - 2**31
 
 
@@ -256,12 +331,17 @@ def test_java_hash(text: str) -> None:
 def test_hosts() -> None:
     """Only IPv4 addresses are written; everything else is 0.0.0.0 with its port."""
     assert host_bytes("192.168.1.10", 10911).hex() == "c0a8010a00002a9f"
-    assert host_bytes("::1", 8081) == host_bytes("broker.example", 8081) == bytes(4) + (8081).to_bytes(4, "big")
+    assert (
+        host_bytes("::1", 8081)
+        == host_bytes("broker.example", 8081)
+        == bytes(4) + (8081).to_bytes(4, "big")
+    )
 
 
 @pytest.mark.parametrize("cut", [0, 1, 90, 91, 120])
 def test_decode_record_refuses_what_is_none(cut: int) -> None:
-    """A short, long or foreign record is a ValueError, never another exception or a wrong answer."""
+    """A short, long or foreign record is a ValueError, never another exception or a wrong
+    answer."""
     batch = encode_entries([Draft("topic", 0, b"body", b"TAGS\x01x\x02", 0)])
     sealed(batch)
     record = bytes(batch.data[48:])

@@ -12,7 +12,9 @@ from ledgermq.proto.status import Code, LedgerError
 LEGAL = st.text("abcXYZ019_-%|", min_size=1, max_size=60)
 
 
-@pytest.mark.parametrize("name", ["flights", "a" * 127, "A-b_c%d|e", "%DLQ%" + "g" * 120, "%RETRY%" + "g" * 200])
+@pytest.mark.parametrize(
+    "name", ["flights", "a" * 127, "A-b_c%d|e", "%DLQ%" + "g" * 120, "%RETRY%" + "g" * 200]
+)
 def test_legal_topics(name: str) -> None:
     """Names inside the rules are their own stored name without a namespace."""
     assert names.topic_name("", name) == name
@@ -20,7 +22,21 @@ def test_legal_topics(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "  ", "a" * 128, "%DLQ%" + "g" * 251, "a.b", "a b", "a/b", "a@b", "ä", "a\n", "TBW102", "rmq_sys_x", names.RAFT_TOPIC],
+    [
+        "",
+        "  ",
+        "a" * 128,
+        "%DLQ%" + "g" * 251,
+        "a.b",
+        "a b",
+        "a/b",
+        "a@b",
+        "ä",
+        "a\n",
+        "TBW102",
+        "rmq_sys_x",
+        names.RAFT_TOPIC,
+    ],
 )
 def test_illegal_topics(name: str) -> None:
     """Checklist 5: blank, too long, a foreign character, a system name."""
@@ -31,7 +47,8 @@ def test_illegal_topics(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "g" * 121, "a b", "a.b", "g@h", "g$h"])
 def test_illegal_groups(name: str) -> None:
-    """Groups follow the same rules with their own length, also where the quorum's commands are carried out."""
+    """Groups follow the same rules with their own length, also where the quorum's commands are
+    carried out."""
     for check in (names.group_name, names.agreed_group_name):
         with pytest.raises(LedgerError) as caught:
             check("", name)
@@ -41,7 +58,8 @@ def test_illegal_groups(name: str) -> None:
 @pytest.mark.parametrize("namespace", ["", "ns"])
 @pytest.mark.parametrize("name", ["CID_RMQ_SYS_x", "rmq_sys_x", "%DLQ%zz", "%RETRY%zz", "%DLQ%"])
 def test_reserved_groups(namespace: str, name: str) -> None:
-    """Names in the form of system names are reserved; a group that got one earlier can still be shown and deleted."""
+    """Names in the form of system names are reserved; a group that got one earlier can still be
+    shown and deleted."""
     with pytest.raises(LedgerError) as caught:
         names.group_name(namespace, name)
     assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP and "reserved" in caught.value.message

@@ -25,7 +25,19 @@ from ledgermq.proto.status import Code, LedgerError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
 FILLED = TEXT.filter(bool)
-SPECIAL = st.sampled_from(["UNIQ_KEY", "KEYS", "TRACE_CONTEXT", "__SHARDINGKEY", "__LMQ.U.x", "__LMQ.ENC", "__LMQ.", "WAIT", "PRIORITY"])
+SPECIAL = st.sampled_from(
+    [
+        "UNIQ_KEY",
+        "KEYS",
+        "TRACE_CONTEXT",
+        "__SHARDINGKEY",
+        "__LMQ.U.x",
+        "__LMQ.ENC",
+        "__LMQ.",
+        "WAIT",
+        "PRIORITY",
+    ]
+)
 FIELDS = st.builds(
     Fields,
     message_id=FILLED,
@@ -58,7 +70,9 @@ def test_round_trip_through_the_contract(fields: Fields) -> None:
         message.user_properties.pop(name, None)
     assert encode_message(message) == data
     system = message.system_properties
-    assert system.HasField("tag") == (fields.tag is not None) and list(system.keys) == list(fields.keys)
+    assert system.HasField("tag") == (fields.tag is not None) and list(system.keys) == list(
+        fields.keys
+    )
     carried = {
         pb.TRANSACTION: fields.transaction,
         pb.DELAY: fields.deliver_ms is not None,
@@ -73,16 +87,20 @@ def test_round_trip_through_the_contract(fields: Fields) -> None:
 
 def test_order_and_bytes() -> None:
     """The order is the table's, then user properties by key; everything ends in 0x02."""
-    fields = Fields("ID", "T", ("a b", "c"), "G", "tc", "h", True, {"z": "1", "b": "", "WAIT": "x"}, 7)
-    assert encode(fields) == (
-        b'UNIQ_KEY\x01ID\x02TAGS\x01T\x02KEYS\x01a b c\x02__LMQ.KEYS\x01["a b","c"]\x02__SHARDINGKEY\x01G\x02TRACE_CONTEXT\x01tc\x02'
+    fields = Fields(
+        "ID", "T", ("a b", "c"), "G", "tc", "h", True, {"z": "1", "b": "", "WAIT": "x"}, 7
+    )
+    assert (
+        encode(fields) == b'UNIQ_KEY\x01ID\x02TAGS\x01T\x02KEYS\x01a b c\x02__LMQ.KEYS\x01["a'
+        b' b","c"]\x02__SHARDINGKEY\x01G\x02TRACE_CONTEXT\x01tc\x02'
         b"__BORNHOST\x01h\x02__LMQ.ENC\x01GZIP\x02PRIORITY\x017\x02__LMQ.U.WAIT\x01x\x02b\x01\x02z\x011\x02"
     )
 
 
 def test_what_rocketmq_shows_among_the_properties_of_a_delivered_message() -> None:
-    """The message group, and the id of a transactional message, under the names that consumers of RocketMQ read. A sender's own properties
-    of these names stay its own, and nothing of it is stored."""
+    """The message group, and the id of a transactional message, under the names that consumers of
+    RocketMQ read. A sender's own properties of these names stay its own, and nothing of it is
+    stored."""
 
     def delivered(**fields: Any) -> dict[str, str]:
         message = pb.Message()
@@ -97,7 +115,8 @@ def test_what_rocketmq_shows_among_the_properties_of_a_delivered_message() -> No
 
 
 def test_the_priority_of_a_message() -> None:
-    """The client's field; without it a user property of that name, so that clients without the field can say it; else none."""
+    """The client's field; without it a user property of that name, so that clients without the
+    field can say it; else none."""
     message = pb.Message(user_properties={"PRIORITY": "5"})
     assert priority_of(message) == 5
     for text in ("", "high", "4.5", "٤", "99999999999", "--4"):
@@ -124,13 +143,19 @@ def test_nothing_sent() -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED_KEYS | {"__LMQ.KEYS", "__SHARDINGKEY"}))
 def test_a_user_property_never_becomes_a_system_property(name: str) -> None:
-    """A user property with a reserved name is stored under another one, and comes back under its own."""
+    """A user property with a reserved name is stored under another one, and comes back under its
+    own."""
     data = encode(Fields(message_id="ID", user={name: "v"}))
-    assert parse(data) == {"UNIQ_KEY": "ID", f"__LMQ.U.{name}": "v"} and decode(data).user == {name: "v"}
+    assert parse(data) == {"UNIQ_KEY": "ID", f"__LMQ.U.{name}": "v"} and decode(data).user == {
+        name: "v"
+    }
 
 
 @pytest.mark.parametrize("separator", ["\x01", "\x02"])
-@pytest.mark.parametrize("place", ["message_id", "tag", "keys", "message_group", "trace_context", "born_host", "key", "value"])
+@pytest.mark.parametrize(
+    "place",
+    ["message_id", "tag", "keys", "message_group", "trace_context", "born_host", "key", "value"],
+)
 def test_separators_cannot_forge_a_property(place: str, separator: str) -> None:
     """A separator in any name or value is refused, whatever the door let through."""
     bad = f"a{separator}b"
@@ -152,7 +177,8 @@ def test_the_length_field_is_respected() -> None:
 
 
 def test_reading_what_others_wrote() -> None:
-    """A missing final 0x02 and pieces without a name separator are tolerated; RocketMQ's own properties are not shown as the user's."""
+    """A missing final 0x02 and pieces without a name separator are tolerated; RocketMQ's own
+    properties are not shown as the user's."""
     assert decode(b"TAGS\x01T\x02k\x01v") == Fields(tag="T", user={"k": "v"})
     assert parse(b"\x02x\x02k\x01v\x02") == {"k": "v"}
     assert decode(b"CLUSTER\x01c\x02WAIT\x01true\x02k\x01v\x02").user == {"k": "v"}
@@ -160,7 +186,8 @@ def test_reading_what_others_wrote() -> None:
 
 @given(st.dictionaries(st.sampled_from("abcdef"), TEXT), st.sets(st.sampled_from("abcdef")))
 def test_edited_properties_keep_what_is_not_named(stored: dict[str, str], named: set[str]) -> None:
-    """Names that are put stand at the end with their new value, dropped ones are gone, all others keep value and order."""
+    """Names that are put stand at the end with their new value, dropped ones are gone, all others
+    keep value and order."""
     data = "".join(f"{name}\x01{value}\x02" for name, value in stored.items()).encode()
     put, drop = dict.fromkeys(sorted(named)[::2], "new"), sorted(named)[1::2]
     kept = {name: value for name, value in stored.items() if name not in named}

@@ -10,16 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto import log_pb2 as pb
-from ledgermq.proto.proofs.receipts import COLUMNS, mac, proven, receipt_of, row_of, sign, signed_bytes
+from ledgermq.proto.proofs.receipts import (
+    COLUMNS,
+    mac,
+    proven,
+    receipt_of,
+    row_of,
+    sign,
+    signed_bytes,
+)
 
 KEY = bytes(range(32))
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 I32, I64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 RANGES = st.lists(st.builds(pb.QueueRange, queue=I32, first_offset=I64, count=U32), max_size=4)
-REPLICAS = st.lists(st.builds(pb.ReplicaDurable, node=st.text(max_size=8), durable_index=I64), max_size=3)
+REPLICAS = st.lists(
+    st.builds(pb.ReplicaDurable, node=st.text(max_size=8), durable_index=I64), max_size=3
+)
 RECEIPTS = st.builds(
     pb.Receipt,
-    **dict.fromkeys(("cluster_id", "broker_group", "log_id", "topic", "key_id"), st.text(max_size=8)),
+    **dict.fromkeys(
+        ("cluster_id", "broker_group", "log_id", "topic", "key_id"), st.text(max_size=8)
+    ),
     **dict.fromkeys(("producer_id", "epoch", "count", "chain_crc"), U32),
     **dict.fromkeys(("term", "first_index", "store_ms"), I64),
     first_sequence=U64,
@@ -53,12 +65,17 @@ def receipt() -> pb.Receipt:
 
 def test_the_signed_bytes_are_those_of_the_table() -> None:
     """docs/format.md §4.6, put together by hand."""
-    digests = b"".join(hashlib.sha256(text.encode()).digest() for text in ("c", "g1", "l", "ns@T", "k"))
+    digests = b"".join(
+        hashlib.sha256(text.encode()).digest() for text in ("c", "g1", "l", "ns@T", "k")
+    )
     numbers = "01020304 00000005 0000000000000006 00000007 deadbeef"
     numbers += " 0000000000000008 0000000000000009 000000000000000a 00000001 00000001 00000001"
     queue = "00000001 0000000000000002 00000007"
     replica = hashlib.sha256(b"n1").digest() + bytes.fromhex("000000000000000f")
-    assert signed_bytes(receipt()) == b"LMQRCPT1" + digests + bytes.fromhex(numbers) + bytes.fromhex(queue) + replica
+    assert (
+        signed_bytes(receipt())
+        == b"LMQRCPT1" + digests + bytes.fromhex(numbers) + bytes.fromhex(queue) + replica
+    )
 
 
 def test_a_mac_holds_for_one_receipt_and_one_key() -> None:
@@ -83,7 +100,9 @@ def test_every_changed_field_breaks_the_mac(made: pb.Receipt, data: st.DataObjec
     """What is signed cannot be altered."""
     sign(made.key_id, KEY, made)
     other = pb.Receipt.FromString(made.SerializeToString())
-    name = data.draw(st.sampled_from([name for name in COLUMNS if name not in ("mac", "ranges", "replicas")]))
+    name = data.draw(
+        st.sampled_from([name for name in COLUMNS if name not in ("mac", "ranges", "replicas")])
+    )
     value = getattr(made, name)
     setattr(other, name, value + "x" if isinstance(value, str) else value ^ 1)
     assert proven(KEY, made) and not proven(KEY, other)

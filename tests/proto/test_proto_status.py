@@ -21,10 +21,14 @@ def test_every_code_has_a_meaning() -> None:
 
 @pytest.mark.parametrize("code", [c for c in Code if c.value >= 40000])
 def test_fail_picks_class_and_flags(code: Code) -> None:
-    """An error is never of the bare base class and carries the table's flags; a fault of the caller is never retryable."""
+    """An error is never of the bare base class and carries the table's flags; a fault of the caller
+    is never retryable."""
     error = fail(code)
     assert type(error) is not status.LedgerError and error.message == status.MEANINGS[code].text
-    assert (error.retryable, error.at_fault) == (status.MEANINGS[code].retryable, status.MEANINGS[code].at_fault)
+    assert (error.retryable, error.at_fault) == (
+        status.MEANINGS[code].retryable,
+        status.MEANINGS[code].at_fault,
+    )
     assert not (error.retryable and error.at_fault is Fault.CALLER)
     assert str(error) == f"{error.message} ({code.name} {code.value})"
 
@@ -43,11 +47,35 @@ def test_common_code() -> None:
 
 @pytest.mark.parametrize("reason", sorted(status.REFUSALS))
 def test_refusals_of_the_core(reason: str) -> None:
-    """Each refusal of the core becomes a contract code, with its detail as the text when there is one."""
+    """Each refusal of the core becomes a contract code, with its detail as the text when there is
+    one."""
     error = status.refused(reason, "why")
-    assert error.code == status.REFUSALS[reason] and error.message == "why" and status.refused(reason).message
+    assert (
+        error.code == status.REFUSALS[reason]
+        and error.message == "why"
+        and status.refused(reason).message
+    )
 
 
 def test_exit_codes() -> None:
     """They are part of what scripts rely on: none changes its number."""
-    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 64, 65, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 130]
+    assert [int(code) for code in ExitCode] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        64,
+        65,
+        70,
+        71,
+        72,
+        73,
+        74,
+        75,
+        76,
+        77,
+        78,
+        79,
+        130,
+    ]

@@ -1,4 +1,5 @@
-"""verify_range: every flipped bit, cut, extra byte and broken rule is refused, and the first bad entry is named."""
+"""verify_range: every flipped bit, cut, extra byte and broken rule is refused, and the first bad
+entry is named."""
 
 from __future__ import annotations
 
@@ -27,10 +28,22 @@ COUNTS = [1, 3, 20]
 def entries(count: int, alike: int = 0) -> bytearray:
     """A number of entries; the first `alike` have equal sizes, all others different ones."""
     odd = [i >= alike and i for i in range(count)]
-    drafts = [Draft("t" * (130 if n % 3 == 2 else 5), i, b"body" * n, b"TAGS\x01x\x02", i) for i, n in enumerate(odd)]
+    drafts = [
+        Draft("t" * (130 if n % 3 == 2 else 5), i, b"body" * n, b"TAGS\x01x\x02", i)
+        for i, n in enumerate(odd)
+    ]
     batch = encode_entries(drafts)
     offsets = np.arange(count, dtype=np.int64)
-    seal(batch, first_index=7, term=3, pos=4096, queue_offsets=offsets, store_ms=5, store_host=bytes(8), prev_chain=SEED)
+    seal(
+        batch,
+        first_index=7,
+        term=3,
+        pos=4096,
+        queue_offsets=offsets,
+        store_ms=5,
+        store_host=bytes(8),
+        prev_chain=SEED,
+    )
     return batch.data
 
 
@@ -46,7 +59,8 @@ def bounds(good: Range) -> list[int]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_flipped_bit_is_refused(count: int) -> None:
-    """No bit of a range is without meaning: flipping any one is found, and blamed on the entry it is in."""
+    """No bit of a range is without meaning: flipping any one is found, and blamed on the entry it
+    is in."""
     data = entries(count)
     starts = bounds(verify_range(data, *PLACE))
     for at in range(len(data)):
@@ -62,8 +76,8 @@ def test_every_flipped_bit_is_refused(count: int) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("alike", [0, 17, 39, 40])
 def test_flipped_bits_in_a_long_range(alike: int) -> None:
-    """The same for a range long enough for the vector path, at random places; also where entries of equal size are detected by their
-    distance."""
+    """The same for a range long enough for the vector path, at random places; also where entries of
+    equal size are detected by their distance."""
     data = entries(40, alike)
     starts = bounds(verify_range(data, *PLACE))
     chance = random.Random(20)
@@ -79,7 +93,8 @@ def test_flipped_bits_in_a_long_range(alike: int) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("count", "alike"), [(1, 0), (3, 0), (20, 0), (20, 18), (20, 20)])
 def test_every_cut_is_refused_unless_it_is_between_entries(count: int, alike: int) -> None:
-    """A range that lost bytes at its end is refused at the entry that is not whole; cut between entries it is a shorter range."""
+    """A range that lost bytes at its end is refused at the entry that is not whole; cut between
+    entries it is a shorter range."""
     data = bytes(entries(count, alike))
     starts = bounds(verify_range(data, *PLACE))
     for length in range(len(data)):
@@ -91,7 +106,9 @@ def test_every_cut_is_refused_unless_it_is_between_entries(count: int, alike: in
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("tail", [b"\0", bytes(8), bytes(138), bytes(139), bytes(400), b"\xff\xff\xff\xff\0\0\0\x08"])
+@pytest.mark.parametrize(
+    "tail", [b"\0", bytes(8), bytes(138), bytes(139), bytes(400), b"\xff\xff\xff\xff\0\0\0\x08"]
+)
 def test_trailing_bytes_are_refused(count: int, tail: bytes) -> None:
     """Zeros, a blank or anything else behind the last entry is not part of a range."""
     data = bytes(entries(count))
@@ -101,9 +118,15 @@ def test_trailing_bytes_are_refused(count: int, tail: bytes) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_place_must_fit(count: int) -> None:
-    """The same bytes at another index, term, position or behind another chain are refused at their first entry."""
+    """The same bytes at another index, term, position or behind another chain are refused at their
+    first entry."""
     data = entries(count)
-    for place in ((8, 3, 4096, SEED), (7, 4, 4096, SEED), (7, 3, 4095, SEED), (7, 3, 4096, SEED ^ 1)):
+    for place in (
+        (8, 3, 4096, SEED),
+        (7, 4, 4096, SEED),
+        (7, 3, 4095, SEED),
+        (7, 3, 4096, SEED ^ 1),
+    ):
         assert refused(data, place).index == place[0]
 
 
@@ -114,7 +137,8 @@ def test_nothing_is_not_a_range() -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_parts_continue_each_other(count: int) -> None:
-    """A range split between any two entries is two ranges, the second continuing the chain of the first."""
+    """A range split between any two entries is two ranges, the second continuing the chain of the
+    first."""
     data = bytes(entries(count))
     whole = verify_range(data, *PLACE)
     for i, cut in enumerate(bounds(whole)[1:-1], 1):
@@ -125,7 +149,8 @@ def test_parts_continue_each_other(count: int) -> None:
 
 
 def resealed(data: bytearray, victim: int) -> bytearray:
-    """Both CRC words made right again from entry `victim` on, so that only the broken rule itself can be found."""
+    """Both CRC words made right again from entry `victim` on, so that only the broken rule itself
+    can be found."""
     at, chain = 0, SEED
     index = 0
     while at < len(data):
@@ -146,7 +171,8 @@ def put(form: str, offset: int, value: int) -> Callable[[bytearray, int], None]:
     return lambda data, at: struct.pack_into(form, data, at + offset, value)
 
 
-# Offsets below are within the entry; the topic length of an entry with body "body" * i lies at 136 + 4 * i.
+# Offsets below are within the entry; the topic length of an entry with body "body" * i lies at 136
+# + 4 * i.
 RULES: dict[str, tuple[str, Callable[[bytearray, int], None]]] = {
     "magic": ("magic is 2", put(">i", 0, 2)),
     "size": ("size", put(">i", 4, 2**31 - 1)),
@@ -174,7 +200,8 @@ RULES: dict[str, tuple[str, Callable[[bytearray, int], None]]] = {
 @pytest.mark.parametrize("count", [2, 20])
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_every_rule_is_checked_by_itself(rule: str, count: int) -> None:
-    """A writer that breaks one rule and computes its CRCs correctly is refused for that rule, in short and in long ranges."""
+    """A writer that breaks one rule and computes its CRCs correctly is refused for that rule, in
+    short and in long ranges."""
     words, break_it = RULES[rule]
     data = entries(count)
     at = int(verify_range(data, *PLACE).starts[1])

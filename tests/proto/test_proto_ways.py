@@ -1,5 +1,5 @@
-"""Few entries are handled one by one, many as arrays, and either by compiled kernels: all ways give the same bytes, columns and errors for
-any batch and any range."""
+"""Few entries are handled one by one, many as arrays, and either by compiled kernels: all ways give
+the same bytes, columns and errors for any batch and any range."""
 
 from __future__ import annotations
 
@@ -27,7 +27,17 @@ from tests.proto.test_proto_layout import DRAFTS
 from tests.proto.test_proto_verify import PLACE, SEED, entries, resealed
 from tests.proto.ways import ARRAYS, LISTS, few_entries, told, told_range
 
-COLUMNS = ("topics", "topic_of", "queues", "queue_offsets", "tags_codes", "physical_offsets", "sizes", "origins", "flags")
+COLUMNS = (
+    "topics",
+    "topic_of",
+    "queues",
+    "queue_offsets",
+    "tags_codes",
+    "physical_offsets",
+    "sizes",
+    "origins",
+    "flags",
+)
 BATCHES = st.lists(DRAFTS, min_size=1, max_size=24)
 STRINGS = st.one_of(
     st.binary(max_size=60),
@@ -51,7 +61,14 @@ def both(action: Callable[[], Any]) -> tuple[Any, Any]:
 def sealed(drafts: list[Draft], low: int = 0, high: int | None = None) -> Range:
     batch = encode_entries(drafts)
     n, place = len(drafts), {"first_index": 7, "term": 3, "prev_chain": SEED}
-    seal(batch, pos=4096, queue_offsets=np.arange(5, 5 + n), store_ms=9, store_host=bytes(range(8)), **place)
+    seal(
+        batch,
+        pos=4096,
+        queue_offsets=np.arange(5, 5 + n),
+        store_ms=9,
+        store_host=bytes(range(8)),
+        **place,
+    )
     return make_range(batch, low, n if high is None else high, pos=4096, **place)
 
 
@@ -88,11 +105,19 @@ def test_parts_of_a_range(drafts: list[Draft], data: st.DataObject) -> None:
     assert unit_bytes(whole.first_index, whole.term, whole.pos, whole.edges) == units.tobytes()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["t", "ü" * 70, TIMER_TOPIC]), STRINGS), min_size=1, max_size=24))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["t", "ü" * 70, TIMER_TOPIC]), STRINGS), min_size=1, max_size=24
+    )
+)
 def test_columns(rows: list[tuple[str, bytes]]) -> None:
-    """Whatever the property strings hold: the same columns of the same types, or the same kind of error."""
+    """Whatever the property strings hold: the same columns of the same types, or the same kind of
+    error."""
     fire = b"\x02TIMER_OUT_MS\x011700000000000\x02"
-    drafts = [Draft(topic, at, b"b" * at, text + fire if topic == TIMER_TOPIC else text, 1) for at, (topic, text) in enumerate(rows)]
+    drafts = [
+        Draft(topic, at, b"b" * at, text + fire if topic == TIMER_TOPIC else text, 1)
+        for at, (topic, text) in enumerate(rows)
+    ]
 
     def columns() -> object:
         try:
@@ -104,7 +129,21 @@ def test_columns(rows: list[tuple[str, bytes]]) -> None:
     assert arrays == lists
 
 
-PLACES = [(0, 4), (4, 4), (8, 8), (16, 8), (24, 8), (32, 4), (44, 4), (48, 4), (52, 4), (76, 8), (132, 4), (136, 2), (142, 4)]
+PLACES = [
+    (0, 4),
+    (4, 4),
+    (8, 8),
+    (16, 8),
+    (24, 8),
+    (32, 4),
+    (44, 4),
+    (48, 4),
+    (52, 4),
+    (76, 8),
+    (132, 4),
+    (136, 2),
+    (142, 4),
+]
 """Offset and width of fields of an entry."""
 FIELDS = st.sampled_from(PLACES)
 EDGES = [0, 1, -1, 2, 48, 139, 0xDAA320A7, 0xDAA320AB, 2**31 - 1, 2**31, 2**63]
@@ -114,12 +153,16 @@ DAMAGES = st.one_of(
     st.tuples(st.just("field"), st.integers(0, 24), FIELDS, VALUES),
     st.tuples(st.just("cut"), st.integers(1, 1 << 20)),
     st.tuples(st.just("more"), st.binary(min_size=1, max_size=300)),
-    st.tuples(st.just("place"), st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(-1, 1), st.integers(0, 1))),
+    st.tuples(
+        st.just("place"),
+        st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(-1, 1), st.integers(0, 1)),
+    ),
 )
 
 
 def damaged(count: int, what: tuple[Any, ...]) -> tuple[bytes, tuple[int, int, int, int]]:
-    """A range as a broken disk, a broken peer or a hostile one with correct checksums would give it."""
+    """A range as a broken disk, a broken peer or a hostile one with correct checksums would give
+    it."""
     data = entries(count)
     kind, *rest = what
     if kind == "bytes":
@@ -159,7 +202,8 @@ def agree(count: int, what: tuple[Any, ...]) -> None:
 
 @given(st.integers(1, 24), DAMAGES)
 def test_damaged_and_hostile_ranges(count: int, what: tuple[Any, ...]) -> None:
-    """Noise, cuts, other bytes behind, other places, and fields that a writer with correct checksums set."""
+    """Noise, cuts, other bytes behind, other places, and fields that a writer with correct
+    checksums set."""
     agree(count, what)
 
 

@@ -1,4 +1,5 @@
-"""Signed notes, checkpoints and cosignatures: the examples that C2SP publishes, round trips, and every single alteration."""
+"""Signed notes, checkpoints and cosignatures: the examples that C2SP publishes, round trips, and
+every single alteration."""
 
 from __future__ import annotations
 
@@ -10,16 +11,27 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ledgermq.proto.proofs import signed_notes
-from ledgermq.proto.proofs.signed_notes import COSIGNATURE, ED25519, Checkpoint, LogName, Note, Signature, VerifierKey
+from ledgermq.proto.proofs.signed_notes import (
+    COSIGNATURE,
+    ED25519,
+    Checkpoint,
+    LogName,
+    Note,
+    Signature,
+    VerifierKey,
+)
 
 PUBLISHED_NOTE = (
     "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned è subito sera.\n\n"
-    "— quasimodo.example/salvatore NnugSzTjtVAewIS+Z/iJhUPeFDkO/5QQ2i5ddnGITLlC+EhfLW9oJKONrMouFSQU0xMcXxj99ihAQwaqP3ZekRwNtIc=\n"
+    "— quasimodo.example/salvatore"
+    " NnugSzTjtVAewIS+Z/iJhUPeFDkO/5QQ2i5ddnGITLlC+EhfLW9oJKONrMouFSQU0xMcXxj99ihAQwaqP3ZekRwNtIc=\n"
 )
 PUBLISHED_CHECKPOINT = (
     "example.com/behind-the-sofa\n20852163\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n"
-    "— example.com/behind-the-sofa Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n"
-    "— witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZqhf5nNo0xUe+mbIUBkBIfZ+qnA==\n"
+    "— example.com/behind-the-sofa"
+    " Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeOoRDe4URYN7u5/Zhcyv2q1gGzGku9nTo+zyWE+xeMcTOAYQ8=\n"
+    "— witness.example.com/w1"
+    " jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZqhf5nNo0xUe+mbIUBkBIfZ+qnA==\n"
 )
 """The examples of signed-note.md and tlog-cosignature.md."""
 
@@ -48,7 +60,9 @@ def check(public: bytes, signature: bytes, message: bytes) -> bool:
 def signed(checkpoint: Checkpoint = CHECKPOINT, seconds: int = 1_679_315_147) -> str:
     text = checkpoint.text()
     node = signed_notes.sign(text, NODE_KEY, NODE.sign)
-    return signed_notes.format_note(Note(text, (node, signed_notes.cosign(text, WITNESS_KEY, seconds, WITNESS.sign))))
+    return signed_notes.format_note(
+        Note(text, (node, signed_notes.cosign(text, WITNESS_KEY, seconds, WITNESS.sign)))
+    )
 
 
 @pytest.mark.parametrize("text", [PUBLISHED_NOTE, PUBLISHED_CHECKPOINT])
@@ -57,14 +71,17 @@ def test_published_examples_are_parsed_and_written_again(text: str) -> None:
 
 
 def test_the_time_of_the_published_cosignature() -> None:
-    """The specification prints the signed message of its example, with time 1679315147. The keys are not published."""
+    """The specification prints the signed message of its example, with time 1679315147. The keys
+    are not published."""
     note = signed_notes.parse_note(PUBLISHED_CHECKPOINT)
     seen: list[bytes] = []
     last = note.signatures[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VerifierKey, "key_id", last.key_id)
         stranger = VerifierKey(last.name, COSIGNATURE, bytes(32))
-        (found,) = signed_notes.verify(note, [stranger], lambda public, value, message: not seen.append(message))
+        (found,) = signed_notes.verify(
+            note, [stranger], lambda public, value, message: not seen.append(message)
+        )
     assert found.seconds == 1_679_315_147
     assert seen == [b"cosignature/v1\ntime 1679315147\n" + note.text.encode()]
 
@@ -79,14 +96,18 @@ def test_a_published_verifier_key() -> None:
 def test_node_and_witness_are_verified() -> None:
     note = signed_notes.parse_note(signed())
     found = signed_notes.verify(note, [NODE_KEY, WITNESS_KEY], check)
-    assert [(each.key, each.seconds) for each in found] == [(NODE_KEY, None), (WITNESS_KEY, 1_679_315_147)]
+    assert [(each.key, each.seconds) for each in found] == [
+        (NODE_KEY, None),
+        (WITNESS_KEY, 1_679_315_147),
+    ]
     assert Checkpoint.parse(note.text) == CHECKPOINT
     assert signed_notes.verify(note, [key("n2.7d3f", ED25519, NODE)], check) == []
 
 
 @pytest.mark.parametrize("at", range(len(signed())))
 def test_every_altered_character_is_refused(at: int) -> None:
-    """With every character altered once, a note cannot be parsed, is of unknown keys, or is false; both keys never verify it."""
+    """With every character altered once, a note cannot be parsed, is of unknown keys, or is false;
+    both keys never verify it."""
     text = signed()
     for other in ("A", "B", "\n", " ", "\u2028"):
         if text[at] == other:
@@ -100,7 +121,8 @@ def test_every_altered_character_is_refused(at: int) -> None:
 
 
 def test_a_signature_proves_no_cosignature() -> None:
-    """The type is part of the key id, and a witness signs other bytes: neither signature can be passed off as the other."""
+    """The type is part of the key id, and a witness signs other bytes: neither signature can be
+    passed off as the other."""
     text = CHECKPOINT.text()
     plain = signed_notes.sign(text, NODE_KEY, NODE.sign)
     as_witness = key("n1.7d3f", COSIGNATURE, NODE)
@@ -117,7 +139,9 @@ def test_a_signature_proves_no_cosignature() -> None:
 def test_a_second_signature_of_one_key_is_refused() -> None:
     note = signed_notes.parse_note(signed())
     with pytest.raises(ValueError, match="twice"):
-        signed_notes.verify(Note(note.text, (*note.signatures, note.signatures[0])), [NODE_KEY], check)
+        signed_notes.verify(
+            Note(note.text, (*note.signatures, note.signatures[0])), [NODE_KEY], check
+        )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +193,15 @@ def test_texts_that_are_no_checkpoints(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "name", "name+00000000+AQ==", str(NODE_KEY).replace("n1", "n2"), str(NODE_KEY) + "=", f" {NODE_KEY}", str(NODE_KEY)[:-4]],
+    [
+        "",
+        "name",
+        "name+00000000+AQ==",
+        str(NODE_KEY).replace("n1", "n2"),
+        str(NODE_KEY) + "=",
+        f" {NODE_KEY}",
+        str(NODE_KEY)[:-4],
+    ],
 )
 def test_texts_that_are_no_keys(text: str) -> None:
     with pytest.raises(ValueError):

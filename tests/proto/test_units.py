@@ -11,7 +11,15 @@ from ledgermq.proto import units
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [("500ms", 500), ("10s", 10_000), ("2m", 120_000), (" 1.5 h ", 5_400_000), ("3d", 259_200_000), ("0s", 0), ("0.4ms", 0)],
+    [
+        ("500ms", 500),
+        ("10s", 10_000),
+        ("2m", 120_000),
+        (" 1.5 h ", 5_400_000),
+        ("3d", 259_200_000),
+        ("0s", 0),
+        ("0.4ms", 0),
+    ],
 )
 def test_durations(text: str, milliseconds: int) -> None:
     """Every unit, spaces, and fractions rounded to the millisecond."""
@@ -24,7 +32,10 @@ def test_no_durations(text: str) -> None:
     assert units.duration_ms(text) is None
 
 
-@pytest.mark.parametrize(("text", "size"), [("7B", 7), ("64KiB", 65_536), ("1.5 MiB", 1_572_864), ("2GiB", 2 << 30), ("1TiB", 1 << 40)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("7B", 7), ("64KiB", 65_536), ("1.5 MiB", 1_572_864), ("2GiB", 2 << 30), ("1TiB", 1 << 40)],
+)
 def test_sizes(text: str, size: int) -> None:
     """Powers of two, with their proper names."""
     assert units.size_bytes(text) == size

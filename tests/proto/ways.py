@@ -1,5 +1,5 @@
-"""The ways of handling entries, each for batches and ranges of any length: few and many of them in Python (`layout.FEW_ENTRIES`), and the
-compiled kernels (`kernels.NATIVE`)."""
+"""The ways of handling entries, each for batches and ranges of any length: few and many of them in
+Python (`layout.FEW_ENTRIES`), and the compiled kernels (`kernels.NATIVE`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def pure() -> Iterator[None]:
 
 @contextmanager
 def few_entries(limit: int, *, native: bool = False) -> Iterator[None]:
-    """Up to this many entries count as few, in every module that asks; with `native` the kernels are used, where they are built."""
+    """Up to this many entries count as few, in every module that asks; with `native` the kernels
+    are used, where they are built."""
     usual = layout.FEW_ENTRIES
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "NATIVE", native and kernels.NATIVE)
@@ -49,5 +50,15 @@ def told(value: Range | UnsealedBatch, *names: str) -> list[object]:
 
 def told_range(entries: Range) -> list[object]:
     """All of a range, in both descriptions."""
-    names = ("first_index", "last_index", "term", "pos", "prev_chain", "last_chain", "starts", "sizes", "edges")
+    names = (
+        "first_index",
+        "last_index",
+        "term",
+        "pos",
+        "prev_chain",
+        "last_chain",
+        "starts",
+        "sizes",
+        "edges",
+    )
     return [bytes(entries.data), *told(entries, *names)]

@@ -1,14 +1,17 @@
-"""Exhaustive search of the states of a small HA group whose members change, with the product's core and the controller's own functions.
+"""Exhaustive search of the states of a small HA group whose members change, with the product's core
+and the controller's own functions.
 
-A state is a whole cluster of cores. From each state the search tries every possible next step: the operator repeats a command, the
-controller grants one of the outstanding requests, a node learns the agreed appointment, a node is partitioned or reconnected, or time
-passes. Entries and their answers are delivered at once; only a partitioned node, the controller and the operator may be slow. States with
-the same `key` are visited once, so the search terminates.
+A state is a whole cluster of cores. From each state the search tries every possible next step: the
+operator repeats a command, the controller grants one of the outstanding requests, a node learns the
+agreed appointment, a node is partitioned or reconnected, or time passes. Entries and their answers
+are delivered at once; only a partitioned node, the controller and the operator may be slow. States
+with the same `key` are visited once, so the search terminates.
 
-From every state in which an operator command is pending, `ends` heals the cluster and repeats the command as the CLI does: the change must
-be made, or refused permanently, within `ENDS_WITHIN` heartbeats. From every state in which a node is partitioned, `goes_on` requires that
-the other nodes confirm new entries without it. The checks of `HaCluster` hold in every state, and no request leaves fewer in-sync members
-than the minimum.
+From every state in which an operator command is pending, `ends` heals the cluster and repeats the
+command as the CLI does: the change must be made, or refused permanently, within `ENDS_WITHIN`
+heartbeats. From every state in which a node is partitioned, `goes_on` requires that the other nodes
+confirm new entries without it. The checks of `HaCluster` hold in every state, and no request leaves
+fewer in-sync members than the minimum.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ TIMING = Timing(
 FOUNDERS = ("n1", "n2", "n3")
 SPARE = "n4"
 ENDS_WITHIN = 80
-"""In heartbeats. Long enough for several elections, and several times longer than a change keeps a node out of the in-sync set."""
+"""In heartbeats. Long enough for several elections, and several times longer than a change keeps a
+node out of the in-sync set."""
 
 
 def evicting(core: Core) -> list[str]:
@@ -65,7 +69,8 @@ class NoChance:
 
 @dataclass(frozen=True)
 class Goal:
-    """A change that an operator requests: remove `gone`; with `to`, first add a replica on `to`, as `ledgermq move-replica` does."""
+    """A change that an operator requests: remove `gone`; with `to`, first add a replica on `to`, as
+    `ledgermq move-replica` does."""
 
     gone: str
     to: str | None = None
@@ -91,7 +96,8 @@ class StatesMember(HaMember):
 
 
 class States(HaCluster):
-    """Three founders with `n1` as master, a spare node, the controller, and an operator. Nothing is random."""
+    """Three founders with `n1` as master, a spare node, the controller, and an operator. Nothing is
+    random."""
 
     member_type = StatesMember
 
@@ -113,7 +119,11 @@ class States(HaCluster):
         for name in (*FOUNDERS, SPARE):
             voters = FOUNDERS if name in FOUNDERS else ()
             member = StatesMember(name, voters, self.chance, TIMING)
-            member.core_type, member.rules, member.said = core_type, HaRules(minimum=minimum), self.said
+            member.core_type, member.rules, member.said = (
+                core_type,
+                HaRules(minimum=minimum),
+                self.said,
+            )
             member.start(0)
             self.members[name] = member
         self.wipe(SPARE)
@@ -128,13 +138,23 @@ class States(HaCluster):
     def steps(self, goals: Iterable[Goal]) -> Iterator[tuple[str, ...]]:
         """All possible next steps."""
         yield from (("ask", str(at)) for at in range(len(self.wanted)))
-        yield from (("want", goal.gone or "", goal.to or "") for goal in goals if self.makes_sense(goal))
+        yield from (
+            ("want", goal.gone or "", goal.to or "") for goal in goals if self.makes_sense(goal)
+        )
         yield from (("grant", str(at)) for at in range(len(self.wishes)))
         known = self.controller.known
         assert known is not None
         elects = self.cuts_left or self.alone
-        slow = [name for name in self.members if elects or self.members[name].core.role is Role.LEADER or name == known.master]
-        yield from (("hear", name) for name in slow if self._listens(name) and self.members[name].core.appointment != known)
+        slow = [
+            name
+            for name in self.members
+            if elects or self.members[name].core.role is Role.LEADER or name == known.master
+        ]
+        yield from (
+            ("hear", name)
+            for name in slow
+            if self._listens(name) and self.members[name].core.appointment != known
+        )
         yield ("beat",)
         if self.alone is not None:
             yield ("mend",)
@@ -165,11 +185,19 @@ class States(HaCluster):
 
     def makes_sense(self, goal: Goal) -> bool:
         """`gone` is a member in every log, `to` in none, and no pending change names them."""
-        if {goal.gone, goal.to} & {node for other in self.wanted for node in (other.gone, other.to)} - {None}:
+        if {goal.gone, goal.to} & {
+            node for other in self.wanted for node in (other.gone, other.to)
+        } - {None}:
             return False
-        everywhere = [set(member.core.members.nodes) for member in self.members.values() if member.core.members.voters]
+        everywhere = [
+            set(member.core.members.nodes)
+            for member in self.members.values()
+            if member.core.members.voters
+        ]
         of_group = [nodes for nodes in everywhere if goal.to not in nodes]
-        return len(of_group) == len(everywhere) and (goal.gone is None or all(goal.gone in nodes for nodes in everywhere))
+        return len(of_group) == len(everywhere) and (
+            goal.gone is None or all(goal.gone in nodes for nodes in everywhere)
+        )
 
     def want(self, goal: Goal) -> None:
         self.wanted = (*self.wanted, goal)
@@ -188,7 +216,8 @@ class States(HaCluster):
         return max(led, key=lambda each: each.core.term, default=None)
 
     def ask(self, goal: Goal) -> Answer:
-        """Send the next step of a change to the leader. A change that is done or refused is no longer pending."""
+        """Send the next step of a change to the leader. A change that is done or refused is no
+        longer pending."""
         answer = self._answer(goal)
         if answer is not Answer.WAITS:
             self.wanted = tuple(other for other in self.wanted if other != goal)
@@ -210,14 +239,21 @@ class States(HaCluster):
             core.transfer(goal.to, Cause.OPERATOR, self.now_ns, 4 * HEARTBEAT_NS)
             return Answer.WAITS
         left = set(core.members.voters) - {goal.gone}
-        enough = len({node for node in left if self.is_heard(master, node)}) >= core.config.ha.minimum
+        enough = (
+            len({node for node in left if self.is_heard(master, node)}) >= core.config.ha.minimum
+        )
         refusal = master.change(MemberChange(Change.REMOVE, goal.gone), self.now_ns)
-        assert enough or refusal is not None, f"{goal.gone} was removed although too few members of {left} remain; {self.told()}"
+        assert enough or refusal is not None, (
+            f"{goal.gone} was removed although too few members of {left} remain; {self.told()}"
+        )
         waits = refusal is None or goal.to is not None or isinstance(refusal, NotYet)
         return Answer.WAITS if waits else Answer.REFUSED
 
     def is_heard(self, master: Member, node: str) -> bool:
-        return node == master.name or self.now_ns - master.core.peers[node].contact_ns < TIMING.election_max_ns
+        return (
+            node == master.name
+            or self.now_ns - master.core.peers[node].contact_ns < TIMING.election_max_ns
+        )
 
     def grant(self, at: int) -> None:
         if self.controller.take(self.wishes.pop(at)):
@@ -236,7 +272,12 @@ class States(HaCluster):
 
     def cut_off(self, name: str) -> None:
         self.alone, self.cuts_left = name, self.cuts_left - 1
-        self.cut = {pair for other in self.members if other != name for pair in ((name, other), (other, name))}
+        self.cut = {
+            pair
+            for other in self.members
+            if other != name
+            for pair in ((name, other), (other, name))
+        }
 
     def mend(self) -> None:
         self.alone = None
@@ -246,18 +287,23 @@ class States(HaCluster):
         for wish in effects.requests:
             agreed = member.core.agreed
             if isinstance(wish, AlterIsr) and agreed is not None:
-                # A copy that has everything and becomes a voter counts for what remains, so that a member that is gone cannot keep it out.
+                # A copy that has everything and becomes a voter counts for what remains, so that a
+                # member that is gone cannot keep it out.
                 joining = [
                     other
                     for other in member.core.members.nodes
-                    if other not in agreed.in_sync and self.members[other].core.durable_index >= member.core.commit_index
+                    if other not in agreed.in_sync
+                    and self.members[other].core.durable_index >= member.core.commit_index
                 ]
                 least = min(self.minimum - len(joining), len(agreed.in_sync))
-                assert len(wish.in_sync) >= least, f"{wish} leaves too few in-sync members; {self.told()}"
+                assert len(wish.in_sync) >= least, (
+                    f"{wish} leaves too few in-sync members; {self.told()}"
+                )
             self.wishes.append(wish)
 
     def settle(self) -> None:
-        """Deliver all messages on working links and sync all disks. A new master appends the first entry of its epoch."""
+        """Deliver all messages on working links and sync all disks. A new master appends the first
+        entry of its epoch."""
         for _ in range(20):
             for member in self.members.values():
                 if member.core.accepting and member.core.log.end_term != member.core.term:
@@ -278,13 +324,17 @@ class States(HaCluster):
         assert known is not None
         still = {repr(wish): wish for wish in self.wishes if wish.epoch == known.epoch}
         # The other refusals are permanent.
-        self.wishes = [wish for wish in still.values() if isinstance(wish, ElectionRequest) or wish.version == known.version]
+        self.wishes = [
+            wish
+            for wish in still.values()
+            if isinstance(wish, ElectionRequest) or wish.version == known.version
+        ]
 
     # Termination
 
     def ends(self, every: int) -> Iterator[None]:
-        """Heal the cluster and repeat the operator's commands once per `every` heartbeats; yields after each. Raises AssertionError if a
-        change does not end."""
+        """Heal the cluster and repeat the operator's commands once per `every` heartbeats; yields
+        after each. Raises AssertionError if a change does not end."""
         self.mend()
         self.settle()
         for at in range(ENDS_WITHIN):
@@ -300,9 +350,13 @@ class States(HaCluster):
         raise AssertionError(f"{self.wanted} does not end: {self.controller.known} {self.told()}")
 
     def answer_all(self, but: str | None = None) -> None:
-        """The controller grants the requests that it can, and the nodes learn the result. The node `but` is partitioned from the
-        controller."""
-        self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but]
+        """The controller grants the requests that it can, and the nodes learn the result. The node
+        `but` is partitioned from the controller."""
+        self.wishes = [
+            wish
+            for wish in self.wishes
+            if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but
+        ]
         for name in self.members:
             if name != but:
                 self.take(("hear", name))
@@ -311,15 +365,23 @@ class States(HaCluster):
             for name in self.members:
                 if name != but:
                     self.take(("hear", name))
-            self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but]
+            self.wishes = [
+                wish
+                for wish in self.wishes
+                if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but
+            ]
 
     def told(self) -> str:
         cores = [member.core for member in self.members.values()]
-        return "; ".join(f"{core!r} {core.members.voters} evicting {evicting(core)} joining {core.isr.joining}" for core in cores)
+        return "; ".join(
+            f"{core!r} {core.members.voters} evicting {evicting(core)} joining {core.isr.joining}"
+            for core in cores
+        )
 
     def goes_on(self) -> None:
-        """The partitioned node never returns, and no operator acts. If enough voters remain, they must confirm a new entry; otherwise
-        raises AssertionError. If only the partitioned node is in sync, an operator has to decide, and nothing is checked."""
+        """The partitioned node never returns, and no operator acts. If enough voters remain, they
+        must confirm a new entry; otherwise raises AssertionError. If only the partitioned node is
+        in sync, an operator has to decide, and nothing is checked."""
         assert self.controller.known is not None
         if set(self.controller.known.in_sync) == {self.alone}:
             return
@@ -338,7 +400,9 @@ class States(HaCluster):
                 self.settle()
             if master.core.commit_index >= target and not master.core.missing_isr(self.now_ns):
                 return
-        raise AssertionError(f"without {self.alone} no entry is confirmed: {self.controller.known} {self.told()}")
+        raise AssertionError(
+            f"without {self.alone} no entry is confirmed: {self.controller.known} {self.told()}"
+        )
 
     # State identity
 
@@ -348,43 +412,121 @@ class States(HaCluster):
         known = self.controller.known
         assert known is not None
         places = {core.log.end_index for core in cores} | {core.commit_index for core in cores}
-        places |= {core.configurations.latest_index for core in cores} | {peer.durable for core in cores for peer in core.peers.values()}
+        places |= {core.configurations.latest_index for core in cores} | {
+            peer.durable for core in cores for peer in core.peers.values()
+        }
         place = {index: at for at, index in enumerate(sorted(places))}
-        terms = {core.term for core in cores} | {core.log.end_term for core in cores} | {known.epoch, *self.terms_asked()}
+        terms = (
+            {core.term for core in cores}
+            | {core.log.end_term for core in cores}
+            | {known.epoch, *self.terms_asked()}
+        )
         term = {number: at for at, number in enumerate(sorted(terms))}
-        asks = ((w.node, term[w.term]) if isinstance(w, ElectionRequest) else tuple(sorted(w.in_sync)) for w in self.wishes)
+        asks = (
+            (w.node, term[w.term]) if isinstance(w, ElectionRequest) else tuple(sorted(w.in_sync))
+            for w in self.wishes
+        )
         agreed = term[known.epoch], known.master, tuple(sorted(known.in_sync))
-        return agreed, frozenset(asks), self.wanted, self.alone, self.cuts_left, tuple(self._of(core, place, term) for core in cores)
+        return (
+            agreed,
+            frozenset(asks),
+            self.wanted,
+            self.alone,
+            self.cuts_left,
+            tuple(self._of(core, place, term) for core in cores),
+        )
 
     def terms_asked(self) -> set[int]:
         return {wish.term for wish in self.wishes if isinstance(wish, ElectionRequest)}
 
     def _of(self, core: Core, place: dict[int, int], term: dict[int, int]) -> object:
         """The state of one core; of its timers only those that its current role uses."""
-        standing = core.role, core.leader, term[core.term], term[core.log.end_term], place[core.log.end_index], place[core.commit_index]
-        members = core.members.voters, tuple(sorted(core.members.learners)), place[core.configurations.latest_index]
+        standing = (
+            core.role,
+            core.leader,
+            term[core.term],
+            term[core.log.end_term],
+            place[core.log.end_index],
+            place[core.commit_index],
+        )
+        members = (
+            core.members.voters,
+            tuple(sorted(core.members.learners)),
+            place[core.configurations.latest_index],
+        )
         if core.config.node not in core.members.nodes:
             return standing, members
         heard = core.appointment
-        told = None if heard is None else (heard == self.controller.known, heard.master, tuple(sorted(heard.in_sync)))
+        told = (
+            None
+            if heard is None
+            else (heard == self.controller.known, heard.master, tuple(sorted(heard.in_sync)))
+        )
         if core.role is not Role.LEADER:
-            canvass_ns = NEVER_NS if core.election.candidate is None else core.election.candidate.canvass_until_ns
-            timers = (self._beats(core.timer.due_ns), self._beats(canvass_ns)) if core.membership.may_campaign() else ()
-            return standing, members, told, timers, self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
+            canvass_ns = (
+                NEVER_NS
+                if core.election.candidate is None
+                else core.election.candidate.canvass_until_ns
+            )
+            timers = (
+                (self._beats(core.timer.due_ns), self._beats(canvass_ns))
+                if core.membership.may_campaign()
+                else ()
+            )
+            return (
+                standing,
+                members,
+                told,
+                timers,
+                self._age(core.timer.last_contact_ns, TIMING.election_min_ns),
+            )
         assert core.election.leading is not None
         review = core.election.leading.review
         heard_ns = max((peer.contact_ns for peer in core.peers.values()), default=self.now_ns)
-        ages = self._age(heard_ns, TIMING.alone_ns), self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
+        ages = (
+            self._age(heard_ns, TIMING.alone_ns),
+            self._age(core.timer.last_contact_ns, TIMING.election_min_ns),
+        )
         agreed = self._age(core.isr.agreed_ns, max(self.now_ns - heard_ns, TIMING.election_max_ns))
         timers = self._beats(review.due_ns), agreed, *ages
-        evicting = tuple((node, self._beats(eviction.until_ns)) for node, eviction in sorted(review.evicting.items()))
-        handover = core.handover and (core.handover.to, core.handover.closed, core.handover.notified, self._beats(core.handover.until_ns))
+        evicting = tuple(
+            (node, self._beats(eviction.until_ns))
+            for node, eviction in sorted(review.evicting.items())
+        )
+        handover = core.handover and (
+            core.handover.to,
+            core.handover.closed,
+            core.handover.notified,
+            self._beats(core.handover.until_ns),
+        )
         peers = tuple(self._peer(peer, place) for _, peer in sorted(core.peers.items()))
-        return standing, members, told, timers, tuple(sorted(core.isr.joining)), evicting, handover, peers, review.silent_master
+        return (
+            standing,
+            members,
+            told,
+            timers,
+            tuple(sorted(core.isr.joining)),
+            evicting,
+            handover,
+            peers,
+            review.silent_master,
+        )
 
     def _peer(self, peer: Peer, place: dict[int, int]) -> object:
-        known = peer.stage, place[peer.durable], peer.boot_id is None, peer.provisional, peer.suspect, peer.removed_by is None
-        return peer.node, known, self._age(peer.contact_ns, TIMING.election_max_ns), self._beats(peer.forget_at_ns)
+        known = (
+            peer.stage,
+            place[peer.durable],
+            peer.boot_id is None,
+            peer.provisional,
+            peer.suspect,
+            peer.removed_by is None,
+        )
+        return (
+            peer.node,
+            known,
+            self._age(peer.contact_ns, TIMING.election_max_ns),
+            self._beats(peer.forget_at_ns),
+        )
 
     def _age(self, at_ns: int, most_ns: int) -> int:
         """The age in heartbeats, capped at `most_ns`."""
@@ -431,7 +573,9 @@ class Search:
                         self.found[reached] = (key, step)
                         self._next.append((reached, pickle.dumps(after)))
             except AssertionError as error:
-                raise AssertionError(f"after {' '.join('-'.join(step) for step in self.way(key))}: {error}") from error
+                raise AssertionError(
+                    f"after {' '.join('-'.join(step) for step in self.way(key))}: {error}"
+                ) from error
         return len(self.found)
 
     @property

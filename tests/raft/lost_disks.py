@@ -1,14 +1,17 @@
-"""Exhaustive search of the states of a small HA group whose nodes stop, lose their disks, and come back whole or empty, in any order.
+"""Exhaustive search of the states of a small HA group whose nodes stop, lose their disks, and come
+back whole or empty, in any order.
 
-A state is a whole cluster of the product's cores, with the controller's own functions; a node is taken back as the node's turns do it: its
-master asks for it again and again. From each state the search tries every next step: a node stops, loses its disk, or comes back, or time
-passes, in which the controller answers or does not. States with the same `key` are visited once.
+A state is a whole cluster of the product's cores, with the controller's own functions; a node is
+taken back as the node's turns do it: its master asks for it again and again. From each state the
+search tries every next step: a node stops, loses its disk, or comes back, or time passes, in which
+the controller answers or does not. States with the same `key` are visited once.
 
-Checked in every state: what `HaCluster` checks (one master an epoch, nothing confirmed is lost); whoever the controller may elect in the
-directory that it has holds everything confirmed; and an entry is confirmed only with as many copies as the group demands. From every state
-the law must hold (`obeys_the_law`): as long as a member of the in-sync set is left with its disk, the group serves again once the other
-nodes are back, whole or empty, without a command; and if lost disks never come back, with the nodes that are left, by one command if those
-are fewer than the minimum.
+Checked in every state: what `HaCluster` checks (one master an epoch, nothing confirmed is lost);
+whoever the controller may elect in the directory that it has holds everything confirmed; and an
+entry is confirmed only with as many copies as the group demands. From every state the law must hold
+(`obeys_the_law`): as long as a member of the in-sync set is left with its disk, the group serves
+again once the other nodes are back, whole or empty, without a command; and if lost disks never come
+back, with the nodes that are left, by one command if those are fewer than the minimum.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ class DiskMember(Member):
 
     def config(self) -> RaftConfig:
         told = self.name, self.voters, self.boots
-        return RaftConfig(*told, timing=self.timing, incarnation=self.directory, rule=Rule.IN_SYNC, ha=self.rules)
+        return RaftConfig(
+            *told, timing=self.timing, incarnation=self.directory, rule=Rule.IN_SYNC, ha=self.rules
+        )
 
 
 class LostDisks(HaCluster):
@@ -58,7 +63,9 @@ class LostDisks(HaCluster):
     ordered   the minimum that an operator ordered; 0 for none
     """
 
-    def __init__(self, size: int, minimum: int, bounds: tuple[int, int, int], core_type: type[Core] = Core) -> None:
+    def __init__(
+        self, size: int, minimum: int, bounds: tuple[int, int, int], core_type: type[Core] = Core
+    ) -> None:
         Cluster.__init__(self, 0, 0)
         self.chance = NoChance()  # type: ignore[assignment]
         self.controller = Controller()
@@ -74,11 +81,17 @@ class LostDisks(HaCluster):
         names = tuple(f"n{k + 1}" for k in range(size))
         for name in names:
             member = DiskMember(name, names, self.chance, TIMING)
-            member.core_type, member.rules, member.said = core_type, HaRules(minimum=minimum), self.said
+            member.core_type, member.rules, member.said = (
+                core_type,
+                HaRules(minimum=minimum),
+                self.said,
+            )
             member.directory = f"{name}/0"
             member.start(0)
             self.members[name] = member
-        assert self.controller.take(ElectionRequest("n1", "", 0, 0, 0, dict.fromkeys(names, ""), Cause.STARTED, "n1"))
+        assert self.controller.take(
+            ElectionRequest("n1", "", 0, 0, 0, dict.fromkeys(names, ""), Cause.STARTED, "n1")
+        )
         self.hear()
         self.settle()
         self.beat()
@@ -119,7 +132,8 @@ class LostDisks(HaCluster):
         return [member for member in self.members.values() if member.name not in self.stopped]
 
     def lose(self, name: str) -> None:
-        """The node stops, and its disk is lost. It comes back with a new directory, in which it founds the group anew."""
+        """The node stops, and its disk is lost. It comes back with a new directory, in which it
+        founds the group anew."""
         member = self.members[name]
         self.gone.append((member.disk.durable, member.disk.written[: member.disk.durable + 1]))
         number = int(member.directory.split("/")[1]) + 1
@@ -132,12 +146,17 @@ class LostDisks(HaCluster):
         if not member.disk.written:
             member.disk = Disk()
         self.stopped.discard(name)
-        self.network = [packet for packet in self.network if name not in (packet.message.sender, packet.message.to)]
+        self.network = [
+            packet
+            for packet in self.network
+            if name not in (packet.message.sender, packet.message.to)
+        ]
         member.start(self.now_ns)
         self.commits[name] = 0
 
     def beat(self) -> None:
-        """A heartbeat period passes. Masters propose an entry if there is none under way, and change the members as their turns would."""
+        """A heartbeat period passes. Masters propose an entry if there is none under way, and
+        change the members as their turns would."""
         self.now_ns += HEARTBEAT_NS
         for member in self.up():
             member.core.tick(self.now_ns)
@@ -155,7 +174,9 @@ class LostDisks(HaCluster):
             master.change(MemberChange(Change.MINIMUM, "", minimum=self.ordered), self.now_ns)
         for member in self.up():
             if member is not master and not self.counts(core, member):
-                master.change(MemberChange(Change.RETURN, member.name, member.directory), self.now_ns)
+                master.change(
+                    MemberChange(Change.RETURN, member.name, member.directory), self.now_ns
+                )
         if (due := core.due_change(self.now_ns)) is not None:
             master.change(due, self.now_ns)
 
@@ -180,7 +201,8 @@ class LostDisks(HaCluster):
             self.turn(member)
 
     def settle(self) -> None:
-        """Deliver all messages between nodes that run, and sync their disks. A new master appends the first entry of its epoch."""
+        """Deliver all messages between nodes that run, and sync their disks. A new master appends
+        the first entry of its epoch."""
         for _ in range(30):
             for member in self.up():
                 if member.core.accepting and member.core.log.end_term != member.core.term:
@@ -200,10 +222,15 @@ class LostDisks(HaCluster):
         known = self.controller.known
         assert known is not None
         still = {repr(wish): wish for wish in self.wishes if wish.epoch == known.epoch}
-        self.wishes = [wish for wish in still.values() if isinstance(wish, ElectionRequest) or wish.version == known.version]
+        self.wishes = [
+            wish
+            for wish in still.values()
+            if isinstance(wish, ElectionRequest) or wish.version == known.version
+        ]
 
     def deliver(self) -> None:
-        """A node ignores a directory that the members do not name, except what only a leader sends (`peer_identities.py`)."""
+        """A node ignores a directory that the members do not name, except what only a leader sends
+        (`peer_identities.py`)."""
         packet = self.network.pop(0)
         sender, member = self.members[packet.message.sender], self.members[packet.message.to]
         if {sender.name, member.name} & self.stopped:
@@ -223,10 +250,19 @@ class LostDisks(HaCluster):
         if core.role is Role.LEADER and core.commit_index > before:
             index, entry = core.commit_index, member.disk.written[core.commit_index]
             disks = [(each.disk.durable, each.disk.written) for each in self.members.values()]
-            copies = sum(1 for durable, written in (*disks, *self.gone) if durable >= index and written[index] == entry)
+            copies = sum(
+                1
+                for durable, written in (*disks, *self.gone)
+                if durable >= index and written[index] == entry
+            )
             demanded = core.config.ha.minimum_of(core.configurations.at(index))
-            assert copies >= demanded, f"entry {index} is confirmed with {copies} copies; {self.told()}"
-            assert demanded in (self.minimum, self.ordered), f"the minimum became {demanded}; {self.told()}"
+            assert copies >= demanded, (
+                f"entry {index} is confirmed with {copies} copies; {self.told()}"
+            )
+            assert demanded in (
+                self.minimum,
+                self.ordered,
+            ), f"the minimum became {demanded}; {self.told()}"
 
     def check_electable(self, when: str) -> None:
         last = max(self.committed)
@@ -237,10 +273,14 @@ class LostDisks(HaCluster):
             )
 
     def electable(self) -> list[Member]:
-        """The members of the in-sync set that are left with the disk by which the controller knows them."""
+        """The members of the in-sync set that are left with the disk by which the controller knows
+        them."""
         known = self.controller.known
         assert known is not None
-        named = ((self.members[name], incarnation or f"{name}/0") for name, incarnation in known.in_sync.items())
+        named = (
+            (self.members[name], incarnation or f"{name}/0")
+            for name, incarnation in known.in_sync.items()
+        )
         return [member for member, incarnation in named if member.directory == incarnation]
 
     # The law
@@ -257,7 +297,8 @@ class LostDisks(HaCluster):
             other.serves(left, 0 if len(left) >= other.minimum else len(left))
 
     def serves(self, nodes: list[str], ordered: int) -> None:
-        """All of these nodes run from now on; the group must confirm new entries, without a command or by this one."""
+        """All of these nodes run from now on; the group must confirm new entries, without a command
+        or by this one."""
         for name in nodes:
             if name in self.stopped:
                 self.start(name)
@@ -269,18 +310,27 @@ class LostDisks(HaCluster):
             self.settle()
             if at == SERVES_WITHIN // 3:
                 # Without the command nothing is confirmed until then.
-                assert not tried or max(self.committed) <= begin + 2, f"a minimum was not needed; {self.told()}"
+                assert not tried or max(self.committed) <= begin + 2, (
+                    f"a minimum was not needed; {self.told()}"
+                )
                 self.ordered = tried
             known = self.controller.known
             assert known is not None
-            if max(self.committed) > begin + 2 and (set(known.in_sync) == set(nodes) or len(nodes) < len(self.members)):
+            if max(self.committed) > begin + 2 and (
+                set(known.in_sync) == set(nodes) or len(nodes) < len(self.members)
+            ):
                 master = self.members[known.master]
                 if master.core.accepting and not master.core.missing_isr(self.now_ns):
                     return
-        raise AssertionError(f"{' '.join(nodes)} do not serve, minimum {tried or self.minimum}: {self.controller.known} {self.told()}")
+        raise AssertionError(
+            f"{' '.join(nodes)} do not serve, minimum {tried or self.minimum}:"
+            f" {self.controller.known} {self.told()}"
+        )
 
     def told(self) -> str:
-        return "; ".join(f"{member.core!r} {member.directory} {member.core.members}" for member in self.up())
+        return "; ".join(
+            f"{member.core!r} {member.directory} {member.core.members}" for member in self.up()
+        )
 
     # State identity
 
@@ -289,54 +339,150 @@ class LostDisks(HaCluster):
         known = self.controller.known
         assert known is not None
         cores = [member.core for member in self.up()]
-        places = {core.commit_index for core in cores} | {peer.durable for core in cores for peer in core.peers.values()}
-        places |= {len(member.disk.written) - 1 for member in self.members.values()} | {max(self.committed)}
+        places = {core.commit_index for core in cores} | {
+            peer.durable for core in cores for peer in core.peers.values()
+        }
+        places |= {len(member.disk.written) - 1 for member in self.members.values()} | {
+            max(self.committed)
+        }
         places |= {index for core in cores for index, _ in core.configurations.runs}
         places |= {index for member in self.members.values() for index in self._uncommitted(member)}
         place = {index: at for at, index in enumerate(sorted(places))}
-        terms = {core.term for core in cores} | {member.disk.hard_state.term for member in self.members.values()}
-        terms |= {wish.term for wish in self.wishes if isinstance(wish, ElectionRequest)} | {known.epoch, 0}
-        terms |= {member.disk.written[-1][0] for member in self.members.values() if member.disk.written}
-        terms |= {member.disk.written[index][0] for member in self.members.values() for index in self._uncommitted(member)}
+        terms = {core.term for core in cores} | {
+            member.disk.hard_state.term for member in self.members.values()
+        }
+        terms |= {wish.term for wish in self.wishes if isinstance(wish, ElectionRequest)} | {
+            known.epoch,
+            0,
+        }
+        terms |= {
+            member.disk.written[-1][0] for member in self.members.values() if member.disk.written
+        }
+        terms |= {
+            member.disk.written[index][0]
+            for member in self.members.values()
+            for index in self._uncommitted(member)
+        }
         term = {number: at for at, number in enumerate(sorted(terms))}
         asked = frozenset(
-            (wish.node, term[wish.term], wish.incarnation) if isinstance(wish, ElectionRequest) else tuple(sorted(wish.in_sync.items()))
+            (
+                (wish.node, term[wish.term], wish.incarnation)
+                if isinstance(wish, ElectionRequest)
+                else tuple(sorted(wish.in_sync.items()))
+            )
             for wish in self.wishes
         )
         agreed = term[known.epoch], known.master, tuple(sorted(known.in_sync.items()))
-        left = self.losses, self.stops, self.mutes, frozenset(self.stopped), place[max(self.committed)]
-        return agreed, asked, left, tuple(self._of_member(member, place, term) for member in self.members.values())
+        left = (
+            self.losses,
+            self.stops,
+            self.mutes,
+            frozenset(self.stopped),
+            place[max(self.committed)],
+        )
+        return (
+            agreed,
+            asked,
+            left,
+            tuple(self._of_member(member, place, term) for member in self.members.values()),
+        )
 
     def _uncommitted(self, member: Member) -> list[int]:
-        return [index for index, entry in enumerate(member.disk.written) if self.committed.get(index) != entry]
+        return [
+            index
+            for index, entry in enumerate(member.disk.written)
+            if self.committed.get(index) != entry
+        ]
 
     def _of_member(self, member: Member, place: dict[int, int], term: dict[int, int]) -> object:
         disk = member.disk
-        loose = tuple((place[index], term[disk.written[index][0]]) for index in self._uncommitted(member))
-        stored = member.directory, place[len(disk.written) - 1], loose, term[disk.hard_state.term], disk.hard_state.vote
-        return stored if member.name in self.stopped else (stored, self._of(member.core, place, term))
+        loose = tuple(
+            (place[index], term[disk.written[index][0]]) for index in self._uncommitted(member)
+        )
+        stored = (
+            member.directory,
+            place[len(disk.written) - 1],
+            loose,
+            term[disk.hard_state.term],
+            disk.hard_state.vote,
+        )
+        return (
+            stored if member.name in self.stopped else (stored, self._of(member.core, place, term))
+        )
 
     def _of(self, core: Core, place: dict[int, int], term: dict[int, int]) -> object:
         """The state of one core; of its timers only those that its role uses."""
-        standing = core.role, core.leader, term[core.term], place[core.commit_index], self._told(core.appointment)
-        runs = tuple((place[index], members) for index, members in core.configurations.runs if index > core.commit_index)
+        standing = (
+            core.role,
+            core.leader,
+            term[core.term],
+            place[core.commit_index],
+            self._told(core.appointment),
+        )
+        runs = tuple(
+            (place[index], members)
+            for index, members in core.configurations.runs
+            if index > core.commit_index
+        )
         members = repr(core.members), repr(runs)
         if core.role is not Role.LEADER:
-            canvass_ns = NEVER_NS if core.election.candidate is None else core.election.candidate.canvass_until_ns
-            timers = (self._beats(core.timer.due_ns), self._beats(canvass_ns)) if core.membership.may_campaign() else ()
-            return standing, members, timers, self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
+            canvass_ns = (
+                NEVER_NS
+                if core.election.candidate is None
+                else core.election.candidate.canvass_until_ns
+            )
+            timers = (
+                (self._beats(core.timer.due_ns), self._beats(canvass_ns))
+                if core.membership.may_campaign()
+                else ()
+            )
+            return (
+                standing,
+                members,
+                timers,
+                self._age(core.timer.last_contact_ns, TIMING.election_min_ns),
+            )
         assert core.election.leading is not None
         review = core.election.leading.review
-        ages = self._age(core.isr.agreed_ns, TIMING.alone_ns), self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
-        evicting = tuple((node, self._beats(each.until_ns)) for node, each in sorted(review.evicting.items()))
+        ages = (
+            self._age(core.isr.agreed_ns, TIMING.alone_ns),
+            self._age(core.timer.last_contact_ns, TIMING.election_min_ns),
+        )
+        evicting = tuple(
+            (node, self._beats(each.until_ns)) for node, each in sorted(review.evicting.items())
+        )
         peers = tuple(self._peer(peer, place) for _, peer in sorted(core.peers.items()))
-        return standing, members, self._beats(review.due_ns), ages, tuple(sorted(core.isr.joining)), evicting, peers, review.silent_master
+        return (
+            standing,
+            members,
+            self._beats(review.due_ns),
+            ages,
+            tuple(sorted(core.isr.joining)),
+            evicting,
+            peers,
+            review.silent_master,
+        )
 
     def _told(self, heard: Appointment | None) -> object:
-        return None if heard is None else (heard == self.controller.known, heard.master, tuple(sorted(heard.in_sync.items())))
+        return (
+            None
+            if heard is None
+            else (
+                heard == self.controller.known,
+                heard.master,
+                tuple(sorted(heard.in_sync.items())),
+            )
+        )
 
     def _peer(self, peer: Peer, place: dict[int, int]) -> object:
-        known = peer.stage, place[peer.durable], peer.boot_id is None, peer.provisional, peer.suspect, peer.durable >= peer.named_at
+        known = (
+            peer.stage,
+            place[peer.durable],
+            peer.boot_id is None,
+            peer.provisional,
+            peer.suspect,
+            peer.durable >= peer.named_at,
+        )
         return peer.node, known, self._age(peer.contact_ns, TIMING.alone_ns)
 
     def _age(self, at_ns: int, most_ns: int) -> int:
@@ -377,7 +523,9 @@ class Search:
                         self.found[reached] = (key, step)
                         self._next.append((reached, pickle.dumps(after)))
             except AssertionError as error:
-                raise AssertionError(f"after {' '.join('-'.join(step) for step in self.way(key))}: {error}") from error
+                raise AssertionError(
+                    f"after {' '.join('-'.join(step) for step in self.way(key))}: {error}"
+                ) from error
         return len(self.found)
 
     @property

@@ -1,6 +1,6 @@
-"""A cluster of bare cores in one thread: a log of (term, chain) pairs instead of bytes, a network that loses, duplicates and reorders
-messages, and a disk that loses unsynced writes. After every step the cluster checks I1, I3, I4, log matching, and that committed entries
-are durable.
+"""A cluster of bare cores in one thread: a log of (term, chain) pairs instead of bytes, a network
+that loses, duplicates and reorders messages, and a disk that loses unsynced writes. After every
+step the cluster checks I1, I3, I4, log matching, and that committed entries are durable.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Member:
         self.syncing: tuple[int, int, list[Entry]] | None = None
         self.boots = 0
         self.slept_ns = 0
-        """By how much its clock is behind, because it stood still while the machine was suspended."""
+        """By how much its clock is behind, because it stood still while the machine was
+        suspended."""
         self.told = NO_INDEX
         """The commit index that was taken last."""
         self.core: Core
@@ -77,13 +78,19 @@ class Member:
         self.syncing = None
         config = self.config()
         log = LogView(self.disk.runs(), len(self.disk.written) - 1)
-        changes = [(index, self.said[word]) for index, (_, word) in enumerate(self.disk.written) if word in self.said]
+        changes = [
+            (index, self.said[word])
+            for index, (_, word) in enumerate(self.disk.written)
+            if word in self.said
+        ]
         known = [(NO_INDEX, config.members), *changes]
         start = (config, log, self.disk.hard_state, self.chance, now_ns, min(0, log.end_index))
         self.core = self.core_type(*start, admitted=self.admitted, configurations=known)
 
     def config(self) -> RaftConfig:
-        return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory)
+        return RaftConfig(
+            self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory
+        )
 
     def crash(self) -> None:
         """Keep a random prefix of the unsynced writes, as recovery would."""
@@ -97,7 +104,9 @@ class Member:
             theirs = packet.entries[at - message.prev_index]
             agree = theirs[1] == self.disk.written[at][1]
         pushed = message.extent if isinstance(message, Append) else None
-        members = self.said[packet.entries[-1][1]] if pushed is not None and pushed.membership else None
+        members = (
+            self.said[packet.entries[-1][1]] if pushed is not None and pushed.membership else None
+        )
         self.core.step(message, now_ns, chains_agree=agree, members=members)
         if isinstance(message, Append):
             self.carry_out(self.core.take_writes(), message, packet.entries)
@@ -124,7 +133,9 @@ class Member:
     def propose(self, count: int) -> None:
         first, term = len(self.disk.written), self.core.term
         for _ in range(count):
-            self.disk.written.append((term, chain(self.disk.written[-1][1], term, self.chance.getrandbits(30))))
+            self.disk.written.append(
+                (term, chain(self.disk.written[-1][1], term, self.chance.getrandbits(30)))
+            )
         self.appended(Extent(first, first + count - 1, term, count * ENTRY_BYTES))
 
     def appended(self, extent: Extent) -> None:
@@ -139,7 +150,9 @@ class Member:
         word = chain(self.disk.written[-1][1], term, self.chance.getrandbits(30))
         self.disk.written.append((term, word))
         self.said[word] = members
-        self.core.appended(Extent(index, index, term, ENTRY_BYTES, membership=True), members=members)
+        self.core.appended(
+            Extent(index, index, term, ENTRY_BYTES, membership=True), members=members
+        )
         return None
 
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
@@ -147,7 +160,9 @@ class Member:
         # Where the core says that nothing moved, look all the same.
         self.core.stirred = True
         effects = self.core.take(now_ns)
-        assert not calm or effects == Effects(None, NO_WRITES, (), (), self.told, role_changed=False), f"{self.core} is not calm: {effects}"
+        assert not calm or effects == Effects(
+            None, NO_WRITES, (), (), self.told, role_changed=False
+        ), f"{self.core} is not calm: {effects}"
         self.told = effects.commit_index
         self.carry_out(effects.writes, None, [])
         packets = [Packet(m, self.payload(m)) for m in effects.messages]
@@ -157,11 +172,21 @@ class Member:
                 ranges -= 1
                 most = max(1, min(budget, self.timing.range_bytes_max) // ENTRY_BYTES)
                 last = min(self.core.log.run_end(first), first + most - 1)
-                marks = [index for index in range(first, last + 1) if self.disk.written[index][1] in self.said]
+                marks = [
+                    index
+                    for index in range(first, last + 1)
+                    if self.disk.written[index][1] in self.said
+                ]
                 last = last if not marks else max(first, marks[0] - 1)
                 term = self.core.log.term_at(first)
                 assert term is not None
-                extent = Extent(first, last, term, (last - first + 1) * ENTRY_BYTES, membership=marks[:1] == [first])
+                extent = Extent(
+                    first,
+                    last,
+                    term,
+                    (last - first + 1) * ENTRY_BYTES,
+                    membership=marks[:1] == [first],
+                )
                 message = self.core.pushed(push.to, extent)
                 packets.append(Packet(message, self.payload(message)))
                 budget -= (last - first + 1) * ENTRY_BYTES
@@ -188,7 +213,9 @@ class Member:
         term, index, then = self.syncing
         self.syncing = None
         same = 0
-        while same < min(len(then), len(self.disk.written)) and then[same] is self.disk.written[same]:
+        while (
+            same < min(len(then), len(self.disk.written)) and then[same] is self.disk.written[same]
+        ):
             same += 1
         self.disk.durable = max(self.disk.durable, same - 1)
         self.core.synced(term, index)
@@ -208,7 +235,8 @@ class Cluster:
         self.network: list[Packet] = []
         self.down: dict[str, int] = {}
         self.suspended: dict[str, tuple[int, int]] = {}
-        """Members whose machine is suspended: since when, and until when. They do nothing, and their clocks stand still."""
+        """Members whose machine is suspended: since when, and until when. They do nothing, and
+        their clocks stand still."""
         self.cut: set[tuple[str, str]] = set()
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, Entry] = {0: (0, 1)}
@@ -223,11 +251,16 @@ class Cluster:
         self.pace_ms = self.chance.choice((30, 150, 400))
         self.calm = self.chance.choice((0.985, 0.95, 0.9))
         self.slow_disk = self.chance.choice((0.0, 0.0, 0.95))
-        """`pace_ms`: how fast time passes relative to messages; at a high pace elections are frequent. A step injects a fault with
-        probability 1 − `calm`. `slow_disk`: the probability that a running sync does not finish in a step."""
+        """`pace_ms`: how fast time passes relative to messages; at a high pace elections are
+        frequent. A step injects a fault with probability 1 − `calm`. `slow_disk`: the probability
+        that a running sync does not finish in a step."""
 
     def up(self) -> list[Member]:
-        return [m for m in self.members.values() if m.name not in self.down and m.name not in self.suspended]
+        return [
+            m
+            for m in self.members.values()
+            if m.name not in self.down and m.name not in self.suspended
+        ]
 
     def now_of(self, member: Member) -> int:
         """The time of its own clock."""
@@ -247,7 +280,10 @@ class Cluster:
         if effects.fence is not None:
             self.fences.append(f"{member.name}: {effects.fence}")
         for packet in packets:
-            if (packet.message.sender, packet.message.to) in self.cut or self.chance.random() < self.loss:
+            if (
+                packet.message.sender,
+                packet.message.to,
+            ) in self.cut or self.chance.random() < self.loss:
                 continue
             self.network += [packet] * (2 if self.chance.random() < self.repeat else 1)
         self.check(member)
@@ -319,13 +355,16 @@ class Cluster:
             self.cut.clear()
 
     def waste_a_leader(self) -> None:
-        """A leader syncs entries that no other member receives, then stays silent for a while. This creates divergent log tails."""
+        """A leader syncs entries that no other member receives, then stays silent for a while. This
+        creates divergent log tails."""
         for leader in [m for m in self.up() if m.core.accepting]:
             leader.propose(1)
             leader.end_sync()
             leader.begin_sync()
             leader.end_sync()
-            self.cut |= {(leader.name, n) for n in self.members} | {(n, leader.name) for n in self.members}
+            self.cut |= {(leader.name, n) for n in self.members} | {
+                (n, leader.name) for n in self.members
+            }
             self.turn(leader)
 
     def check(self, member: Member) -> None:
@@ -333,28 +372,45 @@ class Cluster:
         core.check_invariants()
         assert core.log.end_index == len(member.disk.written) - 1
         assert core.log.runs == tuple(member.disk.runs())
-        assert core.durable_index <= member.disk.durable, f"{member.name} reports more entries as durable than its disk holds"
+        assert core.durable_index <= member.disk.durable, (
+            f"{member.name} reports more entries as durable than its disk holds"
+        )
         if core.role is Role.LEADER:
-            assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two leaders in term {core.term}"
+            assert self.leaders.setdefault(core.term, member.name) == member.name, (
+                f"I1: two leaders in term {core.term}"
+            )
             for index, entry in self.committed.items():
                 if self.committed_in[index] >= core.term:
                     continue
-                assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
+                assert index < len(member.disk.written) and member.disk.written[index] == entry, (
+                    f"I3: {member.name} lacks {index}"
+                )
         for index, (term, word) in enumerate(member.disk.written):
-            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two different predecessors"
+            assert self.seen.setdefault((index, term), word) == word, (
+                f"I2: ({index}, {term}) has two different predecessors"
+            )
         before = self.commits.get(member.name, 0)
         assert core.commit_index >= before, f"I4: the commit index of {member.name} went back"
         self.commits[member.name] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
-            assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+            assert self.committed.setdefault(index, entry) == entry, (
+                f"I3: two entries committed at {index}"
+            )
             self.committed_in.setdefault(index, core.term)
         holders = [m for m in self.members.values() if m.disk.durable >= core.commit_index]
-        holders = [m for m in holders if m.disk.written[core.commit_index] == member.disk.written[core.commit_index]]
-        assert len(holders) > len(self.members) // 2, f"I5: entry {core.commit_index} committed but durable on only {len(holders)}"
+        holders = [
+            m
+            for m in holders
+            if m.disk.written[core.commit_index] == member.disk.written[core.commit_index]
+        ]
+        assert len(holders) > len(self.members) // 2, (
+            f"I5: entry {core.commit_index} committed but durable on only {len(holders)}"
+        )
 
     def heal(self) -> None:
-        """Heal all faults: the cluster must elect a leader, commit a new entry on all members, and have equal logs."""
+        """Heal all faults: the cluster must elect a leader, commit a new entry on all members, and
+        have equal logs."""
         self.cut.clear()
         self.loss = self.repeat = 0.0
         self.shuffle = False
@@ -385,4 +441,6 @@ class Cluster:
                 for member in self.up():
                     member.core.tick(self.now_of(member))
                     self.turn(member)
-        raise AssertionError(f"no progress after healing: {[repr(m.core) for m in self.members.values()]}")
+        raise AssertionError(
+            f"no progress after healing: {[repr(m.core) for m in self.members.values()]}"
+        )

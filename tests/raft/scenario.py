@@ -1,7 +1,7 @@
 """A small command language for scenarios of bare cores, and its interpreter.
 
-A scenario file contains prose (lines that begin with #) and blocks of commands. Under each block, `----` introduces the expected trace.
-Commands:
+A scenario file contains prose (lines that begin with #) and blocks of commands. Under each block,
+`----` introduces the expected trace. Commands:
 
   cluster N | NODE …     create members n1 … nN, or with these names; each log has only the membership entry
   logs NODE TERM …       NODE starts with a durable log of the membership entry and entries of these terms; its term is the last one
@@ -43,11 +43,23 @@ from random import Random
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, Timing
 from ledgermq.raft.membership import Change, MemberChange
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    NO_INDEX,
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Disk, Member, Packet, chain
 
-TIMING = Timing(window_bytes=600, window_first_bytes=600, window_ranges=4, range_bytes_max=300, news_ns=0)
+TIMING = Timing(
+    window_bytes=600, window_first_bytes=600, window_ranges=4, range_bytes_max=300, news_ns=0
+)
 
 
 class CarefulMember(Member):
@@ -73,24 +85,42 @@ class CarefulMember(Member):
 def describe(message: Message) -> str:
     way = f"{message.sender}->{message.to} t{message.term}"
     if isinstance(message, VoteRequest):
-        asks = "pre-vote?" if message.pre else "vote for a transfer?" if message.transfer else "vote?"
+        asks = (
+            "pre-vote?" if message.pre else "vote for a transfer?" if message.transfer else "vote?"
+        )
         return f"{way} {asks} last {message.last_index}/t{message.last_term}"
     if isinstance(message, TimeoutNow):
         return f"{way} campaign now, last {message.last_index}/t{message.last_term}"
     if isinstance(message, LeftBehind):
         return f"{way} left behind, the log begins with {message.begin_index}"
     if isinstance(message, VoteReply):
-        return f"{way} {'pre-' if message.pre else ''}vote {'granted' if message.granted else 'refused'}"
+        return (
+            f"{way} {'pre-' if message.pre else ''}vote"
+            f" {'granted' if message.granted else 'refused'}"
+        )
     if isinstance(message, AppendReply):
-        verdict = f"rejected, try {message.received}/t{message.hint_term}" if message.rejected else f"received {message.received}"
+        verdict = (
+            f"rejected, try {message.received}/t{message.hint_term}"
+            if message.rejected
+            else f"received {message.received}"
+        )
         claim = "" if message.rejected else f" durable {message.durable}"
         return f"{way} {verdict}{claim}{' provisional' if message.provisional else ''}"
     assert isinstance(message, Append)
-    push = f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}" if message.extent else ""
+    push = (
+        f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}"
+        if message.extent
+        else ""
+    )
     push += " (members)" if message.extent and message.extent.membership else ""
-    push += "".join(f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word))
+    push += "".join(
+        f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word)
+    )
     push += " quiet" if message.quiet else ""
-    return f"{way} append after {message.prev_index}/t{message.prev_term}{push} commit {message.commit_index}"
+    return (
+        f"{way} append after {message.prev_index}/t{message.prev_term}{push} commit"
+        f" {message.commit_index}"
+    )
 
 
 class Scenario:
@@ -126,14 +156,20 @@ class Scenario:
         effects, packets = member.take(self.now_ns)
         member.core.check_invariants()
         if effects.writes.hard_state is not None:
-            self.trace.append(f"{member.name} stores term {effects.writes.hard_state.term} vote {effects.writes.hard_state.vote}")
+            self.trace.append(
+                f"{member.name} stores term {effects.writes.hard_state.term} vote"
+                f" {effects.writes.hard_state.vote}"
+            )
         if effects.fence is not None:
             self.trace.append(f"{member.name} FENCED: {effects.fence}")
         state = f"{member.core.role.value} of term {member.core.term}, leader {member.core.leader}"
         if effects.role_changed:
             self.trace.append(f"{member.name} is {state}")
         for token, index in effects.reads:
-            self.trace.append(f"{member.name} answers read {token} {'not' if index is None else f'from entry {index}'}")
+            self.trace.append(
+                f"{member.name} answers read {token}"
+                f" {'not' if index is None else f'from entry {index}'}"
+            )
         if effects.left_behind is not None:
             self.trace.append(f"{member.name} is left behind by {effects.left_behind[0]}")
         commit = f"{member.name} commits {effects.commit_index}"
@@ -141,13 +177,20 @@ class Scenario:
             self.trace.append(commit)
         self.shown[member.name] = commit
         for packet in packets:
-            lost = (packet.message.sender, packet.message.to) in self.cuts or packet.message.to in self.down
+            lost = (
+                packet.message.sender,
+                packet.message.to,
+            ) in self.cuts or packet.message.to in self.down
             self.trace.append(f"  {describe(packet.message)}{' (lost)' if lost else ''}")
             if not lost:
                 self.wire.append(packet)
 
     def named(self, names: tuple[str, ...]) -> list[CarefulMember]:
-        return [self.members[n] for n in names] if names else [m for m in self.members.values() if m.name not in self.down]
+        return (
+            [self.members[n] for n in names]
+            if names
+            else [m for m in self.members.values() if m.name not in self.down]
+        )
 
     def do_cluster(self, *names: str) -> None:
         if len(names) == 1:
@@ -169,7 +212,14 @@ class Scenario:
         self.members[name].start(self.now_ns)
 
     def do_elect(self, name: str) -> None:
-        for line in (f"timeout {name}", "deliver", f"propose {name} 1", "deliver", "sync", "deliver"):
+        for line in (
+            f"timeout {name}",
+            "deliver",
+            f"propose {name} 1",
+            "deliver",
+            "sync",
+            "deliver",
+        ):
             self.do_quietly(*line.split())
 
     def do_timeout(self, name: str) -> None:
@@ -251,7 +301,9 @@ class Scenario:
 
     def do_terms(self) -> None:
         for member in self.members.values():
-            self.trace.append(f"{member.name}: {' '.join(str(term) for term, _ in member.disk.written[1:])}")
+            self.trace.append(
+                f"{member.name}: {' '.join(str(term) for term, _ in member.disk.written[1:])}"
+            )
 
     def do_heal(self) -> None:
         self.cuts.clear()
@@ -285,7 +337,9 @@ class Scenario:
 
     def do_change(self, leader: str, kind: str, node: str) -> None:
         directory = self.members[node].directory if kind in ("add", "return") else ""
-        refusal = self.members[leader].change(MemberChange(Change(kind), node, directory), self.now_ns)
+        refusal = self.members[leader].change(
+            MemberChange(Change(kind), node, directory), self.now_ns
+        )
         if refusal is not None:
             self.trace.append(f"{leader} refuses: {refusal}")
         self.take(self.members[leader])
@@ -297,16 +351,29 @@ class Scenario:
     def do_members(self) -> None:
         for member in self.members.values():
             known, index = member.core.members, member.core.configurations.latest_index
-            learners = [f"{n} (returning)" if n in known.returning else n for n in sorted(known.learners)]
-            self.trace.append(f"{member.name}: {' '.join(known.voters)}; {' '.join(learners)}; since {index}".replace("; ;", ";"))
+            learners = [
+                f"{n} (returning)" if n in known.returning else n for n in sorted(known.learners)
+            ]
+            self.trace.append(
+                f"{member.name}: {' '.join(known.voters)}; {' '.join(learners)}; since {index}".replace(
+                    "; ;", ";"
+                )
+            )
 
     def do_status(self) -> None:
         for member in self.members.values():
             core = member.core
             begin = f" begin={core.log.begin_index}" if core.log.begin_index else ""
-            held = f" replicated={core.replicated_index}" if core.replicated_index > core.commit_index else ""
+            held = (
+                f" replicated={core.replicated_index}"
+                if core.replicated_index > core.commit_index
+                else ""
+            )
             self.trace.append(f"{core!r}{begin}{held}{' DOWN' if member.name in self.down else ''}")
-            self.trace += [f"  {peer!r}{' needs a snapshot' if peer.needs_snapshot else ''}" for peer in core.peers.values()]
+            self.trace += [
+                f"  {peer!r}{' needs a snapshot' if peer.needs_snapshot else ''}"
+                for peer in core.peers.values()
+            ]
 
 
 def parse(text: str) -> list[tuple[list[str], list[str], list[str]]]:
@@ -316,7 +383,13 @@ def parse(text: str) -> list[tuple[list[str], list[str], list[str]]]:
         above, _, below = chunk.partition("\n----\n")
         lines = above.removesuffix("\n----").splitlines()
         prose = [line for line in lines if line.startswith("#")]
-        blocks.append((prose, [line for line in lines if line and not line.startswith("#")], below.splitlines()))
+        blocks.append(
+            (
+                prose,
+                [line for line in lines if line and not line.startswith("#")],
+                below.splitlines(),
+            )
+        )
     return blocks
 
 
@@ -324,5 +397,9 @@ def replay(text: str) -> str:
     """The scenario text with the trace that its commands produce now."""
     scenario, out = Scenario(), []
     for prose, commands, _ in parse(text):
-        out.append("\n".join([*prose, *commands, "----", scenario.run(commands)]) if commands else "\n".join(prose))
+        out.append(
+            "\n".join([*prose, *commands, "----", scenario.run(commands)])
+            if commands
+            else "\n".join(prose)
+        )
     return "\n\n".join(out) + "\n"

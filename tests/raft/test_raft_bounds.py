@@ -1,5 +1,6 @@
-"""What the core costs: its memory does not know how long the log is, and a slow follower costs a leader nothing but its window. And what
-unsteady links cost: at most one election per heal, and no terms (virtual time)."""
+"""What the core costs: its memory does not know how long the log is, and a slow follower costs a
+leader nothing but its window. And what unsteady links cost: at most one election per heal, and no
+terms (virtual time)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def pushes(raft: Core, count: int, now_ns: int) -> dict[str, int]:
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
-    """O(terms + peers + configurations): a thousand times as many entries, the same core (invariant I11)."""
+    """O(terms + peers + configurations): a thousand times as many entries, the same core (invariant
+    I11)."""
 
     def after(rounds: int) -> int:
         raft = leading()
@@ -55,8 +57,8 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 
 def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
-    """Bytes in flight are bounded by the window and one range; no range is read again for it, however long it takes; the others
-    continue."""
+    """Bytes in flight are bounded by the window and one range; no range is read again for it,
+    however long it takes; the others continue."""
     raft = leading()
     heard(raft, "c", 1)
     total = {"b": 0, "c": 0}
@@ -71,12 +73,15 @@ def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
     assert total["c"] <= window + BYTES and raft.peers["c"].underway_bytes == total["c"]
     assert len(raft.peers["c"].underway) <= raft.config.timing.window_ranges
     before = raft.peers["c"].received
-    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 1, False, before + 10, 1), now_ns)
+    raft.step(
+        AppendReply("c", "a", 2, raft.election.leading.round, 1, False, before + 10, 1), now_ns
+    )
     assert sum(pushes(raft, 10, now_ns).values()) <= 2 * BYTES + window
 
 
 class Links(Cluster):
-    """Three members with reliable disks; the test cuts links. Elections are counted by the terms that had a leader."""
+    """Three members with reliable disks; the test cuts links. Elections are counted by the terms
+    that had a leader."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(3, seed)
@@ -117,10 +122,14 @@ class Links(Cluster):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("link", ["to the leader", "from the leader", "both ways to the leader", "both ways between followers"])
+@pytest.mark.parametrize(
+    "link",
+    ["to the leader", "from the leader", "both ways to the leader", "both ways between followers"],
+)
 def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, seed: int) -> None:
-    """Rows of the fault matrix: one-way and flapping partitions. Pre-vote and stickiness keep the leader, and terms stay (dissertation
-    §9.6); only where the leader itself is cut off may one election follow."""
+    """Rows of the fault matrix: one-way and flapping partitions. Pre-vote and stickiness keep the
+    leader, and terms stay (dissertation §9.6); only where the leader itself is cut off may one
+    election follow."""
     links = Links(seed)
     leader, one, other = links.begin()
     before = links.terms
@@ -144,15 +153,17 @@ def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, see
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", ["out", "in", "both"])
 def test_a_leader_cut_off_costs_one_election_per_cut_and_none_per_heal(way: str, seed: int) -> None:
-    """The messages from a leader, to it, or both are lost repeatedly: each cut costs one election (a split vote adds a term), a heal
-    none."""
+    """The messages from a leader, to it, or both are lost repeatedly: each cut costs one election
+    (a split vote adds a term), a heal none."""
     links = Links(seed)
     links.begin()
     chance = Random(seed)
     for _ in range(4):
         leader, before = links.leader(), links.terms
         others = set(links.members) - {leader}
-        links.cut = {(leader, o) for o in others if way != "in"} | {(o, leader) for o in others if way != "out"}
+        links.cut = {(leader, o) for o in others if way != "in"} | {
+            (o, leader) for o in others if way != "out"
+        }
         links.run(chance.randrange(2500, 6000))
         cut = links.terms
         links.cut.clear()

@@ -20,8 +20,11 @@ MANY = [pytest.param(*case, marks=pytest.mark.verify) for case in ((3, 400), (5,
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("size", "seeds"), [(1, 20), (2, 20), (3, 50), (5, 30), *MANY])
-def test_random_faults_break_no_invariant_and_healing_brings_progress(size: int, seeds: int) -> None:
-    """I1 to I5 and log matching hold under loss, repetition, reordering, one-way cuts and power cuts, and a healed cluster commits."""
+def test_random_faults_break_no_invariant_and_healing_brings_progress(
+    size: int, seeds: int
+) -> None:
+    """I1 to I5 and log matching hold under loss, repetition, reordering, one-way cuts and power
+    cuts, and a healed cluster commits."""
     committed = 0
     for seed in range(seeds):
         cluster = Cluster(size, seed)
@@ -84,8 +87,13 @@ class ForgetsVote(Member):
     ],
 )
 def test_the_checks_find_a_broken_rule(planted: type[Core] | type[Member], first_seed: int) -> None:
-    """Each rule that safety hangs on, broken alone, is noticed: the checks can fail. Figure 8 is rare, so its search begins near one."""
-    member = planted if issubclass(planted, Member) else type("BrokenMember", (Member,), {"core_type": planted})
+    """Each rule that safety hangs on, broken alone, is noticed: the checks can fail. Figure 8 is
+    rare, so its search begins near one."""
+    member = (
+        planted
+        if issubclass(planted, Member)
+        else type("BrokenMember", (Member,), {"core_type": planted})
+    )
     cluster_type = type("BrokenCluster", (Cluster,), {"member_type": member})
     for seed in range(first_seed, first_seed + 300):
         cluster = cluster_type(3, seed)

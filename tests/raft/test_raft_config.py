@@ -35,23 +35,50 @@ MEMBERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"voters": AB}, {"voters": ("a", "b", "a")}),
     ({"voters": AB, "learners": C}, {"voters": (*AB, "c"), "learners": CD}),
     ({"voters": AB, "learners": C, "returning": C}, {"voters": AB, "learners": C, "returning": CD}),
-    ({"voters": AB, "incarnations": {"a": "1", "b": "2"}}, {"voters": AB, "incarnations": {"a": "1", "c": "2"}}),
-    ({"voters": AB, "learners": C, "incarnations": {"a": "1", "b": "2", "c": "3"}}, {"voters": AB, "incarnations": {"c": "3"}}),
-    ({"voters": AB, "learners": CD, "returning": C, "observers": frozenset("d")}, {"voters": AB, "observers": C}),
-    ({"voters": AB, "learners": C, "observers": C}, {"voters": AB, "learners": C, "returning": C, "observers": C}),
+    (
+        {"voters": AB, "incarnations": {"a": "1", "b": "2"}},
+        {"voters": AB, "incarnations": {"a": "1", "c": "2"}},
+    ),
+    (
+        {"voters": AB, "learners": C, "incarnations": {"a": "1", "b": "2", "c": "3"}},
+        {"voters": AB, "incarnations": {"c": "3"}},
+    ),
+    (
+        {"voters": AB, "learners": CD, "returning": C, "observers": frozenset("d")},
+        {"voters": AB, "observers": C},
+    ),
+    (
+        {"voters": AB, "learners": C, "observers": C},
+        {"voters": AB, "learners": C, "returning": C, "observers": C},
+    ),
     ({"voters": AB, "rule": Rule.ALL, "towards": Rule.IN_SYNC}, {"voters": AB, "rule": Rule.ALL}),
-    ({"voters": AB, "rule": Rule.ALL, "towards": Rule.MAJORITY}, {"voters": AB, "rule": Rule.ALL, "towards": Rule.ALL}),
-    ({"voters": AB, "rule": Rule.IN_SYNC}, {"voters": AB, "rule": Rule.IN_SYNC, "towards": Rule.MAJORITY}),
+    (
+        {"voters": AB, "rule": Rule.ALL, "towards": Rule.MAJORITY},
+        {"voters": AB, "rule": Rule.ALL, "towards": Rule.ALL},
+    ),
+    (
+        {"voters": AB, "rule": Rule.IN_SYNC},
+        {"voters": AB, "rule": Rule.IN_SYNC, "towards": Rule.MAJORITY},
+    ),
     ({"voters": AB, "rule": Rule.IN_SYNC, "minimum": 2}, {"voters": AB, "minimum": 2}),
-    ({"voters": AB, "rule": Rule.IN_SYNC, "minimum": 0}, {"voters": AB, "rule": Rule.IN_SYNC, "minimum": -1}),
+    (
+        {"voters": AB, "rule": Rule.IN_SYNC, "minimum": 0},
+        {"voters": AB, "rule": Rule.IN_SYNC, "minimum": -1},
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "allowed", "refused"),
-    [(kind, *pair) for kind, pairs in ((Timing, TIMING), (HaRules, HA), (Members, MEMBERS)) for pair in pairs],
+    [
+        (kind, *pair)
+        for kind, pairs in ((Timing, TIMING), (HaRules, HA), (Members, MEMBERS))
+        for pair in pairs
+    ],
 )
-def test_a_bound_is_allowed_and_what_lies_beyond_is_refused(kind: type[Any], allowed: dict[str, Any], refused: dict[str, Any]) -> None:
+def test_a_bound_is_allowed_and_what_lies_beyond_is_refused(
+    kind: type[Any], allowed: dict[str, Any], refused: dict[str, Any]
+) -> None:
     """A configuration that could never work is a ValueError before anything is built on it."""
     kind(**allowed)
     with pytest.raises(ValueError, match=r"raft timing|raft members|ha rules"):
@@ -68,4 +95,7 @@ def test_limits_that_follow_from_the_longest_election_timeout() -> None:
 def test_an_observer_may_be_sent_a_quarter_of_a_second_at_once(rate: int, burst: int) -> None:
     """And always one byte, however slow it is."""
     pace = Timing(observer_bytes_per_s=rate).observer_pace()
-    assert pace is not None and (pace.rate * 1_000_000_000, pace.burst) == (pytest.approx(rate), burst)
+    assert pace is not None and (pace.rate * 1_000_000_000, pace.burst) == (
+        pytest.approx(rate),
+        burst,
+    )

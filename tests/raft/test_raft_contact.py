@@ -1,4 +1,5 @@
-"""Contact of a leader with its peers, to the nanosecond: which silences give it slack, and when it must step down."""
+"""Contact of a leader with its peers, to the nanosecond: which silences give it slack, and when it
+must step down."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ BEAT_NS, LONGEST_NS = Timing().heartbeat_ns, Timing().election_max_ns
 FIVE = (*VOTERS, "d", "e")
 
 
-@pytest.mark.parametrize(("silent_ns", "slack_ms"), [(2 * BEAT_NS, 0), (2 * BEAT_NS + 5 * MS, 10), (3 * BEAT_NS, 200), (5 * BEAT_NS, 600)])
+@pytest.mark.parametrize(
+    ("silent_ns", "slack_ms"),
+    [(2 * BEAT_NS, 0), (2 * BEAT_NS + 5 * MS, 10), (3 * BEAT_NS, 200), (5 * BEAT_NS, 600)],
+)
 def test_a_quorum_that_answers_late_gives_slack(silent_ns: int, slack_ms: int) -> None:
     """Twice what exceeds two heartbeat periods, as soon as the quorum is there again."""
     raft = leading()
@@ -67,12 +71,17 @@ def answers(raft: Core) -> list[AppendReply]:
     given = "b", "a", raft.term, raft.election.leading.round, 1
     indexes = range(-1, raft.log.end_index + 1)
     hints = [AppendReply(*given, True, hint, -1, raft.log.term_at(hint) or 0) for hint in indexes]
-    return hints + [AppendReply(*given, False, received, durable) for received in indexes for durable in range(-1, received + 1)]
+    return hints + [
+        AppendReply(*given, False, received, durable)
+        for received in indexes
+        for durable in range(-1, received + 1)
+    ]
 
 
 @pytest.mark.parametrize("begin", range(7))
 def test_no_answer_makes_a_leader_ask_about_what_it_trimmed(begin: int) -> None:
-    """Whatever a peer lacks: it is asked about entries that the log has, and needs a snapshot if it lacks others."""
+    """Whatever a peer lacks: it is asked about entries that the log has, and needs a snapshot if it
+    lacks others."""
 
     def trimmed() -> Core:
         raft = leading()
@@ -99,7 +108,8 @@ def test_no_answer_makes_a_leader_ask_about_what_it_trimmed(begin: int) -> None:
 
 
 def test_what_a_leader_reports_of_its_peers() -> None:
-    """Where a peer is, once that is known; how long ago it was heard; that it needs a snapshot; and how often logs were compared anew."""
+    """Where a peer is, once that is known; how long ago it was heard; that it needs a snapshot; and
+    how often logs were compared anew."""
     raft = leading("b")
     change(raft, Change.ADD, "d")
     heard(raft, "b", 2, durable=1)

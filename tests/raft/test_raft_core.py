@@ -1,4 +1,5 @@
-"""The core as a whole: whose messages it hears in every state, what it refuses of a leader, and what it still does when it must stop."""
+"""The core as a whole: whose messages it hears in every state, what it refuses of a leader, and
+what it still does when it must stop."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from ledgermq.raft.effects import NO_WRITES, Effects
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange
-from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import Cause
 from tests.raft.test_raft_members import change, commit, heard, leading
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, leader, said
@@ -35,8 +45,9 @@ def messages(sender: str, to: str, term: int) -> list[Message]:
 
 
 def test_whose_messages_are_heard() -> None:
-    """Those of members, voters or not. Of strangers those of a leader, unless another one leads their term, and of a candidate with a
-    longer log, because an entry that is not here yet may have made them members. Nobody hears itself, or what is meant for others."""
+    """Those of members, voters or not. Of strangers those of a leader, unless another one leads
+    their term, and of a candidate with a longer log, because an entry that is not here yet may have
+    made them members. Nobody hears itself, or what is meant for others."""
     config = RaftConfig("a", VOTERS, 1, learners=frozenset("l"))
     for known in (None, "x", "b"):
         raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0)
@@ -46,12 +57,16 @@ def test_whose_messages_are_heard() -> None:
         for sender, to, term in product("abclx", "ab", (1, 2, 3)):
             member = sender in "bcl"
             for message in messages(sender, to, term):
-                leads = isinstance(message, Append | TimeoutNow | LeftBehind) and (term > 2 or (term == 2 and known in (None, sender)))
+                leads = isinstance(message, Append | TimeoutNow | LeftBehind) and (
+                    term > 2 or (term == 2 and known in (None, sender))
+                )
                 heard_of = to == "a" and sender != "a" and (member or leads)
                 assert raft.concerns(message) is heard_of, (known, message)
             for last_term, last_index in product((0, 1, 2), (0, 1, 2)):
                 asks = VoteRequest(sender, to, term, False, last_index, last_term)
-                heard_of = to == "a" and sender != "a" and (member or (last_term, last_index) > (1, 1))
+                heard_of = (
+                    to == "a" and sender != "a" and (member or (last_term, last_index) > (1, 1))
+                )
                 assert raft.concerns(asks) is heard_of, (known, asks)
 
 
@@ -60,7 +75,11 @@ def test_a_leader_hears_those_whom_it_removed() -> None:
     raft = leading()
     change(raft, Change.REMOVE, "c")
     assert "c" not in raft.members.nodes
-    assert [raft.concerns(VoteReply(node, "a", 2, False, True)) for node in "bcx"] == [True, True, False]
+    assert [raft.concerns(VoteReply(node, "a", 2, False, True)) for node in "bcx"] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_every_stranger_is_counted_and_none_is_answered() -> None:
@@ -81,7 +100,9 @@ def test_every_stranger_is_counted_and_none_is_answered() -> None:
         (Extent(2, 3, 2, 10), None, 0),
     ],
 )
-def test_a_membership_entry_comes_alone_and_with_its_members(extent: Extent, members: Members | None, refused: int) -> None:
+def test_a_membership_entry_comes_alone_and_with_its_members(
+    extent: Extent, members: Members | None, refused: int
+) -> None:
     """Anything else is refused before it changes anything."""
     raft = core([1])
     raft.step(Append("b", "a", 2, 1, 1, 1, 0, extent), 0, members=members)
@@ -90,12 +111,19 @@ def test_a_membership_entry_comes_alone_and_with_its_members(extent: Extent, mem
     assert (raft.leader, raft.log.end_index) == ((None, 1) if refused else ("b", extent.last_index))
 
 
-@pytest.mark.parametrize(("term", "answers"), [(1, [AppendReply("a", "b", 2, 0, 1, True, -1, -1)]), (2, []), (3, [])])
+@pytest.mark.parametrize(
+    ("term", "answers"), [(1, [AppendReply("a", "b", 2, 0, 1, True, -1, -1)]), (2, []), (3, [])]
+)
 def test_a_deposed_leader_learns_of_the_newer_term(term: int, answers: list[AppendReply]) -> None:
-    """By an answer to round 0, which is no answer to anything it may have sent as leader of that term."""
+    """By an answer to round 0, which is no answer to anything it may have sent as leader of that
+    term."""
     raft = core([1], term=2)
     raft.step(Append("b", "a", term, 7, 1, 1, 0), 0)
-    found = [message for message in said(raft, 0) if isinstance(message, AppendReply) and message.rejected]
+    found = [
+        message
+        for message in said(raft, 0)
+        if isinstance(message, AppendReply) and message.rejected
+    ]
     assert found == answers
 
 
@@ -106,13 +134,16 @@ def ha_core(vote: str | None) -> Core:
 
 @pytest.mark.parametrize("vote", [None, "b", "c", "a"])
 def test_an_epoch_that_was_promised_to_another_is_not_followed(vote: str | None) -> None:
-    """The votes of a term under another rule may have elected another: the master has to take a new epoch."""
+    """The votes of a term under another rule may have elected another: the master has to take a new
+    epoch."""
     raft = ha_core(vote)
     raft.step(Append("b", "a", 2, 7, 1, 1, 0), 0)
     promised = vote in ("c", "a")
     assert (raft.term, raft.leader) == ((3, None) if promised else (2, "b"))
     (answer,) = [message for message in said(raft, 0) if isinstance(message, AppendReply)]
-    assert (answer.rejected, answer.term, answer.round) == ((True, 3, 0) if promised else (False, 2, 7))
+    assert (answer.rejected, answer.term, answer.round) == (
+        (True, 3, 0) if promised else (False, 2, 7)
+    )
     assert raft.voted_for == (None if promised else "b")
 
 
@@ -135,19 +166,36 @@ def test_a_fenced_core_does_nothing_any_more() -> None:
     raft.step(Append("b", "a", 9, 1, 1, 2, 1), LATER)
     raft.appointed(Appointment(0, 1, 7, "a", ALL_IN_SYNC), LATER)
     effects = raft.take(LATER + 10 * BEAT_NS)
-    assert (effects.fence, effects.messages, effects.pushes, effects.requests, effects.reads) == ("first", (), (), (), ())
+    assert (effects.fence, effects.messages, effects.pushes, effects.requests, effects.reads) == (
+        "first",
+        (),
+        (),
+        (),
+        (),
+    )
     assert (raft.term, raft.role, raft.appointment) == (2, Role.LEADER, None)
 
 
 def test_what_only_a_leader_knows() -> None:
-    """In other roles there is no peer, nothing is accepted, and the last contact is that of the leader that is followed."""
+    """In other roles there is no peer, nothing is accepted, and the last contact is that of the
+    leader that is followed."""
     raft = leading()
-    assert set(raft.peers) == {"b", "c"} and len(raft.peer_progress()) == 2 and raft.accepting and raft.last_contact is None
+    assert (
+        set(raft.peers) == {"b", "c"}
+        and len(raft.peer_progress()) == 2
+        and raft.accepting
+        and raft.last_contact is None
+    )
     assert raft.replicated_index == 1 and raft.missing_isr(LATER) == 0
     follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)
     assert raft.peers == {} and raft.peer_progress() == () and not raft.accepting
     assert raft.last_contact is not None and raft.last_contact.leader == "b"
-    assert (raft.missing_isr(LATER), raft.keeps_up("b", LATER), raft.best_successor(LATER), raft.due_change(LATER)) == (
+    assert (
+        raft.missing_isr(LATER),
+        raft.keeps_up("b", LATER),
+        raft.best_successor(LATER),
+        raft.due_change(LATER),
+    ) == (
         0,
         False,
         None,
@@ -163,11 +211,14 @@ def test_a_leader_that_follows_the_rule_in_sync_knows_what_is_missing() -> None:
     assert (raft.role, raft.term, raft.agreed) == (Role.LEADER, 3, raft.appointment)
     assert raft.missing_isr(LATER) == 0
     raft.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
-    assert raft.agreed is not None and raft.agreed.in_sync == ALL_IN_SYNC, "the same version again is nothing new"
+    assert raft.agreed is not None and raft.agreed.in_sync == ALL_IN_SYNC, (
+        "the same version again is nothing new"
+    )
 
 
 def test_what_is_held_may_be_acknowledged_early_by_a_leader_alone() -> None:
-    """Also if a quorum holds more than is committed, and when more is committed than it holds of this term."""
+    """Also if a quorum holds more than is committed, and when more is committed than it holds of
+    this term."""
     raft = leading()
     raft.appended(Extent(2, 3, 2, 100), early=True)
     raft.take(LATER)
@@ -232,7 +283,8 @@ def test_a_canvass_that_is_over_is_asked_for_once() -> None:
 
 
 def test_requests_of_an_earlier_time_as_master_are_void_for_a_new_leader() -> None:
-    """It may lead by votes under another rule now; what it once asked the controller for must not count when the rule comes back."""
+    """It may lead by votes under another rule now; what it once asked the controller for must not
+    count when the rule comes back."""
     raft = core([1])
     raft.isr.join({"c"})
     raft.tick(LATER)
@@ -242,7 +294,8 @@ def test_requests_of_an_earlier_time_as_master_are_void_for_a_new_leader() -> No
 
 
 def test_a_leader_without_a_quorum_postpones_its_campaign_where_others_come_first() -> None:
-    """A master waits one longest election timeout more than its own; a leader by votes does not wait longer."""
+    """A master waits one longest election timeout more than its own; a leader by votes does not
+    wait longer."""
     for raft, more in ((leading(), 0), (ha_core(None), Timing().election_max_ns)):
         raft.appointed(Appointment(0, 1, 3, "a", ALL_IN_SYNC), LATER)
         assert raft.role is Role.LEADER
@@ -250,8 +303,15 @@ def test_a_leader_without_a_quorum_postpones_its_campaign_where_others_come_firs
         raft.tick(now_ns)
         assert raft.role is Role.FOLLOWER
         change_ = raft.take_changes()[-1]
-        assert (change_.reason.cause, change_.reason.silent_ms) == (Cause.NO_MAJORITY, Timing().alone_ns // MS)
-        assert Timing().election_min_ns <= raft.timer.due_ns - more - now_ns <= Timing().election_max_ns
+        assert (change_.reason.cause, change_.reason.silent_ms) == (
+            Cause.NO_MAJORITY,
+            Timing().alone_ns // MS,
+        )
+        assert (
+            Timing().election_min_ns
+            <= raft.timer.due_ns - more - now_ns
+            <= Timing().election_max_ns
+        )
 
 
 def test_a_removed_leader_hands_over_once_and_then_steps_down() -> None:
@@ -262,7 +322,11 @@ def test_a_removed_leader_hands_over_once_and_then_steps_down() -> None:
     assert raft.handover is None and raft.role is Role.LEADER
     commit(raft, "b", "c")
     raft.take(LATER)
-    assert raft.handover is not None and raft.handover.cause is Cause.REMOVED and raft.handovers.retiring
+    assert (
+        raft.handover is not None
+        and raft.handover.cause is Cause.REMOVED
+        and raft.handovers.retiring
+    )
     raft.handovers.give_up("it did not take over")
     raft.stirred = True
     raft.take(LATER)
@@ -271,13 +335,19 @@ def test_a_removed_leader_hands_over_once_and_then_steps_down() -> None:
 
 def test_changes_are_proposed_to_leaders_and_due_to_them() -> None:
     raft = leading()
-    assert raft.propose_members(MemberChange(Change.ADD, "d"), LATER) == Members(VOTERS, frozenset("d"))
+    assert raft.propose_members(MemberChange(Change.ADD, "d"), LATER) == Members(
+        VOTERS, frozenset("d")
+    )
     assert raft.due_change(LATER) is None
     change(raft, Change.RETURN, "c", "c2")
     commit(raft, "b", "c")
     heard(raft, "c", raft.log.end_index)
     found = raft.due_change(LATER)
-    assert found is not None and (found.kind, found.node, found.reason) == (Change.PROMOTE, "c", "c has caught up with a new directory")
+    assert found is not None and (found.kind, found.node, found.reason) == (
+        Change.PROMOTE,
+        "c",
+        "c has caught up with a new directory",
+    )
 
 
 @pytest.mark.parametrize("voters", [("a",), VOTERS])
@@ -299,11 +369,20 @@ def test_a_new_leader_has_committed_nothing_of_its_term(voters: tuple[str, ...])
 
 
 def test_what_a_core_begins_with() -> None:
-    """The promise of an earlier life, from the first term on, and a state that contradicts nothing."""
+    """The promise of an earlier life, from the first term on, and a state that contradicts
+    nothing."""
     for term in (0, 1, 2):
-        raft = Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(term), Random(1), LATER)
+        raft = Core(
+            RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(term), Random(1), LATER
+        )
         assert raft.timer.promised_until_ns == LATER + (Timing().election_min_ns if term else 0)
-        assert (raft.slack_ms, raft.stirred, raft.admitted, raft.early_index, raft.verified_index) == (0, True, True, -1, -1)
+        assert (
+            raft.slack_ms,
+            raft.stirred,
+            raft.admitted,
+            raft.early_index,
+            raft.verified_index,
+        ) == (0, True, True, -1, -1)
     with pytest.raises(AssertionError):
         Core(RaftConfig("a", VOTERS, 1), LogView([(0, 3)], 0), HardState(2), Random(1), LATER)
 
@@ -363,7 +442,9 @@ def test_a_calm_core_has_nothing_to_say() -> None:
     raft = leading()
     raft.take(LATER)
     raft.take(LATER)
-    assert raft.calm(LATER) and raft.take(LATER) == Effects(None, NO_WRITES, (), (), 1, role_changed=False)
+    assert raft.calm(LATER) and raft.take(LATER) == Effects(
+        None, NO_WRITES, (), (), 1, role_changed=False
+    )
     follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)
     assert raft.take(LATER).role_changed is False, "it was told once"
 
@@ -401,7 +482,9 @@ def test_a_refused_write_takes_back_what_its_members_made_of_the_replica() -> No
     """A learner by an entry that could not be written is a voter again."""
     raft = core([1])
     members = Members(("b", "c"), frozenset("a"))
-    raft.step(Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)), 0, members=members)
+    raft.step(
+        Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)), 0, members=members
+    )
     raft.take_writes()
     raft.append_refused()
     assert (raft.members, raft.role) == (Members(VOTERS), Role.FOLLOWER)
@@ -410,7 +493,9 @@ def test_a_refused_write_takes_back_what_its_members_made_of_the_replica() -> No
 def test_late_answers_of_a_former_life_are_counted() -> None:
     raft = leading()
     for boot_id in (2, 1):
-        raft.step(AppendReply("b", "a", 2, raft.election.leading.round, boot_id, False, 1, 1), LATER)  # type: ignore[union-attr]
+        raft.step(
+            AppendReply("b", "a", 2, raft.election.leading.round, boot_id, False, 1, 1), LATER
+        )  # type: ignore[union-attr]
     assert raft.refused == {"former-life": 1} and raft.peers["b"].boot_id == 2
 
 
@@ -474,7 +559,11 @@ def test_a_replica_whose_members_were_cut_rests_as_what_it_is_although_the_write
     """The entry that made it a voter was cut for a range that did not fit on the disk."""
     config = RaftConfig("a", ("b", "c"), 1, learners=frozenset("a"))
     raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(1), Random(1), 0, commit_index=1)
-    raft.step(Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)), 0, members=Members(VOTERS))
+    raft.step(
+        Append("b", "a", 2, 1, 1, 1, 1, Extent(2, 2, 2, 10, membership=True)),
+        0,
+        members=Members(VOTERS),
+    )
     raft.take_writes()
     raft.append_written()
     assert raft.role is Role.FOLLOWER
@@ -497,7 +586,8 @@ def test_a_master_that_hears_nobody_reviews_its_set_as_soon_as_the_controller_an
 
 
 def test_a_removed_leader_that_gave_its_handover_up_is_looked_at_again() -> None:
-    """Otherwise nothing would make it step down; while the handover is under way it needs no second look."""
+    """Otherwise nothing would make it step down; while the handover is under way it needs no second
+    look."""
     raft = leading()
     raft.appended(Extent(2, 2, 2, 100, membership=True), members=Members(("b", "c")))
     commit(raft, "b", "c")

@@ -1,4 +1,5 @@
-"""The election timer by itself, to the nanosecond: when it expires, which lateness excuses a silence, and what slack adds."""
+"""The election timer by itself, to the nanosecond: when it expires, which lateness excuses a
+silence, and what slack adds."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from ledgermq.raft.config import MS, Timing
 from ledgermq.raft.election_timer import ElectionTimer
 
 TIMING = Timing()
-BEAT_NS, SHORTEST_NS, LONGEST_NS = TIMING.heartbeat_ns, TIMING.election_min_ns, TIMING.election_max_ns
+BEAT_NS, SHORTEST_NS, LONGEST_NS = (
+    TIMING.heartbeat_ns,
+    TIMING.election_min_ns,
+    TIMING.election_max_ns,
+)
 BEGIN_NS = 5_000 * MS
 FIRST_NS, SECOND_NS = 500 * MS, 700 * MS
 
@@ -27,33 +32,55 @@ class Draws:
 
 
 def timer(*, promised: bool = False) -> ElectionTimer:
-    return ElectionTimer(TIMING, Draws(FIRST_NS, SECOND_NS, SHORTEST_NS), BEGIN_NS, promised=promised)
+    return ElectionTimer(
+        TIMING, Draws(FIRST_NS, SECOND_NS, SHORTEST_NS), BEGIN_NS, promised=promised
+    )
 
 
 @pytest.mark.parametrize("promised", [False, True])
-def test_a_replica_begins_with_a_timeout_and_keeps_what_it_may_have_promised(promised: bool) -> None:
+def test_a_replica_begins_with_a_timeout_and_keeps_what_it_may_have_promised(
+    promised: bool,
+) -> None:
     made = timer(promised=promised)
-    assert (made.due_ns, made.last_contact_ns, made.excused) == (BEGIN_NS + FIRST_NS, BEGIN_NS, False)
+    assert (made.due_ns, made.last_contact_ns, made.excused) == (
+        BEGIN_NS + FIRST_NS,
+        BEGIN_NS,
+        False,
+    )
     assert made.promised_until_ns == BEGIN_NS + (SHORTEST_NS if promised else 0)
     assert (made.slack_ns(BEGIN_NS), made.lasts_until_ns(BEGIN_NS + 3)) == (0, BEGIN_NS + 3)
 
 
 def test_what_begins_a_new_timeout() -> None:
-    """Hearing the leader does, and it ends the excuse; knowing of contact alone does not; a postponement is added."""
+    """Hearing the leader does, and it ends the excuse; knowing of contact alone does not; a
+    postponement is added."""
     made = timer()
     made.demand_punctuality()
     made.contact(BEGIN_NS + 1)
     made.postpone(5)
-    assert (made.due_ns, made.last_contact_ns, made.excused) == (BEGIN_NS + FIRST_NS + 5, BEGIN_NS + 1, True)
+    assert (made.due_ns, made.last_contact_ns, made.excused) == (
+        BEGIN_NS + FIRST_NS + 5,
+        BEGIN_NS + 1,
+        True,
+    )
     made.heard(BEGIN_NS + 9)
-    assert (made.due_ns, made.last_contact_ns, made.excused) == (BEGIN_NS + 9 + SECOND_NS, BEGIN_NS + 9, False)
+    assert (made.due_ns, made.last_contact_ns, made.excused) == (
+        BEGIN_NS + 9 + SECOND_NS,
+        BEGIN_NS + 9,
+        False,
+    )
 
 
-@pytest.mark.parametrize("late_ns", [0, BEAT_NS - 1, BEAT_NS, SECOND_NS - 1, SECOND_NS, 10 * SECOND_NS])
+@pytest.mark.parametrize(
+    "late_ns", [0, BEAT_NS - 1, BEAT_NS, SECOND_NS - 1, SECOND_NS, 10 * SECOND_NS]
+)
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("punctual", [False, True])
-def test_a_replica_that_was_late_itself_waits_once_more(late_ns: int, follows: bool, punctual: bool) -> None:
-    """As long as it was late, at most for one timeout. Not without a leader, not for less than a heartbeat period, and not twice."""
+def test_a_replica_that_was_late_itself_waits_once_more(
+    late_ns: int, follows: bool, punctual: bool
+) -> None:
+    """As long as it was late, at most for one timeout. Not without a leader, not for less than a
+    heartbeat period, and not twice."""
     made = timer()
     if punctual:
         made.demand_punctuality()
@@ -62,17 +89,29 @@ def test_a_replica_that_was_late_itself_waits_once_more(late_ns: int, follows: b
     assert made.excuse(now_ns, follows=follows) is excused
     assert made.due_ns == (now_ns + min(late_ns, SECOND_NS) if excused else BEGIN_NS + FIRST_NS)
     assert made.excused is (excused or punctual)
-    assert not made.excuse(made.due_ns + 10 * LONGEST_NS, follows=follows) or (follows and not excused and not punctual)
+    assert not made.excuse(made.due_ns + 10 * LONGEST_NS, follows=follows) or (
+        follows and not excused and not punctual
+    )
 
 
-@pytest.mark.parametrize("silent_ns", [0, 2 * BEAT_NS, 2 * BEAT_NS + 1, 3 * BEAT_NS, 18 * BEAT_NS, 18 * BEAT_NS + 1, 40 * BEAT_NS])
+@pytest.mark.parametrize(
+    "silent_ns",
+    [0, 2 * BEAT_NS, 2 * BEAT_NS + 1, 3 * BEAT_NS, 18 * BEAT_NS, 18 * BEAT_NS + 1, 40 * BEAT_NS],
+)
 def test_late_signs_of_life_lengthen_the_next_timeout(silent_ns: int) -> None:
-    """By twice of what exceeds two heartbeat periods, up to a limit; an eighth of the time that passes is taken off again."""
+    """By twice of what exceeds two heartbeat periods, up to a limit; an eighth of the time that
+    passes is taken off again."""
     made = timer()
     made.note_silence(silent_ns, BEGIN_NS)
     slack_ns = min(2 * max(0, silent_ns - 2 * BEAT_NS), 4 * LONGEST_NS)
-    assert [made.slack_ns(BEGIN_NS + passed) for passed in (0, 7, 8, 80)] == [max(0, slack_ns - fades) for fades in (0, 0, 1, 10)]
-    assert [made.slack_ns(BEGIN_NS + 8 * slack_ns + more) for more in (-8, 0, 1000)] == [min(1, slack_ns), 0, 0]
+    assert [made.slack_ns(BEGIN_NS + passed) for passed in (0, 7, 8, 80)] == [
+        max(0, slack_ns - fades) for fades in (0, 0, 1, 10)
+    ]
+    assert [made.slack_ns(BEGIN_NS + 8 * slack_ns + more) for more in (-8, 0, 1000)] == [
+        min(1, slack_ns),
+        0,
+        0,
+    ]
     made.restart(BEGIN_NS)
     assert made.due_ns == BEGIN_NS + SECOND_NS + slack_ns
 

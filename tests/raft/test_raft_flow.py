@@ -1,6 +1,8 @@
-"""Flow control towards followers, in virtual time with real cores. Whatever the link to one of three members does, the bytes in flight to
-it stay within its window, it receives a heartbeat in every period, and the group commits without it. Once the link recovers, it catches up
-within a few round trips and the time that the window needs for the lag. The window adapts to the throughput of the link."""
+"""Flow control towards followers, in virtual time with real cores. Whatever the link to one of
+three members does, the bytes in flight to it stay within its window, it receives a heartbeat in
+every period, and the group commits without it. Once the link recovers, it catches up within a few
+round trips and the time that the window needs for the lag. The window adapts to the throughput of
+the link."""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Link:
     free_at: float = 0.0
 
     def send(self, now: int, message: Message) -> None:
-        size = message.extent.size if isinstance(message, Append) and message.extent else ENTRY_BYTES
+        size = (
+            message.extent.size if isinstance(message, Append) and message.extent else ENTRY_BYTES
+        )
         self.free_at = max(self.free_at, now) + size / self.bytes_per_step
         if self.chance.random() >= self.loss:
             self.queue.append((int(self.free_at) + self.steps, message))
@@ -62,7 +66,13 @@ class Group:
         self.slowest = 0
         """The longest that a message to c was on its way, in steps."""
         self.cores = {
-            name: Core(RaftConfig(name, ("a", "b", "c"), 1, timing=TIMING), LogView([(0, 0)], 0), HardState(1), Random(1), 0)
+            name: Core(
+                RaftConfig(name, ("a", "b", "c"), 1, timing=TIMING),
+                LogView([(0, 0)], 0),
+                HardState(1),
+                Random(1),
+                0,
+            )
             for name in "abc"
         }
         self.a = self.cores["a"]
@@ -163,9 +173,12 @@ class Group:
     loads=st.lists(st.integers(0, 20), min_size=20, max_size=150),
     seed=st.integers(0, 1 << 16),
 )
-def test_a_slow_link_costs_its_follower_only(steps: int, back: int, bytes_per_step: int, loss: float, loads: list[int], seed: int) -> None:
-    """See the module; the bound on catching up: one heartbeat period to find out, round trips until the window is what this link carries, a
-    window for each round trip then, a few more to get going."""
+def test_a_slow_link_costs_its_follower_only(
+    steps: int, back: int, bytes_per_step: int, loss: float, loads: list[int], seed: int
+) -> None:
+    """See the module; the bound on catching up: one heartbeat period to find out, round trips until
+    the window is what this link carries, a window for each round trip then, a few more to get
+    going."""
     chance = Random(seed)
     group = Group(Link(steps, bytes_per_step, loss, chance), Link(back, 100_000, loss, chance))
     for entries in loads:
@@ -175,7 +188,12 @@ def test_a_slow_link_costs_its_follower_only(steps: int, back: int, bytes_per_st
     least = TIMING.heartbeat_ns // STEP_NS + lag // TIMING.window_bytes + 2 * DOUBLINGS + 8
     for _ in range(least):
         group.step(0)
-    assert group.a.peers["c"].received == group.a.peers["c"].durable == group.a.log.end_index == group.cores["c"].commit_index
+    assert (
+        group.a.peers["c"].received
+        == group.a.peers["c"].durable
+        == group.a.log.end_index
+        == group.cores["c"].commit_index
+    )
 
 
 def held_up(bytes_per_step: int) -> Group:
@@ -190,21 +208,28 @@ def held_up(bytes_per_step: int) -> Group:
 
 
 @pytest.mark.parametrize("bytes_per_step", [20, 60, 90])
-def test_nothing_is_longer_on_its_way_to_a_slow_peer_than_a_shortest_election_timeout(bytes_per_step: int) -> None:
+def test_nothing_is_longer_on_its_way_to_a_slow_peer_than_a_shortest_election_timeout(
+    bytes_per_step: int,
+) -> None:
     """So no heartbeat is either, which queues behind it; and the link carries all it can."""
     group = held_up(bytes_per_step)
     peer = group.a.peers["c"]
     one = TIMING.window_first_bytes // 16 + ENTRY_BYTES
     assert group.slowest * STEP_NS <= TIMING.election_min_ns + STEP_NS * (one // bytes_per_step + 2)
     heartbeats = 1600 * STEP_NS // TIMING.heartbeat_ns * ENTRY_BYTES
-    assert (peer.received + 1) * ENTRY_BYTES >= 0.9 * (1600 * bytes_per_step - heartbeats), "the link stood idle"
+    assert (peer.received + 1) * ENTRY_BYTES >= 0.9 * (1600 * bytes_per_step - heartbeats), (
+        "the link stood idle"
+    )
 
 
 @pytest.mark.parametrize("sync_steps", [0, 50, 200])
 def test_a_fast_link_is_filled_whatever_the_disk_at_its_end_does(sync_steps: int) -> None:
-    """100 ms away, and syncs of up to a second: the window grows to all that is configured, for what counts is what arrives."""
+    """100 ms away, and syncs of up to a second: the window grows to all that is configured, for
+    what counts is what arrives."""
     chance = Random(1)
-    group = Group(Link(10, 1 << 20, 0.0, chance), Link(10, 1 << 20, 0.0, chance), sync_steps=sync_steps)
+    group = Group(
+        Link(10, 1 << 20, 0.0, chance), Link(10, 1 << 20, 0.0, chance), sync_steps=sync_steps
+    )
     for _ in range(800):
         group.step(20)
     peer = group.a.peers["c"]
@@ -212,13 +237,15 @@ def test_a_fast_link_is_filled_whatever_the_disk_at_its_end_does(sync_steps: int
     before = peer.received
     for _ in range(400):
         group.step(20)
-    # Heard with each round trip; where a sync holds answers back, with each heartbeat at the latest.
+    # Heard with each round trip; where a sync holds answers back, with each heartbeat at the
+    # latest.
     trip = 20 + (TIMING.heartbeat_ns // STEP_NS if sync_steps else 0)
     assert (peer.received - before) * ENTRY_BYTES >= 0.9 * TIMING.window_bytes * 400 / (trip + 2)
 
 
 def test_a_link_that_slows_down_and_recovers_is_followed_both_ways() -> None:
-    """A tenth of the bandwidth, and all of it again: the window shrinks to what is carried and comes back."""
+    """A tenth of the bandwidth, and all of it again: the window shrinks to what is carried and
+    comes back."""
     chance = Random(1)
     group = Group(Link(2, 1000, 0.0, chance), Link(2, 1 << 20, 0.0, chance))
     for _ in range(400):
@@ -236,10 +263,14 @@ def test_a_link_that_slows_down_and_recovers_is_followed_both_ways() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 40), st.integers(0, 1 << 62)), max_size=50))
-def test_whatever_is_confirmed_the_window_stays_between_its_bounds(samples: list[tuple[int, int]]) -> None:
+def test_whatever_is_confirmed_the_window_stays_between_its_bounds(
+    samples: list[tuple[int, int]],
+) -> None:
     """Never nothing, never more than configured, and at most double by one answer."""
     window = Window(TIMING)
     for ahead, took_ns in samples:
         before = window.size
         window.confirmed(ahead, took_ns)
-        assert TIMING.window_first_bytes // 16 <= window.size <= min(TIMING.window_bytes, 2 * before)
+        assert (
+            TIMING.window_first_bytes // 16 <= window.size <= min(TIMING.window_bytes, 2 * before)
+        )

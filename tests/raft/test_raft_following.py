@@ -1,4 +1,5 @@
-"""What a follower and a candidate say, and when: single rules that random clusters meet too rarely."""
+"""What a follower and a candidate say, and when: single rules that random clusters meet too
+rarely."""
 
 from __future__ import annotations
 
@@ -21,11 +22,14 @@ BEAT_NS = Timing().heartbeat_ns
 
 @pytest.mark.parametrize("verified", [False, True])
 def test_a_reader_is_announced_once_something_is_verified(verified: bool) -> None:
-    """Before that, an answer would claim a common entry that nothing showed; the next answer announces the reader."""
+    """Before that, an answer would claim a common entry that nothing showed; the next answer
+    announces the reader."""
     raft = core([1])
     follow(raft, append(*((1, 1) if verified else (4, 2))))
     raft.watch(True)
-    assert [(m.received, m.watched) for m in said(raft, 0) if isinstance(m, AppendReply)] == ([(1, True)] if verified else [])
+    assert [(m.received, m.watched) for m in said(raft, 0) if isinstance(m, AppendReply)] == (
+        [(1, True)] if verified else []
+    )
     raft.watch(True)
     assert said(raft, 0) == [], "it was announced already"
 
@@ -38,7 +42,8 @@ def test_the_first_entry_alone_is_something_verified() -> None:
 
 
 def test_a_repeated_message_is_no_later_contact() -> None:
-    """A reader trusts that contact: a late copy of an old message must not make the state of this replica look newer than it is."""
+    """A reader trusts that contact: a late copy of an old message must not make the state of this
+    replica look newer than it is."""
     raft = core([1])
     follow(raft, append(1, 1, round_=5), 10)
     first = raft.last_contact
@@ -51,14 +56,17 @@ def test_a_repeated_message_is_no_later_contact() -> None:
 
 
 def test_a_sync_is_answered_once() -> None:
-    """What was written is reported when it is durable. A sync that nothing waits for is no reason to answer."""
+    """What was written is reported when it is durable. A sync that nothing waits for is no reason
+    to answer."""
     raft = core([1])
     raft.step(append(1, 1, 2), 0)
     raft.take_writes()
     raft.append_written()
     assert said(raft, 0) == []
     raft.synced(*raft.sync_begins())
-    assert [(m.received, m.durable) for m in said(raft, 0) if isinstance(m, AppendReply)] == [(3, 3)]
+    assert [(m.received, m.durable) for m in said(raft, 0) if isinstance(m, AppendReply)] == [
+        (3, 3)
+    ]
     raft.synced(*raft.sync_begins())
     assert said(raft, 0) == []
 
@@ -80,7 +88,14 @@ def test_a_lost_election_ends_the_campaign(pre: bool) -> None:
 def test_a_replica_that_restarted_votes_in_the_term_that_it_stored() -> None:
     """The promise of its former life concerns candidates of later terms only."""
     for term, granted in ((5, True), (6, False)):
-        raft = Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0), (1, 3)], 2), HardState(5, None), Random(1), 0, 0)
+        raft = Core(
+            RaftConfig("a", VOTERS, 1),
+            LogView([(0, 0), (1, 3)], 2),
+            HardState(5, None),
+            Random(1),
+            0,
+            0,
+        )
         raft.step(VoteRequest("b", "a", term, False, 2, 3), 1)
         assert (raft.voted_for == "b") is granted
 
@@ -92,11 +107,18 @@ def test_a_canvass_waits_for_silent_nodes_for_one_heartbeat_period() -> None:
     assert raft.wake_at_ns(0) > 0
     raft.tick(LATER)
     raft.step(VoteReply("b", "a", 2, True, True), LATER)
-    for now_ns, requests in ((LATER, 0), (LATER + BEAT_NS - 1, 0), (LATER + BEAT_NS, 1), (LATER + BEAT_NS + 1, 0)):
+    for now_ns, requests in (
+        (LATER, 0),
+        (LATER + BEAT_NS - 1, 0),
+        (LATER + BEAT_NS, 1),
+        (LATER + BEAT_NS + 1, 0),
+    ):
         raft.tick(now_ns)
         assert len(raft.take(now_ns).requests) == requests, now_ns - LATER
     raft.step(VoteReply("c", "a", 2, True, True), LATER + BEAT_NS + 2)
-    assert len(raft.take(LATER + BEAT_NS + 2).requests) == 1, "the last one agrees, and the request may have been lost"
+    assert len(raft.take(LATER + BEAT_NS + 2).requests) == 1, (
+        "the last one agrees, and the request may have been lost"
+    )
 
 
 def test_changes_of_leadership_that_nobody_takes_are_bounded() -> None:
@@ -127,7 +149,10 @@ def test_a_leader_that_stepped_down_counts_silence_from_then_on() -> None:
     raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), 2 * LATER)
     raft.tick(2 * LATER + 900 * MS)
     assert raft.role is Role.CANDIDATE
-    assert (raft.election.candidacy.cause, raft.election.candidacy.silent_ms) == (Cause.ELECTION_TIMEOUT, 900)
+    assert (raft.election.candidacy.cause, raft.election.candidacy.silent_ms) == (
+        Cause.ELECTION_TIMEOUT,
+        900,
+    )
 
 
 def test_5_2_a_granted_vote_begins_a_new_timeout() -> None:
@@ -144,10 +169,17 @@ def test_5_2_a_granted_vote_begins_a_new_timeout() -> None:
 def test_a_follower_whose_members_change_rests_as_what_it_is_now() -> None:
     """A voter that the log makes a learner is one once that is certain, and the reverse."""
     raft = core([1])
-    for index, members, role in ((2, Members(("b", "c"), frozenset({"a"})), Role.LEARNER), (3, Members(VOTERS), Role.FOLLOWER)):
+    for index, members, role in (
+        (2, Members(("b", "c"), frozenset({"a"})), Role.LEARNER),
+        (3, Members(VOTERS), Role.FOLLOWER),
+    ):
         message = append(index - 1, 1 if index == 2 else 2, 1)
         assert message.extent is not None
-        raft.step(replace(message, extent=replace(message.extent, membership=True), round=index), 0, members=members)
+        raft.step(
+            replace(message, extent=replace(message.extent, membership=True), round=index),
+            0,
+            members=members,
+        )
         raft.take_writes()
         raft.append_written()
         raft.synced(*raft.sync_begins())

@@ -1,4 +1,5 @@
-"""Full disks: a node that says that it takes no messages leads only what no other can, and costs no election, commit or handover."""
+"""Full disks: a node that says that it takes no messages leads only what no other can, and costs no
+election, commit or handover."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ class QuietCluster(Cluster):
                 self.deliver()
 
     def leader(self) -> Member | None:
-        return max((m for m in self.up() if m.core.role is Role.LEADER), key=lambda m: m.core.term, default=None)
+        return max(
+            (m for m in self.up() if m.core.role is Role.LEADER),
+            key=lambda m: m.core.term,
+            default=None,
+        )
 
     def elect(self, *, without: str) -> Member:
         """The next leader, after this one stopped for good."""
@@ -55,7 +60,8 @@ class QuietCluster(Cluster):
 
 
 def test_a_full_replica_waits_until_the_others_had_their_chance() -> None:
-    """From the next timeout on, by the longest timeout of another; and not any longer once it has room."""
+    """From the next timeout on, by the longest timeout of another; and not any longer once it has
+    room."""
     made = timer()
     made.hold_back(True)
     assert made.due_ns == BEGIN_NS + FIRST_NS
@@ -67,7 +73,8 @@ def test_a_full_replica_waits_until_the_others_had_their_chance() -> None:
 
 
 def test_a_replica_waits_for_its_own_disk_alone() -> None:
-    """A leader knows whose disks are full; one of another node is no reason to campaign later itself, should it lose leadership."""
+    """A leader knows whose disks are full; one of another node is no reason to campaign later
+    itself, should it lose leadership."""
     raft = leading()
     held = []
     for full in ("b", "ab", "", "a", "bc"):
@@ -78,7 +85,8 @@ def test_a_replica_waits_for_its_own_disk_alone() -> None:
 
 @pytest.mark.parametrize(("size", "seed"), list(product((3, 5), range(12))))
 def test_an_election_prefers_no_full_node_while_an_equal_log_has_room(size: int, seed: int) -> None:
-    """Whichever nodes are full: of those with the whole log, one with room is elected if there is any, else one without."""
+    """Whichever nodes are full: of those with the whole log, one with room is elected if there is
+    any, else one without."""
     names = [f"n{i + 1}" for i in range(size)]
     full = frozenset(name for k, name in enumerate(names) if (seed + 3) * 37 >> k & 1)
     cluster = QuietCluster(size, seed)
@@ -93,7 +101,8 @@ def test_an_election_prefers_no_full_node_while_an_equal_log_has_room(size: int,
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_complete_log_comes_before_room(seed: int) -> None:
-    """Committed entries that only the full node has besides its former leader: it is elected, and votes like any other before that."""
+    """Committed entries that only the full node has besides its former leader: it is elected, and
+    votes like any other before that."""
     cluster = QuietCluster(3, seed)
     former = cluster.leader()
     assert former is not None
@@ -111,14 +120,17 @@ def test_a_complete_log_comes_before_room(seed: int) -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_full_disks_under_faults_break_no_invariant_and_cost_no_progress(seed: int) -> None:
-    """Disks that fill and empty at any time, among all other faults; and in the end all of them are full."""
+    """Disks that fill and empty at any time, among all other faults; and in the end all of them are
+    full."""
     cluster = Cluster(3 if seed % 2 else 5, 900 + seed)
     for _ in range(1500):
         cluster.step()
         if cluster.chance.random() < 0.02:
             full = frozenset(name for name in cluster.members if cluster.chance.random() < 0.5)
             for member in cluster.up():
-                member.core.note_full(full if member.core.role is Role.LEADER else full & {member.name})
+                member.core.note_full(
+                    full if member.core.role is Role.LEADER else full & {member.name}
+                )
     for member in cluster.members.values():
         member.core.note_full(frozenset(cluster.members))
     cluster.heal()
@@ -128,8 +140,8 @@ def test_full_disks_under_faults_break_no_invariant_and_cost_no_progress(seed: i
 @pytest.mark.parametrize("full", FULL, ids=lambda full: "".join(sorted(full)) or "none")
 @pytest.mark.parametrize("cause", sorted(HANDOVERS))
 def test_who_is_handed_over_to(full: frozenset[str], cause: Cause) -> None:
-    """The leader `a` has two followers that keep up. Nobody gets a full node by asking while any voter has room; a leader that has to go
-    hands over to a full one if there is no other."""
+    """The leader `a` has two followers that keep up. Nobody gets a full node by asking while any
+    voter has room; a leader that has to go hands over to a full one if there is no other."""
     raft = leading()
     for peer in raft.peers.values():
         peer.contact_ns = LATER
@@ -142,8 +154,11 @@ def test_who_is_handed_over_to(full: frozenset[str], cause: Cause) -> None:
     assert raft.transfer("b", cause, LATER, PATIENCE_NS) == (why if refused else None)
 
 
-def test_room_is_worth_nothing_in_a_voter_that_cannot_be_elected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one outside of the in-sync set of an HA group: it is no reason against a full node, and is not named as the better one."""
+def test_room_is_worth_nothing_in_a_voter_that_cannot_be_elected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one outside of the in-sync set of an HA group: it is no reason against a full node, and is
+    not named as the better one."""
     raft = leading()
     for peer in raft.peers.values():
         peer.contact_ns = LATER

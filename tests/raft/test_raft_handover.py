@@ -1,4 +1,5 @@
-"""Handovers by themselves: who could take over, and when each part of a handover begins and ends, to the nanosecond."""
+"""Handovers by themselves: who could take over, and when each part of a handover begins and ends,
+to the nanosecond."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from tests.raft.test_raft_members import change, commit, heard, leading
 from tests.raft.test_raft_paper import LATER, core, follow
 
 TIMING = Timing()
-BEAT_NS, SHORTEST_NS, LONGEST_NS = TIMING.heartbeat_ns, TIMING.election_min_ns, TIMING.election_max_ns
+BEAT_NS, SHORTEST_NS, LONGEST_NS = (
+    TIMING.heartbeat_ns,
+    TIMING.election_min_ns,
+    TIMING.election_max_ns,
+)
 PATIENCE_NS = 3_000 * MS
 
 
@@ -83,8 +88,13 @@ def test_the_peer_with_most_on_stable_storage_is_the_best_successor() -> None:
     assert raft.best_successor(LATER) == "b"
 
 
-@pytest.mark.parametrize(("stage", "lacks", "keeps_up"), [(Stage.FLOWING, 0, True), (Stage.PROBING, 0, False), (Stage.FLOWING, 1, False)])
-def test_a_peer_keeps_up_if_everything_is_under_way_to_it(stage: Stage, lacks: int, keeps_up: bool) -> None:
+@pytest.mark.parametrize(
+    ("stage", "lacks", "keeps_up"),
+    [(Stage.FLOWING, 0, True), (Stage.PROBING, 0, False), (Stage.FLOWING, 1, False)],
+)
+def test_a_peer_keeps_up_if_everything_is_under_way_to_it(
+    stage: Stage, lacks: int, keeps_up: bool
+) -> None:
     raft = leading()
     raft.peers["b"].stage = stage
     raft.peers["b"].next_index -= lacks
@@ -104,7 +114,9 @@ def test_a_handover_that_is_asked_for_again_lasts_longer_and_never_shorter() -> 
         assert raft.transfer("b", Cause.PREFERRED, LATER, patience_ns) is None
         assert raft.handover == Handover("b", Cause.OPERATOR, LATER + until_ns)
     assert "handed over to b already" in str(raft.transfer("c", Cause.OPERATOR, LATER, PATIENCE_NS))
-    assert "x is no voter of this group; its voters are a, b, c" in str(raft.transfer("x", Cause.OPERATOR, LATER, PATIENCE_NS))
+    assert "x is no voter of this group; its voters are a, b, c" in str(
+        raft.transfer("x", Cause.OPERATOR, LATER, PATIENCE_NS)
+    )
 
 
 @pytest.mark.parametrize("early", [1, 0])
@@ -122,15 +134,22 @@ def test_a_target_that_does_not_come_near_in_time(early: int) -> None:
     raft.tick(now_ns)
     assert (raft.handover is None) is (not early) and raft.accepting
     if not early:
-        assert raft.handover_failure == "b did not come near the end of the log in time: it holds entry 1 of 2"
+        assert (
+            raft.handover_failure
+            == "b did not come near the end of the log in time: it holds entry 1 of 2"
+        )
         assert not raft.calm(now_ns)
         heard(raft, "b", 1, now_ns=now_ns)
-        assert raft.transfer("b", Cause.OPERATOR, now_ns, PATIENCE_NS) is None and raft.handover_failure == ""
+        assert (
+            raft.transfer("b", Cause.OPERATOR, now_ns, PATIENCE_NS) is None
+            and raft.handover_failure == ""
+        )
 
 
 @pytest.mark.parametrize("durable", [1, 2])
 def test_the_closed_part_lasts_for_one_election_timeout(durable: int) -> None:
-    """Nothing is accepted meanwhile, and everything is to be synced at once. No caller makes it longer; afterwards the leader goes on."""
+    """Nothing is accepted meanwhile, and everything is to be synced at once. No caller makes it
+    longer; afterwards the leader goes on."""
     raft = leading()
     raft.appended(Extent(2, 2, 2, 100), urgent=False)
     raft.synced(*raft.log_state.begin_sync())
@@ -141,7 +160,9 @@ def test_the_closed_part_lasts_for_one_election_timeout(durable: int) -> None:
     assert told(raft, LATER) == [] and not raft.accepting and raft.urgent_index == 2
     assert raft.handover == Handover("b", Cause.OPERATOR, LATER + LONGEST_NS, closed=True)
     assert raft.transfer("b", Cause.OPERATOR, LATER, 10 * PATIENCE_NS) is None
-    assert raft.handover is not None and raft.handover.until_ns == LATER + LONGEST_NS, "the closed part is never extended"
+    assert raft.handover is not None and raft.handover.until_ns == LATER + LONGEST_NS, (
+        "the closed part is never extended"
+    )
     heard(raft, "b", 2, durable=durable)
     heard(raft, "c", 2)
     assert len(told(raft, LATER)) == (durable == 2)
@@ -162,9 +183,18 @@ def test_the_closed_part_lasts_for_one_election_timeout(durable: int) -> None:
 def test_a_target_is_told_again_with_every_heartbeat_period() -> None:
     raft = leading()
     raft.transfer("b", Cause.PREFERRED, LATER, PATIENCE_NS)
-    for after_ns, count in ((0, 1), (0, 0), (BEAT_NS - 1, 0), (BEAT_NS, 1), (2 * BEAT_NS - 1, 0), (2 * BEAT_NS, 1)):
+    for after_ns, count in (
+        (0, 1),
+        (0, 0),
+        (BEAT_NS - 1, 0),
+        (BEAT_NS, 1),
+        (2 * BEAT_NS - 1, 0),
+        (2 * BEAT_NS, 1),
+    ):
         heard(raft, "b", 1, now_ns=LATER + after_ns)
-        assert told(raft, LATER + after_ns) == [TimeoutNow("a", "b", 2, 1, 2, Cause.PREFERRED)] * count
+        assert (
+            told(raft, LATER + after_ns) == [TimeoutNow("a", "b", 2, 1, 2, Cause.PREFERRED)] * count
+        )
 
 
 @pytest.mark.parametrize("lacks", ["received", "durable", "commit", ""])
@@ -177,7 +207,11 @@ def test_a_target_is_told_when_everything_is_committed_and_durable_there(lacks: 
     raft.peers["b"].pushed(Extent(2, 2, 2, 100), 9, LATER)
     peer = raft.peers["b"]
     raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE_NS)
-    peer.received, peer.durable, raft.log_state.commit_index = 2 - (lacks == "received"), 2 - (lacks == "durable"), 2 - (lacks == "commit")
+    peer.received, peer.durable, raft.log_state.commit_index = (
+        2 - (lacks == "received"),
+        2 - (lacks == "durable"),
+        2 - (lacks == "commit"),
+    )
     raft.stirred = True
     assert len(told(raft, LATER)) == (not lacks)
 
@@ -204,7 +238,8 @@ def test_why_a_leader_yields(notified: bool, sender: str, cause: Cause) -> None:
 
 
 def test_a_role_begins_without_a_handover() -> None:
-    """And without a retirement; what an earlier term failed to hand over is no failure of this one."""
+    """And without a retirement; what an earlier term failed to hand over is no failure of this
+    one."""
     fresh = core().handovers
     assert (fresh.current, fresh.failure, fresh.leaving, fresh.retiring) == (None, "", False, False)
     raft = leading()

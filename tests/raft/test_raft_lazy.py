@@ -1,4 +1,5 @@
-"""Urgent and lazy entries, and the replicated index: what a leader knows before entries are durable, and which members it asks to sync."""
+"""Urgent and lazy entries, and the replicated index: what a leader knows before entries are
+durable, and which members it asks to sync."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, lead
 def grow(raft: Core, count: int = 1, *, lazy: bool) -> None:
     """The leader appends, of one class."""
     first = raft.log.end_index + 1
-    raft.appended(Extent(first, first + count - 1, raft.term, 100 * count), urgent=not lazy, early=lazy)
+    raft.appended(
+        Extent(first, first + count - 1, raft.term, 100 * count), urgent=not lazy, early=lazy
+    )
 
 
 def pushes(raft: Core) -> list[Append]:
@@ -25,16 +28,27 @@ def pushes(raft: Core) -> list[Append]:
     messages = [message for message in effects.messages if isinstance(message, Append)]
     for push in effects.pushes:
         last = raft.log.end_index
-        messages.append(raft.pushed(push.to, Extent(push.first_index, last, raft.term, 100 * (last - push.first_index + 1))))
+        messages.append(
+            raft.pushed(
+                push.to,
+                Extent(push.first_index, last, raft.term, 100 * (last - push.first_index + 1)),
+            )
+        )
     return messages
 
 
 def reply(raft: Core, sender: str, received: int, durable: int) -> None:
-    raft.step(AppendReply(sender, "a", raft.term, raft.election.leading.round, 1, False, received, durable), LATER)
+    raft.step(
+        AppendReply(
+            sender, "a", raft.term, raft.election.leading.round, 1, False, received, durable
+        ),
+        LATER,
+    )
 
 
 def led(lazy: int = 0, voters: tuple[str, ...] = VOTERS) -> Core:
-    """A leader whose term start is entry 1, durable everywhere, with `lazy` lazy entries behind it."""
+    """A leader whose term start is entry 1, durable everywhere, with `lazy` lazy entries behind
+    it."""
     raft = leader(voters=voters)
     grow(raft, lazy=False)
     pushes(raft)
@@ -72,7 +86,8 @@ def test_a_lone_voter_holds_everything_at_once() -> None:
 
 
 def test_copies_of_earlier_terms_are_not_counted() -> None:
-    """The rule of commit (§5.4.2) holds for the earlier acknowledgement as well: only entries of the leader's own term."""
+    """The rule of commit (§5.4.2) holds for the earlier acknowledgement as well: only entries of
+    the leader's own term."""
     raft = leader([1, 1])
     pushes(raft)
     for voter in ("b", "c"):
@@ -107,7 +122,8 @@ def test_a_peer_that_forgets_takes_nothing_back() -> None:
 
 
 def test_ranges_say_what_is_waited_for() -> None:
-    """A durable range is neither lazy nor early, one from memory is both; behind an urgent entry everything up to it is urgent."""
+    """A durable range is neither lazy nor early, one from memory is both; behind an urgent entry
+    everything up to it is urgent."""
     raft = led()
     grow(raft, lazy=False)
     assert {(m.lazy, m.early) for m in pushes(raft)} == {(False, False)}
@@ -119,7 +135,8 @@ def test_ranges_say_what_is_waited_for() -> None:
 
 
 def test_a_heartbeat_asks_for_no_sync_of_what_nobody_waits_for() -> None:
-    """Entries from memory that a peer received and did not sync yet stay lazy, unless an urgent one is among them."""
+    """Entries from memory that a peer received and did not sync yet stay lazy, unless an urgent one
+    is among them."""
     for lazy in (True, False):
         raft = led()
         grow(raft, lazy=lazy)
@@ -127,11 +144,14 @@ def test_a_heartbeat_asks_for_no_sync_of_what_nobody_waits_for() -> None:
         pushes(raft)
         reply(raft, "b", 3, 1)
         beat = raft.take(LATER + raft.config.timing.heartbeat_ns).messages
-        assert [(m.prev_index, m.lazy) for m in beat if isinstance(m, Append) and m.to == "b"] == [(3, lazy)]
+        assert [(m.prev_index, m.lazy) for m in beat if isinstance(m, Append) and m.to == "b"] == [
+            (3, lazy)
+        ]
 
 
 def test_peers_are_told_when_lazy_entries_become_urgent() -> None:
-    """By a message of its own to those that have them, and again with every heartbeat until they say that they are durable."""
+    """By a message of its own to those that have them, and again with every heartbeat until they
+    say that they are durable."""
     raft = led(lazy=2)
     pushes(raft)
     for voter in ("b", "c"):
@@ -139,11 +159,16 @@ def test_peers_are_told_when_lazy_entries_become_urgent() -> None:
     assert [m for m in pushes(raft) if not m.lazy] == []
     raft.request_flush()
     told = pushes(raft)
-    assert [(m.to, m.extent, m.last_index, m.lazy) for m in told] == [("b", None, 3, False), ("c", None, 3, False)]
+    assert [(m.to, m.extent, m.last_index, m.lazy) for m in told] == [
+        ("b", None, 3, False),
+        ("c", None, 3, False),
+    ]
     assert pushes(raft) == []
     reply(raft, "b", 3, 3)
     raft.take(LATER)
-    beats = [m for m in said(raft, LATER + raft.config.timing.heartbeat_ns) if isinstance(m, Append)]
+    beats = [
+        m for m in said(raft, LATER + raft.config.timing.heartbeat_ns) if isinstance(m, Append)
+    ]
     assert [(m.to, m.lazy) for m in beats] == [("b", True), ("c", False)]
 
 
@@ -158,7 +183,8 @@ def test_a_range_on_its_way_becomes_urgent_when_it_has_arrived() -> None:
 
 
 def test_what_the_leader_syncs_its_peers_sync_too() -> None:
-    """Otherwise a lazy entry caught by an urgent sync would be durable on one node and wait everywhere else."""
+    """Otherwise a lazy entry caught by an urgent sync would be durable on one node and wait
+    everywhere else."""
     raft = led(lazy=1)
     pushes(raft)
     for voter in ("b", "c"):
@@ -172,11 +198,15 @@ def test_a_new_leader_takes_all_it_finds_for_urgent() -> None:
     raft = leader([1, 1, 1])
     assert raft.urgent_index == 3
     beats = said(raft, LATER + raft.config.timing.heartbeat_ns)
-    assert [(m.to, m.prev_index, m.lazy) for m in beats if isinstance(m, Append)] == [("b", 3, False), ("c", 3, False)]
+    assert [(m.to, m.prev_index, m.lazy) for m in beats if isinstance(m, Append)] == [
+        ("b", 3, False),
+        ("c", 3, False),
+    ]
 
 
 def test_a_follower_is_urgent_up_to_what_it_was_told() -> None:
-    """A lazy range leaves it in peace, a later heartbeat or range does not; refused and cut entries leave nothing behind."""
+    """A lazy range leaves it in peace, a later heartbeat or range does not; refused and cut entries
+    leave nothing behind."""
     raft = core()
     follow(raft, replace(append(0, 0, 2), lazy=True, early=True))
     assert raft.urgent_index == -1
@@ -195,7 +225,8 @@ def test_a_follower_is_urgent_up_to_what_it_was_told() -> None:
 
 
 def test_an_early_range_is_answered_before_it_is_durable() -> None:
-    """Once when it is written, and once more when it is synced; without `early` the one reply waits for the sync."""
+    """Once when it is written, and once more when it is synced; without `early` the one reply waits
+    for the sync."""
     raft = core()
     (answer,) = follow(raft, replace(append(0, 0, 2), lazy=True, early=True)).messages
     assert isinstance(answer, AppendReply) and (answer.received, answer.durable) == (2, 0)
@@ -206,7 +237,8 @@ def test_an_early_range_is_answered_before_it_is_durable() -> None:
 
 
 def test_a_vote_looks_at_all_entries_lazy_ones_included() -> None:
-    """A candidate that lacks lazy entries of ours is behind us: what memory holds on a majority outlives an election without crashes."""
+    """A candidate that lacks lazy entries of ours is behind us: what memory holds on a majority
+    outlives an election without crashes."""
     raft = core()
     follow(raft, replace(append(0, 0, 2), lazy=True, early=True))
     raft.step(VoteRequest("c", "a", 5, True, 1, 2), LATER)
@@ -233,7 +265,8 @@ class LazyCluster(Cluster):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [3, 5])
 def test_random_faults_with_lazy_syncs_break_no_invariant(size: int) -> None:
-    """The same random lives as with urgent entries alone: every check holds, and a healed cluster commits."""
+    """The same random lives as with urgent entries alone: every check holds, and a healed cluster
+    commits."""
     ahead = 0
     for seed in range(60):
         cluster = LazyCluster(size, seed)

@@ -1,4 +1,5 @@
-"""The indexes of a log, one operation at a time in every small state, against the rule written down again."""
+"""The indexes of a log, one operation at a time in every small state, against the rule written down
+again."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ END = 3
 INDEXES = range(NO_INDEX, END + 1)
 
 
-def log(durable: int = END, verified: int = NO_INDEX, commit: int = NO_INDEX, urgent: int = NO_INDEX, early: int = NO_INDEX) -> LogState:
+def log(
+    durable: int = END,
+    verified: int = NO_INDEX,
+    commit: int = NO_INDEX,
+    urgent: int = NO_INDEX,
+    early: int = NO_INDEX,
+) -> LogState:
     """Entries 0 to 3, of the terms 1, 1, 2, 2."""
     made = LogState(LogView([(0, 1), (2, 2)], END), NO_INDEX)
     made.verify(verified)
@@ -28,7 +35,10 @@ def log(durable: int = END, verified: int = NO_INDEX, commit: int = NO_INDEX, ur
 
 
 def state_of(made: LogState) -> dict[str, object]:
-    return {**{name: value for name, value in vars(made).items() if name != "view"}, "view": (made.view.runs, made.view.end_index)}
+    return {
+        **{name: value for name, value in vars(made).items() if name != "view"},
+        "view": (made.view.runs, made.view.end_index),
+    }
 
 
 def changed(before: LogState, after: LogState) -> dict[str, object]:
@@ -38,26 +48,47 @@ def changed(before: LogState, after: LogState) -> dict[str, object]:
 
 
 def test_a_log_from_disk() -> None:
-    """Everything that is there is durable; a trimmed log was committed up to its begin; nothing else is known."""
-    fresh = {"verified_index": -1, "urgent_index": -1, "early_index": -1, "held_index": -1, "_cut_since_sync": None}
+    """Everything that is there is durable; a trimmed log was committed up to its begin; nothing
+    else is known."""
+    fresh = {
+        "verified_index": -1,
+        "urgent_index": -1,
+        "early_index": -1,
+        "held_index": -1,
+        "_cut_since_sync": None,
+    }
     nothing = {**fresh, "truncating_from": None, "appending": None, "unreported": None}
     for commit in INDEXES:
         made = LogState(LogView([(0, 1)], END), commit)
-        assert state_of(made) == {**nothing, "durable_index": END, "commit_index": commit, "view": (((0, 1),), END)}
+        assert state_of(made) == {
+            **nothing,
+            "durable_index": END,
+            "commit_index": commit,
+            "view": (((0, 1),), END),
+        }
         trimmed = LogState(LogView([(2, 1)], END, 1), commit)
         assert trimmed.commit_index == max(commit, 1)
-    assert state_of(LogState(LogView(), NO_INDEX)) == {**nothing, "durable_index": -1, "commit_index": -1, "view": ((), -1)}
+    assert state_of(LogState(LogView(), NO_INDEX)) == {
+        **nothing,
+        "durable_index": -1,
+        "commit_index": -1,
+        "view": ((), -1),
+    }
 
 
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_leader_appends(urgent: bool) -> None:
     made = log(durable=2, urgent=1)
     made.append_own(Extent(4, 6, 2, 100), urgent=urgent)
-    assert changed(log(durable=2, urgent=1), made) == {**({"urgent_index": 6} if urgent else {}), "view": (((0, 1), (2, 2)), 6)}
+    assert changed(log(durable=2, urgent=1), made) == {
+        **({"urgent_index": 6} if urgent else {}),
+        "view": (((0, 1), (2, 2)), 6),
+    }
 
 
 def test_a_follower_appends_what_its_driver_reports() -> None:
-    """The range counts as verified once it is written, and not before. Writes are handed out once."""
+    """The range counts as verified once it is written, and not before. Writes are handed out
+    once."""
     made = log(verified=3)
     made.merge(4, 5, 3)
     assert (made.appending, made.verified_index, made.view.end_index) == ((4, 5), 3, 5)
@@ -84,7 +115,12 @@ def test_a_range_that_could_not_be_written_is_not_there(urgent: int) -> None:
     made.request_flush_to(urgent)
     made.take_writes()
     assert made.append_refused() == 4
-    assert (made.view.end_index, made.urgent_index, made.unreported, made.verified_index) == (END, min(urgent, END), None, NO_INDEX)
+    assert (made.view.end_index, made.urgent_index, made.unreported, made.verified_index) == (
+        END,
+        min(urgent, END),
+        None,
+        NO_INDEX,
+    )
 
 
 def test_no_report_comes_without_a_write() -> None:
@@ -95,12 +131,18 @@ def test_no_report_comes_without_a_write() -> None:
 
 @pytest.mark.parametrize("index", range(1, END + 1))
 def test_a_contradiction_is_cut(index: int) -> None:
-    """Nothing at or above the cut is durable, urgent or early any more; the driver truncates before it appends."""
+    """Nothing at or above the cut is durable, urgent or early any more; the driver truncates before
+    it appends."""
     for durable, urgent, early in product(INDEXES, repeat=3):
         made = log(durable=durable, urgent=urgent, early=early)
         made.cut_from(index)
         found = (made.durable_index, made.urgent_index, made.early_index, made.view.end_index)
-        assert found == (min(durable, index - 1), min(urgent, index - 1), min(early, index - 1), index - 1)
+        assert found == (
+            min(durable, index - 1),
+            min(urgent, index - 1),
+            min(early, index - 1),
+            index - 1,
+        )
         assert made.take_writes() == (index, None)
         made.check()
 
@@ -113,7 +155,8 @@ def cuts_and_appends() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("durable", [NO_INDEX, 0, END])
 def test_a_sync_covers_what_was_not_cut_since_it_began(durable: int) -> None:
-    """Whatever replaced the cut entries was written after the sync began, also if it has the same term."""
+    """Whatever replaced the cut entries was written after the sync began, also if it has the same
+    term."""
     for cuts in cuts_and_appends():
         made = log(durable=durable)
         assert made.begin_sync() == (2, END)
@@ -178,7 +221,8 @@ def test_verified_only_rises_until_the_leader_is_another_one() -> None:
 
 @pytest.mark.parametrize("begin", range(1, END + 1))
 def test_a_trim_takes_only_what_was_committed(begin: int) -> None:
-    """The entry before the begin was committed; of what lies before that one, only this is known."""
+    """The entry before the begin was committed; of what lies before that one, only this is
+    known."""
     for commit in INDEXES:
         made = LogState(LogView([(0, 1)], END), commit)
         if commit < begin - 1:
@@ -187,7 +231,9 @@ def test_a_trim_takes_only_what_was_committed(begin: int) -> None:
             continue
         made.trim(begin)
         assert made.view.begin_index == begin
-        assert [index for index in INDEXES if made.was_trimmed(index)] == list(range(NO_INDEX, begin - 1))
+        assert [index for index in INDEXES if made.was_trimmed(index)] == list(
+            range(NO_INDEX, begin - 1)
+        )
 
 
 def test_a_new_leader_syncs_everything_and_reports_nothing_early() -> None:
@@ -199,7 +245,9 @@ def test_a_new_leader_syncs_everything_and_reports_nothing_early() -> None:
     assert made.held_index == 3
 
 
-@pytest.mark.parametrize("field", ["durable_index", "verified_index", "commit_index", "urgent_index", "early_index"])
+@pytest.mark.parametrize(
+    "field", ["durable_index", "verified_index", "commit_index", "urgent_index", "early_index"]
+)
 def test_no_index_lies_beyond_the_end(field: str) -> None:
     for value in (END, END + 1):
         made = log()

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from ledgermq.raft.log_view import LogView
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 2)), max_size=25), st.integers(-2, 40), st.integers(-1, 12))
-def test_runs_agree_with_a_list_of_terms(steps: list[tuple[bool, int, int]], index: int, term: int) -> None:
-    """Appending and cutting in any order leaves exactly the terms that a list would hold, for every question the core asks."""
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 2)), max_size=25),
+    st.integers(-2, 40),
+    st.integers(-1, 12),
+)
+def test_runs_agree_with_a_list_of_terms(
+    steps: list[tuple[bool, int, int]], index: int, term: int
+) -> None:
+    """Appending and cutting in any order leaves exactly the terms that a list would hold, for every
+    question the core asks."""
     view, terms = LogView([(0, 0)], 0), [0]
     for cut, count, rise in steps:
         if cut:
@@ -29,7 +36,9 @@ def test_runs_agree_with_a_list_of_terms(steps: list[tuple[bool, int, int]], ind
     assert view.end_index == len(terms) - 1
     assert view.end_term == terms[-1]
     assert view.term_at(index) == (terms[index] if 0 <= index < len(terms) else None)
-    assert view.last_at_most(index, term) == max((i for i, t in enumerate(terms) if i <= index and t <= term), default=-1)
+    assert view.last_at_most(index, term) == max(
+        (i for i, t in enumerate(terms) if i <= index and t <= term), default=-1
+    )
     if 0 <= index < len(terms):
         assert view.run_end(index) == max(i for i, t in enumerate(terms) if t == terms[index])
     assert len(view.runs) == len(set(terms))
@@ -38,11 +47,19 @@ def test_runs_agree_with_a_list_of_terms(steps: list[tuple[bool, int, int]], ind
 def test_an_empty_view_answers_below_every_real_term() -> None:
     """An empty log is older than any other."""
     view = LogView()
-    assert (view.begin_index, view.end_index, view.end_term, view.term_at(0), view.last_at_most(5, 5)) == (0, -1, -1, None, -1)
+    assert (
+        view.begin_index,
+        view.end_index,
+        view.end_term,
+        view.term_at(0),
+        view.last_at_most(5, 5),
+    ) == (0, -1, -1, None, -1)
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "term"), [(3, 3, 2), (1, 1, 2), (2, 1, 2), (2, 2, 0)], ids=["gap", "overlap", "backwards", "term falls"]
+    ("first", "last", "term"),
+    [(3, 3, 2), (1, 1, 2), (2, 1, 2), (2, 2, 0)],
+    ids=["gap", "overlap", "backwards", "term falls"],
 )
 def test_what_does_not_continue_the_log_is_an_assertion(first: int, last: int, term: int) -> None:
     """Gaps, overlaps and falling terms never get in."""
@@ -58,8 +75,8 @@ def test_runs_out_of_order_are_refused() -> None:
 
 
 def logs() -> Iterator[tuple[int, list[int]]]:
-    """(begin, terms of the entries from the one before it on) of every log of up to three entries; a begin above 0 is that of a trimmed
-    log, whose entry before the begin is known by its term."""
+    """(begin, terms of the entries from the one before it on) of every log of up to three entries;
+    a begin above 0 is that of a trimmed log, whose entry before the begin is known by its term."""
     for begin in (0, 1, 3):
         for length in range(0 if begin == 0 else 1, 4):
             for rises in product((0, 2), repeat=length + (begin > 0)):
@@ -79,7 +96,14 @@ def answers(view: LogView) -> list[object]:
     first = view.begin_index - 1 if view.begin_index else 0
     runs = [view.run_end(index) for index in range(first, view.end_index + 1)]
     found = [view.last_at_most(index, term) for index in indexes for term in terms]
-    return [view.begin_index, view.end_index, view.end_term, [view.term_at(index) for index in indexes], runs, found]
+    return [
+        view.begin_index,
+        view.end_index,
+        view.end_term,
+        [view.term_at(index) for index in indexes],
+        runs,
+        found,
+    ]
 
 
 def expected(begin: int, terms: list[int]) -> list[object]:
@@ -89,7 +113,11 @@ def expected(begin: int, terms: list[int]) -> list[object]:
     end = max(own, default=-1)
     indexes, asked = range(-2, end + 3), range(-2, 10)
     runs = [max(i for i, t in known.items() if t == term) for term in known.values()]
-    found = [max((i for i, t in own.items() if i <= index and t <= term), default=begin - 1) for index in indexes for term in asked]
+    found = [
+        max((i for i, t in own.items() if i <= index and t <= term), default=begin - 1)
+        for index in indexes
+        for term in asked
+    ]
     return [begin, end, own.get(end, -1), [known.get(index) for index in indexes], runs, found]
 
 

@@ -1,4 +1,5 @@
-"""Changes of members that a leader may propose: every small state of an HA group and of one with majorities, against the rules."""
+"""Changes of members that a leader may propose: every small state of an HA group and of one with
+majorities, against the rules."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ LONGEST_NS, STALL_NS = Timing().election_max_ns, Timing().stall_ns
 
 
 def master(in_sync: tuple[str, ...], minimum: int, *silent: str) -> Core:
-    """Master `a` of epoch 3 with a committed entry, and the others, which have everything; some were not heard for too long."""
+    """Master `a` of epoch 3 with a committed entry, and the others, which have everything; some
+    were not heard for too long."""
     config = RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(minimum=minimum))
     raft = Core(config, LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0, commit_index=1)
     raft.appointed(Appointment(0, 1, 3, "a", dict.fromkeys(in_sync, "")), LATER)
@@ -44,10 +46,15 @@ SILENT = list(chain.from_iterable(combinations("bc", count) for count in range(3
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 @pytest.mark.parametrize("in_sync", [("a",), ("a", "b"), VOTERS])
-def test_who_leaves_the_in_sync_set_before_the_voters(minimum: int, in_sync: tuple[str, ...]) -> None:
-    """A member of the set is first taken out of it, which begins unless too few would remain in it, or too few new voters can be heard. A
-    lost directory leaves in any case. The master itself hands over first."""
-    for kind, node, evicted, silent in product((Change.REMOVE, Change.DEMOTE, Change.RETURN), "abc", ("", "b", "c"), SILENT):
+def test_who_leaves_the_in_sync_set_before_the_voters(
+    minimum: int, in_sync: tuple[str, ...]
+) -> None:
+    """A member of the set is first taken out of it, which begins unless too few would remain in it,
+    or too few new voters can be heard. A lost directory leaves in any case. The master itself hands
+    over first."""
+    for kind, node, evicted, silent in product(
+        (Change.REMOVE, Change.DEMOTE, Change.RETURN), "abc", ("", "b", "c"), SILENT
+    ):
         if len(in_sync) < minimum:
             continue
         raft = master(in_sync, minimum, *silent)
@@ -64,16 +71,27 @@ def test_who_leaves_the_in_sync_set_before_the_voters(minimum: int, in_sync: tup
         found = raft.propose_members(asked, LATER)
         state = kind, node, evicted, silent
         if node not in in_sync:
-            assert (isinstance(found, str) and "in sync of the voters" in found) if stalls else found == after, state
+            assert (
+                (isinstance(found, str) and "in sync of the voters" in found)
+                if stalls
+                else found == after
+            ), state
         elif node == "a":
             assert found == "a is the master; hand over first: ledgermq transfer", state
         elif left < minimum and kind is not Change.RETURN:
-            assert isinstance(found, str) and f"would leave {left} in the in-sync set, and the group demands {minimum}" in found, state
+            assert (
+                isinstance(found, str)
+                and f"would leave {left} in the in-sync set, and the group demands {minimum}"
+                in found
+            ), state
         elif stalls:
             assert isinstance(found, str) and "in sync of the voters" in found, state
         else:
             assert isinstance(found, NotYet) and "is being taken out of it" in found, state
-            assert review.evicting == {**before, node: Eviction(LATER + STALL_NS, kind is Change.RETURN)}, state
+            assert review.evicting == {
+                **before,
+                node: Eviction(LATER + STALL_NS, kind is Change.RETURN),
+            }, state
             continue
         assert review.evicting == before, state
 
@@ -84,13 +102,22 @@ def test_a_node_that_was_asked_into_the_set_leaves_it_first_too(joining: bool) -
     raft = master(("a", "b"), 1)
     if joining:
         raft.isr.join({"c"})
-    assert isinstance(raft.propose_members(MemberChange(Change.REMOVE, "c"), LATER), NotYet) is joining
+    assert (
+        isinstance(raft.propose_members(MemberChange(Change.REMOVE, "c"), LATER), NotYet) is joining
+    )
 
 
 @pytest.mark.parametrize("silent", SILENT)
 def test_a_majority_needs_most_of_the_new_voters(silent: tuple[str, ...]) -> None:
-    """Whether they become more or fewer. A learner that cannot be heard is no reason against any other change."""
-    for kind, node in ((Change.REMOVE, "b"), (Change.REMOVE, "c"), (Change.DEMOTE, "c"), (Change.RETURN, "b"), (Change.ADD, "d")):
+    """Whether they become more or fewer. A learner that cannot be heard is no reason against any
+    other change."""
+    for kind, node in (
+        (Change.REMOVE, "b"),
+        (Change.REMOVE, "c"),
+        (Change.DEMOTE, "c"),
+        (Change.RETURN, "b"),
+        (Change.ADD, "d"),
+    ):
         raft = leading()
         for one in silent:
             raft.peers[one].contact_ns = LATER - LONGEST_NS
@@ -102,7 +129,11 @@ def test_a_majority_needs_most_of_the_new_voters(silent: tuple[str, ...]) -> Non
         if 2 * len(there) > len(after.voters):
             assert found == after
         else:
-            assert isinstance(found, str) and not isinstance(found, NotYet) and "would lose the quorum" in found
+            assert (
+                isinstance(found, str)
+                and not isinstance(found, NotYet)
+                and "would lose the quorum" in found
+            )
 
 
 def test_what_has_to_end_before_a_change() -> None:
@@ -121,8 +152,8 @@ def test_what_has_to_end_before_a_change() -> None:
 
 
 def appointed(minimum: int, epoch: int = 3, *silent: str) -> Core:
-    """Master `a` of two in sync, `a` and `b`, that has appended the first entry of its epoch and committed nothing of it. Who is not silent
-    has answered it."""
+    """Master `a` of two in sync, `a` and `b`, that has appended the first entry of its epoch and
+    committed nothing of it. Who is not silent has answered it."""
     raft = master(("a", "b"), minimum)
     raft.appointed(Appointment(0, 2, epoch + 1, "a", {"a": "", "b": ""}), LATER)
     raft.appended(Extent(3, 3, epoch + 1, 100))
@@ -133,13 +164,20 @@ def appointed(minimum: int, epoch: int = 3, *silent: str) -> Core:
 
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", [kind for kind in Change if kind is not Change.RULE])
-def test_what_an_appointed_master_may_change_before_it_has_committed_anything(kind: Change, pending: bool) -> None:
-    """It takes back a directory, which first leaves the in-sync set, and another minimum; everything else waits, as it does for the change
-    before. A leader that the controller did not appoint for its term may not even do these."""
+def test_what_an_appointed_master_may_change_before_it_has_committed_anything(
+    kind: Change, pending: bool
+) -> None:
+    """It takes back a directory, which first leaves the in-sync set, and another minimum;
+    everything else waits, as it does for the change before. A leader that the controller did not
+    appoint for its term may not even do these."""
     raft = appointed(2)
     if pending:
-        assert isinstance(raft.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER), Members)
-        raft.appended(Extent(4, 4, 4, 100, membership=True), members=replace(raft.members, minimum=1))
+        assert isinstance(
+            raft.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER), Members
+        )
+        raft.appended(
+            Extent(4, 4, 4, 100, membership=True), members=replace(raft.members, minimum=1)
+        )
     asked = MemberChange(kind, "c", "new", minimum=1)
     found = raft.propose_members(asked, LATER)
     if kind in (Change.RETURN, Change.MINIMUM):
@@ -155,7 +193,9 @@ def test_what_an_appointed_master_may_change_before_it_has_committed_anything(ki
 
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 @pytest.mark.parametrize("silent", SILENT)
-def test_a_minimum_is_raised_only_if_it_can_be_reached(minimum: int, silent: tuple[str, ...]) -> None:
+def test_a_minimum_is_raised_only_if_it_can_be_reached(
+    minimum: int, silent: tuple[str, ...]
+) -> None:
     """And lowered whoever can be heard."""
     for wanted in (1, 2, 3):
         raft = appointed(minimum, 3, *silent)
@@ -163,13 +203,22 @@ def test_a_minimum_is_raised_only_if_it_can_be_reached(minimum: int, silent: tup
         if wanted <= max(minimum, 3 - len(silent)):
             assert found == replace(raft.members, minimum=wanted)
         else:
-            said = f"{', '.join(silent)} cannot be heard, so {wanted} copies of an entry cannot be reached"
+            said = (
+                f"{', '.join(silent)} cannot be heard, so {wanted} copies of an entry cannot be"
+                " reached"
+            )
             assert isinstance(found, str) and said in found
     alone = Core(
-        RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)), LogView([(0, 0)], 0), HardState(2), Random(1), 0
+        RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC, ha=HaRules(ack_async=True)),
+        LogView([(0, 0)], 0),
+        HardState(2),
+        Random(1),
+        0,
     )
     alone.appointed(Appointment(0, 1, 3, "a", {"a": ""}), LATER)
-    assert "ack: async" in str(alone.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER))
+    assert "ack: async" in str(
+        alone.propose_members(MemberChange(Change.MINIMUM, "", minimum=1), LATER)
+    )
 
 
 def _not_yet(raft: Core) -> str:
@@ -183,13 +232,18 @@ LAGS = ["", "probing", "suspect", "unsent", "silent", "received"]
 
 @pytest.mark.parametrize("lag", LAGS)
 def test_who_has_caught_up(lag: str) -> None:
-    """A learner that is to vote, and every voter when the rule is to change: everything is under way to it but the newest entries."""
+    """A learner that is to vote, and every voter when the rule is to change: everything is under
+    way to it but the newest entries."""
     for promoted in (True, False):
         raft = leading()
         if promoted:
             change(raft, Change.ADD, "d")
             commit(raft, "b", "c", "d")
-        node, asked = ("d", MemberChange(Change.PROMOTE, "d")) if promoted else ("b", MemberChange(Change.RULE, "", rule=Rule.IN_SYNC))
+        node, asked = (
+            ("d", MemberChange(Change.PROMOTE, "d"))
+            if promoted
+            else ("b", MemberChange(Change.RULE, "", rule=Rule.IN_SYNC))
+        )
         peer, end = raft.peers[node], raft.log.end_index
         raft.log.append(end + 1, end + 5 + UNSENT_AT_MOST, 2)
         for other in raft.peers.values():
@@ -208,7 +262,11 @@ def test_who_has_caught_up(lag: str) -> None:
             assert found == changed(raft.members, asked, raft.log.end_index + 1)
         else:
             assert isinstance(found, str) and node in found
-            assert ("has not been heard" if lag == "silent" else f"{raft.log.end_index - peer.received} entries behind entry") in found
+            assert (
+                "has not been heard"
+                if lag == "silent"
+                else f"{raft.log.end_index - peer.received} entries behind entry"
+            ) in found
             assert found.startswith("to change the rule every voter is needed: ") is not promoted
 
 
@@ -221,14 +279,20 @@ def test_a_rule_changes_when_the_whole_group_is_in_sync() -> None:
 
 
 def test_which_change_is_due() -> None:
-    """The rule that follows that of all, as soon as it is allowed; then the return of each voter that has caught up, in order."""
+    """The rule that follows that of all, as soon as it is allowed; then the return of each voter
+    that has caught up, in order."""
     raft = leading()
-    raft.appended(Extent(2, 2, 2, 100, membership=True), members=Members(VOTERS, rule=Rule.ALL, towards=Rule.IN_SYNC, since=2))
+    raft.appended(
+        Extent(2, 2, 2, 100, membership=True),
+        members=Members(VOTERS, rule=Rule.ALL, towards=Rule.IN_SYNC, since=2),
+    )
     assert raft.due_change(LATER) is None
     commit(raft, "b", "c")
     for node in "bc":
         raft.peers[node].next_index = raft.log.end_index + 1
-    assert raft.due_change(LATER) == MemberChange(Change.RULE, "", reason="all voters have entry 2", rule=Rule.IN_SYNC)
+    assert raft.due_change(LATER) == MemberChange(
+        Change.RULE, "", reason="all voters have entry 2", rule=Rule.IN_SYNC
+    )
     raft.peers["b"].contact_ns = LATER - LONGEST_NS
     assert raft.due_change(LATER) is None
     raft = leading(voters=(*VOTERS, "d", "e"))
@@ -238,6 +302,10 @@ def test_which_change_is_due() -> None:
     raft.peers["e"].contact_ns = raft.peers["d"].contact_ns = LATER
     assert raft.due_change(LATER) is None
     heard(raft, "e", 2)
-    assert raft.due_change(LATER) == MemberChange(Change.PROMOTE, "e", reason="e has caught up with a new directory")
+    assert raft.due_change(LATER) == MemberChange(
+        Change.PROMOTE, "e", reason="e has caught up with a new directory"
+    )
     heard(raft, "d", 2)
-    assert raft.due_change(LATER) == MemberChange(Change.PROMOTE, "d", reason="d has caught up with a new directory")
+    assert raft.due_change(LATER) == MemberChange(
+        Change.PROMOTE, "d", reason="d has caught up with a new directory"
+    )

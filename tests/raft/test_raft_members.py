@@ -12,7 +12,15 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.member_changes import UNSENT_AT_MOST
 from ledgermq.raft.membership import Change, Configurations, MemberChange, changed
-from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import ENTRY_BYTES
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, leader, said
@@ -20,14 +28,36 @@ from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, lead
 ABC = Members(VOTERS)
 
 
-def heard(raft: Core, node: str, index: int, *, durable: int | None = None, provisional: bool = False, now_ns: int = LATER) -> None:
+def heard(
+    raft: Core,
+    node: str,
+    index: int,
+    *,
+    durable: int | None = None,
+    provisional: bool = False,
+    now_ns: int = LATER,
+) -> None:
     """This peer has everything up to `index`, on stable storage unless said otherwise."""
     claim = index if durable is None else durable
-    raft.step(AppendReply(node, "a", raft.term, raft.election.leading.round, 1, False, index, claim, provisional=provisional), now_ns)
+    raft.step(
+        AppendReply(
+            node,
+            "a",
+            raft.term,
+            raft.election.leading.round,
+            1,
+            False,
+            index,
+            claim,
+            provisional=provisional,
+        ),
+        now_ns,
+    )
 
 
 def leading(*nodes: str, voters: tuple[str, ...] = VOTERS) -> Core:
-    """Leader `a` of term 2 with a committed entry of its own, after answers of these nodes (default: all)."""
+    """Leader `a` of term 2 with a committed entry of its own, after answers of these nodes
+    (default: all)."""
     raft = leader(voters=voters)
     raft.appended(Extent(1, 1, 2, 100))
     raft.synced(*raft.sync_begins())
@@ -49,7 +79,9 @@ def send(raft: Core, now_ns: int = LATER) -> list[Append]:
         members = push.first_index in dict(raft.configurations.runs)
         last = push.first_index if members else raft.log.end_index
         size = (last - push.first_index + 1) * ENTRY_BYTES
-        sent.append(raft.pushed(push.to, Extent(push.first_index, last, term, size, membership=members)))
+        sent.append(
+            raft.pushed(push.to, Extent(push.first_index, last, term, size, membership=members))
+        )
     return sent
 
 
@@ -85,13 +117,18 @@ def commit(raft: Core, *nodes: str) -> None:
     ],
 )
 def test_4_1_a_change_moves_one_server(kind: Change, node: str, voters: str, learners: str) -> None:
-    """Dissertation §4.1: one server at a time, so that any two majorities before and after share a voter."""
+    """Dissertation §4.1: one server at a time, so that any two majorities before and after share a
+    voter."""
     before = Members(tuple("abc"), frozenset("d"), {"d": "d1"})
-    after = changed(before, MemberChange(kind, node, "new" if kind in (Change.ADD, Change.RETURN) else ""), 9)
+    after = changed(
+        before, MemberChange(kind, node, "new" if kind in (Change.ADD, Change.RETURN) else ""), 9
+    )
     assert isinstance(after, Members)
     assert (after.voters, after.learners) == (tuple(voters), frozenset(learners))
     assert len(set(before.voters) ^ set(after.voters)) <= 1
-    assert after.returning == (frozenset("c") if (kind, node) == (Change.RETURN, "c") else frozenset())
+    assert after.returning == (
+        frozenset("c") if (kind, node) == (Change.RETURN, "c") else frozenset()
+    )
     named = {"d": "d1", node: "new"} if kind in (Change.ADD, Change.RETURN) else {"d": "d1"}
     assert after.incarnations == {n: i for n, i in named.items() if n in after.nodes}
 
@@ -110,9 +147,13 @@ def test_4_1_a_change_moves_one_server(kind: Change, node: str, voters: str, lea
         (Change.RETURN, "a", "", "this very directory"),
     ],
 )
-def test_4_1_impossible_changes_are_refused_with_words(kind: Change, node: str, incarnation: str, why: str) -> None:
+def test_4_1_impossible_changes_are_refused_with_words(
+    kind: Change, node: str, incarnation: str, why: str
+) -> None:
     """§4.1: what is no change of these members."""
-    answer = changed(Members(tuple("ab"), frozenset("d"), {"d": "d1"}), MemberChange(kind, node, incarnation), 9)
+    answer = changed(
+        Members(tuple("ab"), frozenset("d"), {"d": "d1"}), MemberChange(kind, node, incarnation), 9
+    )
     assert isinstance(answer, str) and why in answer
 
 
@@ -124,7 +165,8 @@ def test_4_1_the_last_voter_stays(kind: Change) -> None:
 
 
 def test_4_1_a_configuration_is_in_effect_when_appended() -> None:
-    """§4.1: the leader uses the new configuration as soon as it is in its log, and replicates to the new server."""
+    """§4.1: the leader uses the new configuration as soon as it is in its log, and replicates to
+    the new server."""
     raft = leading()
     assert change(raft, Change.ADD, "d", "d1") is None
     assert raft.members == Members(VOTERS, frozenset("d"), {"d": "d1"}) and "d" in raft.peers
@@ -135,7 +177,11 @@ def test_4_1_a_follower_follows_the_configuration_of_its_log() -> None:
     """§4.1: in effect when received, undone when cut off again."""
     raft = core([1])
     members = Members(("a", "b"))
-    raft.step(Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)), LATER, members=members)
+    raft.step(
+        Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)),
+        LATER,
+        members=members,
+    )
     raft.take_writes()
     raft.append_written()
     assert raft.members == members and raft.configurations.latest_index == 2
@@ -148,7 +194,11 @@ def test_4_1_a_follower_follows_the_configuration_of_its_log() -> None:
 def test_4_1_a_refused_write_takes_its_configuration_back() -> None:
     """A full disk: the entry is not there, and so its members are not."""
     raft = core([1])
-    raft.step(Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)), LATER, members=Members(("b",)))
+    raft.step(
+        Append("b", "a", 2, 1, 1, 1, 0, Extent(2, 2, 2, 100, membership=True)),
+        LATER,
+        members=Members(("b",)),
+    )
     raft.take_writes()
     raft.append_refused()
     assert raft.members == ABC
@@ -164,8 +214,9 @@ def test_4_1_the_next_change_waits_for_the_commit_of_the_one_before() -> None:
 
 
 def test_4_1_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
-    """§4.1, as corrected in 2015 (raft-dev, "bug in single-server membership changes"): a change that an earlier leader left uncommitted
-    could otherwise be overtaken by one whose majority does not meet it."""
+    """§4.1, as corrected in 2015 (raft-dev, "bug in single-server membership changes"): a change
+    that an earlier leader left uncommitted could otherwise be overtaken by one whose majority does
+    not meet it."""
     raft = leader()
     for node in ("b", "c"):
         heard(raft, node, 0)
@@ -173,7 +224,8 @@ def test_4_1_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
 
 
 def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
-    """§4.2.1: a new server without the log would hold up commits; it receives first, and does not vote."""
+    """§4.2.1: a new server without the log would hold up commits; it receives first, and does not
+    vote."""
     raft = leading()
     change(raft, Change.ADD, "d", "d1")
     commit(raft, "b", "c")
@@ -190,15 +242,22 @@ def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
     assert raft.members.voters == ("a", "b", "c", "d")
 
 
-@pytest.mark.parametrize(("unsent", "allowed"), [(UNSENT_AT_MOST, True), (UNSENT_AT_MOST + 1, False)])
-def test_4_2_1_the_newest_entries_of_a_busy_leader_hold_no_promotion_up(unsent: int, allowed: bool) -> None:
-    """§4.2.1: what counts is that it keeps up; between two turns a busy leader always has entries that no push has taken."""
+@pytest.mark.parametrize(
+    ("unsent", "allowed"), [(UNSENT_AT_MOST, True), (UNSENT_AT_MOST + 1, False)]
+)
+def test_4_2_1_the_newest_entries_of_a_busy_leader_hold_no_promotion_up(
+    unsent: int, allowed: bool
+) -> None:
+    """§4.2.1: what counts is that it keeps up; between two turns a busy leader always has entries
+    that no push has taken."""
     raft = leading()
     change(raft, Change.ADD, "d", "d1")
     commit(raft, "b", "c")
     send(raft)
     heard(raft, "d", raft.log.end_index)
-    raft.appended(Extent(raft.log.end_index + 1, raft.log.end_index + unsent, 2, unsent * ENTRY_BYTES))
+    raft.appended(
+        Extent(raft.log.end_index + 1, raft.log.end_index + unsent, 2, unsent * ENTRY_BYTES)
+    )
     assert (change(raft, Change.PROMOTE, "d") is None) is allowed
 
 
@@ -213,7 +272,8 @@ def test_4_2_1_copies_of_learners_do_not_count() -> None:
 
 
 def test_4_2_1_provisional_copies_do_not_count() -> None:
-    """The copies and answers of a voter whose directory is provisional do not count (docs/architecture.md, Durability)."""
+    """The copies and answers of a voter whose directory is provisional do not count
+    (docs/architecture.md, Durability)."""
     raft = leading("b")
     raft.appended(Extent(2, 2, 2, 100))
     raft.synced(*raft.sync_begins())
@@ -248,7 +308,10 @@ def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
     raft.synced(*raft.sync_begins())
     send(raft)
     for node in ("b", "c"):
-        raft.step(AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 2, 2, leaving=True), LATER)
+        raft.step(
+            AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 2, 2, leaving=True),
+            LATER,
+        )
     assert raft.commit_index == 2
     raft.take(LATER)
     assert raft.role is Role.LEARNER
@@ -256,22 +319,40 @@ def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
 
 
 def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
-    """§4.2.2: until the entry is committed, its candidate and its vote may be what the others need; from then on it is at rest."""
+    """§4.2.2: until the entry is committed, its candidate and its vote may be what the others need;
+    from then on it is at rest."""
     view = LogView([(0, 0), (1, 1)], 2)
     runs = [(-1, Members(("a", "b"))), (2, Members(("b",)))]
-    raft = Core(RaftConfig("a", ("a", "b"), 1), view, HardState(1, None), Random(1), 0, 1, configurations=runs)
+    raft = Core(
+        RaftConfig("a", ("a", "b"), 1),
+        view,
+        HardState(1, None),
+        Random(1),
+        0,
+        1,
+        configurations=runs,
+    )
     raft.tick(LATER)
     assert [message.to for message in said(raft) if isinstance(message, VoteRequest)] == ["b"]
     raft.step(VoteReply("b", "a", 2, True, True), LATER)
     raft.step(VoteReply("b", "a", 2, False, True), LATER)
     assert raft.role is Role.LEADER
-    certain = Core(RaftConfig("a", ("a", "b"), 1), LogView([(0, 0), (1, 1)], 2), HardState(1, None), Random(1), 0, 2, configurations=runs)
+    certain = Core(
+        RaftConfig("a", ("a", "b"), 1),
+        LogView([(0, 0), (1, 1)], 2),
+        HardState(1, None),
+        Random(1),
+        0,
+        2,
+        configurations=runs,
+    )
     certain.tick(10 * LATER)
     assert (certain.role, said(certain)) == (Role.LEARNER, [])
 
 
 def test_4_2_2_who_was_removed_hears_of_it() -> None:
-    """The leader still notifies it for the longest election timeout after the first heartbeat behind the commit, then forgets it."""
+    """The leader still notifies it for the longest election timeout after the first heartbeat
+    behind the commit, then forgets it."""
     raft = leading()
     change(raft, Change.REMOVE, "c")
     commit(raft, "b")
@@ -287,7 +368,8 @@ def test_4_2_2_who_was_removed_hears_of_it() -> None:
 
 
 def test_4_2_2_who_was_added_again_stays_and_hears_of_its_next_removal() -> None:
-    """An earlier removal counts no longer: a member is never forgotten, and after another removal it has the whole time to hear of it."""
+    """An earlier removal counts no longer: a member is never forgotten, and after another removal
+    it has the whole time to hear of it."""
     raft, beats = leading(), iter(range(1, 100))
 
     def beat() -> set[str]:
@@ -310,7 +392,8 @@ def test_4_2_2_who_was_added_again_stays_and_hears_of_its_next_removal() -> None
 
 
 def test_4_2_3_removed_servers_cannot_disturb() -> None:
-    """§4.2.3, §9.6: a member in contact with its leader grants no vote to a stranger, and keeps its term."""
+    """§4.2.3, §9.6: a member in contact with its leader grants no vote to a stranger, and keeps its
+    term."""
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
@@ -320,8 +403,8 @@ def test_4_2_3_removed_servers_cannot_disturb() -> None:
 
 
 def test_4_1_requests_are_heard_from_servers_that_the_own_configuration_lacks() -> None:
-    """§4.1: a server accepts a leader, and grants its vote to a candidate, that is not part of its latest configuration; nothing else from
-    strangers counts."""
+    """§4.1: a server accepts a leader, and grants its vote to a candidate, that is not part of its
+    latest configuration; nothing else from strangers counts."""
     raft = core([1])
     follow(raft, Append("d", "a", 3, 1, 1, 1, 0), LATER)
     assert (raft.leader, raft.term) == ("d", 3)
@@ -335,20 +418,39 @@ def test_4_1_requests_are_heard_from_servers_that_the_own_configuration_lacks() 
 
 
 @pytest.mark.parametrize(("asked_as", "granted"), [("a2", True), ("a1", False), ("", False)])
-def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(asked_as: str, granted: bool) -> None:
-    """§4.1: the entry that made it a voter may be on its way. The candidate's members name its very directory, so the entry that ended what
-    an earlier directory had promised is committed; by any other name it was asked as the directory that is lost."""
-    raft = Core(RaftConfig("a", (), 1, incarnation="a2"), LogView(), HardState(), Random(1), 0, admitted=False)
+def test_4_1_a_voter_that_does_not_know_it_votes_where_it_is_named(
+    asked_as: str, granted: bool
+) -> None:
+    """§4.1: the entry that made it a voter may be on its way. The candidate's members name its very
+    directory, so the entry that ended what an earlier directory had promised is committed; by any
+    other name it was asked as the directory that is lost."""
+    raft = Core(
+        RaftConfig("a", (), 1, incarnation="a2"),
+        LogView(),
+        HardState(),
+        Random(1),
+        0,
+        admitted=False,
+    )
     raft.step(VoteRequest("b", "a", 2, False, 5, 1, incarnation=asked_as), LATER)
     assert bool([m for m in said(raft) if isinstance(m, VoteReply) and m.granted]) is granted
     assert raft.refused["no-voter"] == int(not granted)
 
 
 def test_4_1_a_former_directory_does_not_vote_for_who_asks_the_present_one() -> None:
-    """§4.1: to that candidate they are different servers; the directory it asks may have voted in this term already."""
+    """§4.1: to that candidate they are different servers; the directory it asks may have voted in
+    this term already."""
     runs = [(-1, ABC)]
     view = LogView([(0, 0), (1, 1)], 1)
-    raft = Core(RaftConfig("a", VOTERS, 1, incarnation="a1"), view, HardState(1), Random(1), 0, 1, configurations=runs)
+    raft = Core(
+        RaftConfig("a", VOTERS, 1, incarnation="a1"),
+        view,
+        HardState(1),
+        Random(1),
+        0,
+        1,
+        configurations=runs,
+    )
     raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a2"), LATER)
     assert (said(raft), raft.term, raft.refused["no-voter"]) == ([], 1, 1)
     raft.step(VoteRequest("b", "a", 9, False, 5, 8, incarnation="a1"), LATER)
@@ -356,10 +458,14 @@ def test_4_1_a_former_directory_does_not_vote_for_who_asks_the_present_one() -> 
 
 
 def test_4_3_changes_that_would_lose_the_quorum_are_refused() -> None:
-    """§4.3, availability: of the new voters a majority must be there, or the change itself could never be committed."""
+    """§4.3, availability: of the new voters a majority must be there, or the change itself could
+    never be committed."""
     raft = leading("b")
     answer = change(raft, Change.REMOVE, "b")
-    assert answer is not None and "lose the quorum: 2 of the voters a, c are needed, and c cannot be heard" in answer
+    assert (
+        answer is not None
+        and "lose the quorum: 2 of the voters a, c are needed, and c cannot be heard" in answer
+    )
     assert change(raft, Change.REMOVE, "c") is None
 
 
@@ -371,7 +477,8 @@ def test_no_change_during_a_handover() -> None:
 
 
 def test_a_returning_voter_is_owed_its_promotion() -> None:
-    """A lost directory: learner first, then a voter again by the leader itself once it has caught up."""
+    """A lost directory: learner first, then a voter again by the leader itself once it has caught
+    up."""
     raft = leading()
     assert change(raft, Change.RETURN, "c", "c2") is None
     assert raft.members == Members(("a", "b"), frozenset("c"), {"c": "c2"}, frozenset("c"))
@@ -386,8 +493,8 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
 
 
 def test_answers_of_the_lost_directory_promote_nobody() -> None:
-    """An answer that was in flight when the new directory was accepted lacks the entry that names the directory; only the new directory has
-    it."""
+    """An answer that was in flight when the new directory was accepted lacks the entry that names
+    the directory; only the new directory has it."""
     raft = leading()
     before = AppendReply("c", "a", 2, raft.election.leading.round, 1, False, 1, 1)
     assert change(raft, Change.RETURN, "c", "c2") is None
@@ -400,15 +507,31 @@ def test_answers_of_the_lost_directory_promote_nobody() -> None:
 
 
 def test_a_replica_joins_with_an_empty_log() -> None:
-    """It knows no members, follows any leader, marks its copy as provisional, and is a learner for certain once its entry is committed."""
-    raft = Core(RaftConfig("d", (), 1, incarnation="d1"), LogView(), HardState(), Random(1), 0, admitted=False)
+    """It knows no members, follows any leader, marks its copy as provisional, and is a learner for
+    certain once its entry is committed."""
+    raft = Core(
+        RaftConfig("d", (), 1, incarnation="d1"),
+        LogView(),
+        HardState(),
+        Random(1),
+        0,
+        admitted=False,
+    )
     assert (raft.members, raft.role, raft.wake_at_ns(0) > 1 << 60) == (NOBODY, Role.LEARNER, True)
     raft.step(Append("a", "d", 2, 1, 4, 2, 0), LATER)
     assert said(raft) == [AppendReply("d", "a", 2, 1, 1, True, -1, -1, provisional=True)]
-    for index, term, members in ((0, 0, ABC), (1, 2, None), (2, 2, Members(VOTERS, frozenset("d"), {"d": "d1"}))):
+    for index, term, members in (
+        (0, 0, ABC),
+        (1, 2, None),
+        (2, 2, Members(VOTERS, frozenset("d"), {"d": "d1"})),
+    ):
         before = -1 if index == 0 else 0 if index == 1 else 2
         extent = Extent(index, index, term, 100, membership=members is not None)
-        raft.step(Append("a", "d", 2, 2 + index, index - 1, before, index - 1, extent), LATER, members=members)
+        raft.step(
+            Append("a", "d", 2, 2 + index, index - 1, before, index - 1, extent),
+            LATER,
+            members=members,
+        )
         raft.take_writes()
         raft.append_written()
     raft.synced(*raft.sync_begins())
@@ -419,26 +542,52 @@ def test_a_replica_joins_with_an_empty_log() -> None:
 
 
 def test_a_wiped_voter_does_not_vote_as_its_former_self() -> None:
-    """Design §4: committed on a and w, w loses its disk, c campaigns. Did w's new directory vote as the old one, the entry were lost."""
-    wiped = Core(RaftConfig("w", (), 2, incarnation="w2"), LogView(), HardState(), Random(1), 0, admitted=False)
+    """Design §4: committed on a and w, w loses its disk, c campaigns. Did w's new directory vote as
+    the old one, the entry were lost."""
+    wiped = Core(
+        RaftConfig("w", (), 2, incarnation="w2"),
+        LogView(),
+        HardState(),
+        Random(1),
+        0,
+        admitted=False,
+    )
     for pre in (True, False):
         wiped.step(VoteRequest("c", "w", 9, pre, 0, 0, incarnation=""), 10 * LATER)
     assert said(wiped, 10 * LATER) == [] and wiped.term == 0
 
 
 def returned(*runs: tuple[int, Members], commit: int) -> Core:
-    """Voter `a` lost its directory a1; a2 has a log with the entry that names it (entry 2 of term 4), committed up to `commit`."""
+    """Voter `a` lost its directory a1; a2 has a log with the entry that names it (entry 2 of term
+    4), committed up to `commit`."""
     view = LogView([(0, 0), (1, 4)], 2)
-    return Core(RaftConfig("a", (), 2, incarnation="a2"), view, HardState(4), Random(1), 0, commit, admitted=False, configurations=runs)
+    return Core(
+        RaftConfig("a", (), 2, incarnation="a2"),
+        view,
+        HardState(4),
+        Random(1),
+        0,
+        commit,
+        admitted=False,
+        configurations=runs,
+    )
 
 
 @pytest.mark.parametrize("before", [{}, {"a": "a1"}])
 @pytest.mark.parametrize("kind", [Change.RETURN, Change.DEMOTE])
-def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(kind: Change, before: dict[str, str]) -> None:
-    """§4.1: until the entry that ends its old promises is committed, a candidate without that entry may have asked the lost directory in
-    this very term already. With its second vote two would lead one term; and it must not campaign or count as what it was."""
+def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(
+    kind: Change, before: dict[str, str]
+) -> None:
+    """§4.1: until the entry that ends its old promises is committed, a candidate without that entry
+    may have asked the lost directory in this very term already. With its second vote two would lead
+    one term; and it must not campaign or count as what it was."""
     voters = tuple("abcde")
-    after = Members(tuple("bcde"), frozenset("a"), {"a": "a2"}, frozenset("a") if kind is Change.RETURN else frozenset())
+    after = Members(
+        tuple("bcde"),
+        frozenset("a"),
+        {"a": "a2"},
+        frozenset("a") if kind is Change.RETURN else frozenset(),
+    )
     raft = returned((-1, Members(voters, incarnations=before)), (2, after), commit=1)
     raft.tick(LATER)
     raft.step(VoteRequest("e", "a", 6, False, 2, 5), LATER)
@@ -450,7 +599,8 @@ def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(kind: Change,
 
 
 def test_4_2_2_a_voter_that_joined_is_still_needed_while_it_is_removed() -> None:
-    """§4.2.2: the members before the change name its directory, whether or not all members have seen it."""
+    """§4.2.2: the members before the change name its directory, whether or not all members have
+    seen it."""
     before = Members(tuple("ab"), incarnations={"a": "a2"})
     raft = returned((1, before), (2, Members(("b",))), commit=1)
     raft.step(VoteRequest("b", "a", 6, False, 2, 4, incarnation=""), LATER)
@@ -461,7 +611,15 @@ def test_a_directory_that_the_members_replaced_is_never_admitted_again() -> None
     """An old backup of a voter that has returned with another directory since."""
     runs = [(-1, ABC), (1, Members(VOTERS, incarnations={"a": "new"}))]
     view = LogView([(0, 0), (1, 1)], 1)
-    raft = Core(RaftConfig("a", VOTERS, 1, incarnation="old"), view, HardState(1), Random(1), 0, 1, configurations=runs)
+    raft = Core(
+        RaftConfig("a", VOTERS, 1, incarnation="old"),
+        view,
+        HardState(1),
+        Random(1),
+        0,
+        1,
+        configurations=runs,
+    )
     raft.admit()
     raft.tick(10 * LATER)
     assert not raft.admitted and said(raft) == []
@@ -480,8 +638,8 @@ def test_left_behind_is_said_with_every_heartbeat_and_passed_on() -> None:
 
 
 def test_a_peer_that_answers_without_progress_is_compared_anew() -> None:
-    """For `stall_ns` it answers and receives nothing of what it lacks: everything about it is forgotten, and counted. A silent one is not
-    stalled, nor one that lacks nothing."""
+    """For `stall_ns` it answers and receives nothing of what it lacks: everything about it is
+    forgotten, and counted. A silent one is not stalled, nor one that lacks nothing."""
     raft = leading()
     stall, beat = raft.config.timing.stall_ns, raft.config.timing.heartbeat_ns
     raft.appended(Extent(2, 2, 2, 100))
@@ -519,5 +677,7 @@ def test_a_trimmed_log_knows_the_members_of_every_entry_that_it_has(begin: int) 
     whole, known = Configurations([(-1, ABC), *every]), Configurations([(-1, ABC), *every])
     known.trim(begin)
     known.check()
-    assert [known.at(index) for index in range(begin - 1, 10)] == [whole.at(index) for index in range(begin - 1, 10)]
+    assert [known.at(index) for index in range(begin - 1, 10)] == [
+        whole.at(index) for index in range(begin - 1, 10)
+    ]
     assert len(known.runs) == 1 + sum(index >= begin for index, _ in every)

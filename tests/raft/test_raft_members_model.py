@@ -1,5 +1,6 @@
-"""Membership change under random faults (Raft dissertation ch. 4): three voters, two nodes that may join, changes of every kind at every
-moment, wiped directories, crashes and partitions. The checks of `memory_cluster.py` hold throughout, and healing brings progress.
+"""Membership change under random faults (Raft dissertation ch. 4): three voters, two nodes that may
+join, changes of every kind at every moment, wiped directories, crashes and partitions. The checks
+of `memory_cluster.py` hold throughout, and healing brings progress.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ class ChangingCluster(Cluster):
     def wipe(self, member: Member) -> None:
         """A new directory that no record names and no member has seen."""
         member.disk = Disk(written=[], durable=-1)
-        member.directory, member.admitted, member.voters = f"{member.name}/{next(self.directories)}", False, ()
+        member.directory, member.admitted, member.voters = (
+            f"{member.name}/{next(self.directories)}",
+            False,
+            (),
+        )
         member.start(self.now_ns)
         self.commits[member.name] = -1
 
@@ -59,7 +64,9 @@ class ChangingCluster(Cluster):
         for leader in [m for m in self.up() if m.core.accepting]:
             node, kind = self.chance.choice(list(self.members)), self.chance.choice(KINDS)
             members = leader.core.members
-            change = leader.core.due_change(self.now_ns) or MemberChange(kind, node, self.members[node].directory)
+            change = leader.core.due_change(self.now_ns) or MemberChange(
+                kind, node, self.members[node].directory
+            )
             if lost := [node for node in members.nodes if not self.known(members, node)]:
                 # A further change before this node is back may lose the quorum permanently.
                 change = MemberChange(Change.RETURN, lost[0], self.members[lost[0]].directory)
@@ -68,14 +75,28 @@ class ChangingCluster(Cluster):
                 self.turn(leader)
 
     def wipe_somebody(self) -> None:
-        """One at a time, of a group that can do without it: what was lost on a majority is lost (docs/architecture.md, Durability)."""
-        leader = max((m for m in self.up() if m.core.role is Role.LEADER), key=lambda m: m.core.term, default=None)
+        """One at a time, of a group that can do without it: what was lost on a majority is lost
+        (docs/architecture.md, Durability)."""
+        leader = max(
+            (m for m in self.up() if m.core.role is Role.LEADER),
+            key=lambda m: m.core.term,
+            default=None,
+        )
         if leader is None:
             return
-        members, certain = leader.core.members, leader.core.configurations.latest_index <= leader.core.commit_index
+        members, certain = (
+            leader.core.members,
+            leader.core.configurations.latest_index <= leader.core.commit_index,
+        )
         whole = all(self.known(members, voter) for voter in members.voters)
         name = self.chance.choice(list(self.members))
-        if certain and whole and name != leader.name and name not in self.down and (name not in members.voters or len(members.voters) > 2):
+        if (
+            certain
+            and whole
+            and name != leader.name
+            and name not in self.down
+            and (name not in members.voters or len(members.voters) > 2)
+        ):
             self.wipe(self.members[name])
 
     def known(self, members: Members, node: str) -> bool:
@@ -83,21 +104,30 @@ class ChangingCluster(Cluster):
         return members.incarnations.get(node, f"{node}/0") == directory
 
     def check(self, member: Member) -> None:
-        """Of the base class all but I5, which counts the voters of the moment: on a leader, when commit rises."""
+        """Of the base class all but I5, which counts the voters of the moment: on a leader, when
+        commit rises."""
         core = member.core
         core.check_invariants()
         assert core.log.end_index == len(member.disk.written) - 1
-        changes = [(index, self.said[word]) for index, (_, word) in enumerate(member.disk.written) if word in self.said]
+        changes = [
+            (index, self.said[word])
+            for index, (_, word) in enumerate(member.disk.written)
+            if word in self.said
+        ]
         assert list(core.configurations.runs[1:]) == changes, "configurations are those of the log"
         self.check_elections(member)
         for index, (term, word) in enumerate(member.disk.written):
-            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two different predecessors"
+            assert self.seen.setdefault((index, term), word) == word, (
+                f"I2: ({index}, {term}) has two different predecessors"
+            )
         before = self.commits.get(member.name, -1)
         assert core.commit_index >= before, f"I4: the commit index of {member.name} went back"
         self.commits[member.name] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
-            assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+            assert self.committed.setdefault(index, entry) == entry, (
+                f"I3: two entries committed at {index}"
+            )
             self.committed_in.setdefault(index, core.term)
         if core.role is Role.LEADER and core.commit_index > max(before, 0):
             self.check_holders(member)
@@ -106,17 +136,27 @@ class ChangingCluster(Cluster):
         core = member.core
         if core.role is not Role.LEADER:
             return
-        assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two leaders in term {core.term}"
+        assert self.leaders.setdefault(core.term, member.name) == member.name, (
+            f"I1: two leaders in term {core.term}"
+        )
         for index, entry in self.committed.items():
             if self.committed_in[index] < core.term:
-                assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
+                assert index < len(member.disk.written) and member.disk.written[index] == entry, (
+                    f"I3: {member.name} lacks {index}"
+                )
 
     def check_holders(self, leader: Member) -> None:
         index, members = leader.core.commit_index, leader.core.members
         word, voters = leader.disk.written[index], members.voters
         # A directory that is gone may have held it when it said so.
-        holders = [voter for voter in voters if not self.known(members, voter) or self.holds(voter, index, word)]
-        assert 2 * len(holders) > len(voters), f"I5: entry {index} committed but durable on {len(holders)} of {voters}"
+        holders = [
+            voter
+            for voter in voters
+            if not self.known(members, voter) or self.holds(voter, index, word)
+        ]
+        assert 2 * len(holders) > len(voters), (
+            f"I5: entry {index} committed but durable on {len(holders)} of {voters}"
+        )
 
     def holds(self, node: str, index: int, word: Entry) -> bool:
         disk = self.members[node].disk
@@ -146,23 +186,35 @@ class ChangingCluster(Cluster):
                 for member in self.up():
                     member.core.tick(self.now_ns)
                     self.turn(member)
-        raise AssertionError(f"no progress after healing: {[(repr(m.core), m.core.members.nodes) for m in self.members.values()]}")
+        raise AssertionError(
+            "no progress after healing:"
+            f" {[(repr(m.core), m.core.members.nodes) for m in self.members.values()]}"
+        )
 
     def settled(self) -> bool:
-        """Let the leader do what is owed; whether nothing is, and every member has committed all."""
+        """Let the leader do what is owed; whether nothing is, and every member has committed
+        all."""
         leader = next((m for m in self.up() if m.core.accepting), None)
         if leader is None:
             return False
         members = leader.core.members
         lost = [node for node in members.nodes if not self.known(members, node)]
-        if leader.core.commit_index < leader.core.log.end_index or leader.core.log.end_term != leader.core.term:
+        if (
+            leader.core.commit_index < leader.core.log.end_index
+            or leader.core.log.end_term != leader.core.term
+        ):
             if leader.core.log.end_term != leader.core.term:
                 leader.propose(1)
         elif lost:
-            leader.change(MemberChange(Change.RETURN, lost[0], self.members[lost[0]].directory), self.now_ns)
+            leader.change(
+                MemberChange(Change.RETURN, lost[0], self.members[lost[0]].directory), self.now_ns
+            )
         elif change := leader.core.due_change(self.now_ns):
             leader.change(change, self.now_ns)
-        elif all(self.members[node].core.commit_index == leader.core.log.end_index for node in members.nodes):
+        elif all(
+            self.members[node].core.commit_index == leader.core.log.end_index
+            for node in members.nodes
+        ):
             return not members.returning
         self.turn(leader)
         return False
@@ -171,7 +223,8 @@ class ChangingCluster(Cluster):
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("first", range(0, 100, 10))
 def test_changes_break_no_invariant_and_healing_brings_progress(first: int) -> None:
-    """Dissertation §4.1, §4.2: any interleaving of changes, crashes, wiped directories and partitions keeps I1 to I5."""
+    """Dissertation §4.1, §4.2: any interleaving of changes, crashes, wiped directories and
+    partitions keeps I1 to I5."""
     changes = 0
     for seed in range(first, first + 10):
         cluster = ChangingCluster(seed)
@@ -184,7 +237,8 @@ def test_changes_break_no_invariant_and_healing_brings_progress(first: int) -> N
 
 
 class ChangesAtOnce(Core):
-    """Planted: a change begins before the one before is committed, so that majorities need not meet."""
+    """Planted: a change begins before the one before is committed, so that majorities need not
+    meet."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
         return changed(self.members, change, 0)

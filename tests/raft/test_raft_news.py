@@ -1,4 +1,5 @@
-"""When peers learn the commit index: with the next range or heartbeat, or by a separate message after a delay where a reader waits.
+"""When peers learn the commit index: with the next range or heartbeat, or by a separate message
+after a delay where a reader waits.
 
 Invariant: a reachable follower's commit index is behind by at most one heartbeat period.
 """
@@ -20,7 +21,8 @@ HEARTBEAT_NS = 100 * MS
 
 
 class Leader:
-    """The leader of a, b and c, whose peers hold whatever they were sent. Readers wait at the peers in `watched`."""
+    """The leader of a, b and c, whose peers hold whatever they were sent. Readers wait at the peers
+    in `watched`."""
 
     def __init__(self, news_ns: int = NEWS_NS, watched: str = "bc") -> None:
         self.now_ns = START_NS
@@ -42,7 +44,10 @@ class Leader:
 
     def said(self) -> list[Append]:
         effects = self.core.take(self.now_ns)
-        pushed = [self.core.pushed(push.to, Extent(push.first_index, self.core.log.end_index, 2, 100)) for push in effects.pushes]
+        pushed = [
+            self.core.pushed(push.to, Extent(push.first_index, self.core.log.end_index, 2, 100))
+            for push in effects.pushes
+        ]
         return [message for message in effects.messages if isinstance(message, Append)] + pushed
 
     def answer(self, messages: list[Append]) -> None:
@@ -52,7 +57,17 @@ class Leader:
             self.core.step(self.reply(said), self.now_ns)
 
     def reply(self, said: Append) -> AppendReply:
-        return AppendReply(said.to, "a", 2, said.round, 7, False, said.last_index, said.last_index, watched=said.to in self.watched)
+        return AppendReply(
+            said.to,
+            "a",
+            2,
+            said.round,
+            7,
+            False,
+            said.last_index,
+            said.last_index,
+            watched=said.to in self.watched,
+        )
 
     def commit_one(self) -> None:
         before = self.core.commit_index
@@ -77,26 +92,34 @@ def test_news_goes_with_the_next_range() -> None:
     assert leader.said() == []
     leader.append()
     said = leader.said()
-    assert all(message.extent is not None for message in said) and told(said) == dict.fromkeys("bc", leader.core.commit_index)
+    assert all(message.extent is not None for message in said) and told(said) == dict.fromkeys(
+        "bc", leader.core.commit_index
+    )
 
 
 @pytest.mark.parametrize("watched", ["", "b"])
 def test_without_a_reader_news_waits_for_the_heartbeat(watched: str) -> None:
-    """No message, no wake-up before the heartbeat, and then one message to each peer that has the news and wants an answer."""
+    """No message, no wake-up before the heartbeat, and then one message to each peer that has the
+    news and wants an answer."""
     leader = Leader(watched=watched)
     leader.commit_one()
     beat_ns = leader.core.election.leading.heartbeat_due_ns  # type: ignore[union-attr]
     assert leader.said() == [] and leader.now_ns < beat_ns <= leader.now_ns + HEARTBEAT_NS
-    assert leader.core.wake_at_ns(leader.now_ns) == (leader.now_ns + NEWS_NS if watched else beat_ns)
+    assert leader.core.wake_at_ns(leader.now_ns) == (
+        leader.now_ns + NEWS_NS if watched else beat_ns
+    )
     leader.now_ns = beat_ns - 1
     assert [message.to for message in leader.said()] == list(watched)
     leader.now_ns = beat_ns
     said = leader.said()
-    assert told(said) == dict.fromkeys("bc", leader.core.commit_index) and not any(message.quiet for message in said)
+    assert told(said) == dict.fromkeys("bc", leader.core.commit_index) and not any(
+        message.quiet for message in said
+    )
 
 
 def test_without_a_range_news_for_a_reader_goes_when_its_time_is_over_and_once() -> None:
-    """The delay starts with the first turn that could have sent it; the leader requests a wake-up for it, and wants no answer."""
+    """The delay starts with the first turn that could have sent it; the leader requests a wake-up
+    for it, and wants no answer."""
     leader = Leader()
     leader.commit_one()
     assert leader.said() == [] and leader.core.wake_at_ns(leader.now_ns) == leader.now_ns + NEWS_NS
@@ -110,7 +133,8 @@ def test_without_a_range_news_for_a_reader_goes_when_its_time_is_over_and_once()
 
 
 def test_later_news_does_not_put_off_what_waits() -> None:
-    """If a group commits more often than the delay, a peer that gets no range is still notified in time."""
+    """If a group commits more often than the delay, a peer that gets no range is still notified in
+    time."""
     leader = Leader()
     leader.commit_one()
     leader.said()
@@ -126,7 +150,12 @@ def test_news_is_sent_for_a_reader_that_comes_after_the_commit() -> None:
     assert leader.said() == []
     leader.watched = "c"
     peer = leader.core.peers["c"]
-    leader.core.step(AppendReply("c", "a", 2, peer.answered_round, 7, False, peer.received, peer.durable, watched=True), leader.now_ns)
+    leader.core.step(
+        AppendReply(
+            "c", "a", 2, peer.answered_round, 7, False, peer.received, peer.durable, watched=True
+        ),
+        leader.now_ns,
+    )
     assert leader.said() == []
     leader.now_ns += NEWS_NS
     assert told(leader.said()) == {"c": leader.core.commit_index}
@@ -164,27 +193,39 @@ def test_a_follower_does_not_answer_news() -> None:
 
 
 def test_a_follower_answers_news_that_it_rejects() -> None:
-    """It lacks the entry in question, so the leader's picture of it is wrong: the leader learns of that at once."""
+    """It lacks the entry in question, so the leader's picture of it is wrong: the leader learns of
+    that at once."""
     follower = following().members["n2"]
     core = follower.core
     core.step(Append("n1", "n2", core.term, 99, 2, core.term, 2, quiet=True), START_NS)
     (reply,) = core.take(START_NS).messages
-    assert isinstance(reply, AppendReply) and reply.rejected and reply.round == 99 and core.commit_index == 1
+    assert (
+        isinstance(reply, AppendReply)
+        and reply.rejected
+        and reply.round == 99
+        and core.commit_index == 1
+    )
 
 
 def test_a_follower_tells_at_once_that_a_reader_waits() -> None:
-    """Once per reader that comes, not with a message of its own when readers go; before it verified anything it waits for the next
-    message of the leader."""
+    """Once per reader that comes, not with a message of its own when readers go; before it verified
+    anything it waits for the next message of the leader."""
     play = following()
     follower = play.members["n2"]
     follower.core.watch(True)
     (reply,) = follower.core.take(play.now_ns).messages
-    assert isinstance(reply, AppendReply) and reply.watched and (reply.received, reply.durable) == (1, 1)
+    assert (
+        isinstance(reply, AppendReply)
+        and reply.watched
+        and (reply.received, reply.durable) == (1, 1)
+    )
     follower.core.watch(True)
     follower.core.watch(False)
     assert follower.core.take(play.now_ns).messages == ()
     play.run(["propose n1 1", "deliver", "sync n2"])
-    assert not any(packet.message.watched for packet in play.wire if isinstance(packet.message, AppendReply))
+    assert not any(
+        packet.message.watched for packet in play.wire if isinstance(packet.message, AppendReply)
+    )
     play.run(["crash n3", "start n3"])
     play.members["n3"].core.watch(False)
     play.members["n3"].core.watch(True)
@@ -192,10 +233,15 @@ def test_a_follower_tells_at_once_that_a_reader_waits() -> None:
 
 
 def test_followers_learn_of_a_commit_with_the_heartbeat() -> None:
-    """The invariant: without readers, ranges or lost packets, a follower knows a commit one heartbeat period after the leader."""
+    """The invariant: without readers, ranges or lost packets, a follower knows a commit one
+    heartbeat period after the leader."""
     play = following()
     play.run(["propose n1 1", "deliver", "sync", "deliver"])
     leader, others = play.members["n1"].core, [play.members[name].core for name in ("n2", "n3")]
-    assert leader.commit_index == 2 and all(core.commit_index == 1 for core in others) and play.wire == []
+    assert (
+        leader.commit_index == 2
+        and all(core.commit_index == 1 for core in others)
+        and play.wire == []
+    )
     play.run(["wait 100", "tick n1", "deliver"])
     assert all(core.commit_index == 2 for core in others)

@@ -1,4 +1,5 @@
-"""Observers: they count for nothing and promise nothing, become voters only on purpose, and get no more than they are granted."""
+"""Observers: they count for nothing and promise nothing, become voters only on purpose, and get no
+more than they are granted."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def observed() -> Core:
 
 
 def test_an_observers_copy_commits_nothing_and_nothing_waits_for_it() -> None:
-    """The leader and the observer are no majority; two voters are one, however far back the observer is."""
+    """The leader and the observer are no majority; two voters are one, however far back the
+    observer is."""
     raft = observed()
     raft.appended(Extent(3, 3, 2, 100))
     raft.synced(*raft.sync_begins())
@@ -48,7 +50,8 @@ def test_an_observers_copy_commits_nothing_and_nothing_waits_for_it() -> None:
 
 
 def test_an_observer_is_promoted_on_purpose_only() -> None:
-    """Neither when it has caught up, nor after it lost its directory, nor by a promotion that does not say so."""
+    """Neither when it has caught up, nor after it lost its directory, nor by a promotion that does
+    not say so."""
     raft = observed()
     heard(raft, "o", 2)
     assert raft.due_change(LATER) is None
@@ -69,7 +72,11 @@ def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
     raft.tick(3600 * 1000 * MS)
     assert raft.role is Role.LEARNER and not raft.take(LATER).messages
     raft.step(VoteRequest("b", "o", 5, False, 9, 4), 3600 * 1000 * MS)
-    assert not [found for found in raft.take(LATER).messages if isinstance(found, VoteReply) and found.granted and found.sender != "o"]
+    assert not [
+        found
+        for found in raft.take(LATER).messages
+        if isinstance(found, VoteReply) and found.granted and found.sender != "o"
+    ]
     leads = observed()
     heard(leads, "o", 2)
     objection = leads.transfer("o", Cause.OPERATOR, LATER, SECOND_NS)
@@ -77,7 +84,8 @@ def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
 
 
 def test_a_follower_knows_what_the_leader_said_last() -> None:
-    """Its end and its commit index, by its own word, whether or not the logs agree; never by a message that was overtaken."""
+    """Its end and its commit index, by its own word, whether or not the logs agree; never by a
+    message that was overtaken."""
     raft = core()
     assert raft.last_contact is None
     raft.step(replace(append(7, 2, commit=6, round_=4), end_index=9), LATER)
@@ -88,9 +96,13 @@ def test_a_follower_knows_what_the_leader_said_last() -> None:
     assert raft.last_contact == LeaderContact("c", 3, LATER + 2, 0, 0)
 
 
-@given(st.integers(1, 10_000_000), st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3_000_000)), min_size=1, max_size=200))
+@given(
+    st.integers(1, 10_000_000),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3_000_000)), min_size=1, max_size=200),
+)
 def test_never_more_than_the_pace_and_one_range(rate: int, tries: list[tuple[int, int]]) -> None:
-    """Over any time what was pushed is at most the rate times that time, a quarter of a second's worth and the last range."""
+    """Over any time what was pushed is at most the rate times that time, a quarter of a second's
+    worth and the last range."""
     pace, now, pushed, largest = Timing(observer_bytes_per_s=rate).observer_pace(), 0, 0, 0
     assert pace is not None
     for wait_ms, size in tries:

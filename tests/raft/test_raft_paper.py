@@ -1,7 +1,9 @@
-"""The rules of the Raft paper (extended version, 2014) and of Ongaro's dissertation, one test per rule, named by section.
+"""The rules of the Raft paper (extended version, 2014) and of Ongaro's dissertation, one test per
+rule, named by section.
 
-Departures, and why: the core appends no entry at the start of a term by itself (the driver appends a real one); a vote is refused while
-a leader is heard (dissertation §6.4.1, stickiness); commit counts durable copies, not received ones (§5.3 says "stored").
+Departures, and why: the core appends no entry at the start of a term by itself (the driver appends
+a real one); a vote is refused while a leader is heard (dissertation §6.4.1, stickiness); commit
+counts durable copies, not received ones (§5.3 says "stored").
 """
 
 from __future__ import annotations
@@ -21,14 +23,27 @@ VOTERS = ("a", "b", "c")
 LATER = 2000 * MS
 
 
-def core(terms: list[int] | None = None, term: int = 1, vote: str | None = None, voters: tuple[str, ...] = VOTERS, commit: int = 0) -> Core:
+def core(
+    terms: list[int] | None = None,
+    term: int = 1,
+    vote: str | None = None,
+    voters: tuple[str, ...] = VOTERS,
+    commit: int = 0,
+) -> Core:
     """Node `a` with a durable log of entries of these terms behind the membership entry."""
     runs: list[tuple[int, int]] = []
     for index, of in enumerate([0, *(terms or [])]):
         if not runs or runs[-1][1] != of:
             runs.append((index, of))
     config = RaftConfig("a", voters, boot_id=1)
-    return Core(config, LogView(runs, len(terms or [])), HardState(term, vote), Random(1), 0, commit_index=commit)
+    return Core(
+        config,
+        LogView(runs, len(terms or [])),
+        HardState(term, vote),
+        Random(1),
+        0,
+        commit_index=commit,
+    )
 
 
 def said(raft: Core, now_ns: int = LATER) -> list[Message]:
@@ -54,13 +69,24 @@ def follow(raft: Core, message: Append, now_ns: int = 0) -> Effects:
     return raft.take(now_ns)
 
 
-def append(prev: int, prev_term: int, count: int = 0, term: int = 2, of: int | None = None, commit: int = 0, round_: int = 1) -> Append:
-    extent = Extent(prev + 1, prev + count, term if of is None else of, 100 * count) if count else None
+def append(
+    prev: int,
+    prev_term: int,
+    count: int = 0,
+    term: int = 2,
+    of: int | None = None,
+    commit: int = 0,
+    round_: int = 1,
+) -> Append:
+    extent = (
+        Extent(prev + 1, prev + count, term if of is None else of, 100 * count) if count else None
+    )
     return Append("b", "a", term, round_, prev, prev_term, commit, extent)
 
 
 def test_5_1_a_higher_term_makes_a_leader_step_down() -> None:
-    """§5.1: if one server's term is smaller than another's, it updates to the larger value; a leader reverts to follower."""
+    """§5.1: if one server's term is smaller than another's, it updates to the larger value; a
+    leader reverts to follower."""
     raft = leader()
     raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), LATER)
     assert (raft.role, raft.term, raft.voted_for, raft.leader) == (Role.FOLLOWER, 7, None, None)
@@ -79,7 +105,8 @@ def test_5_1_requests_of_an_older_term_are_rejected_with_the_present_one() -> No
 
 
 def test_5_2_a_follower_without_a_leader_starts_an_election() -> None:
-    """§5.2, dissertation §9.6: after its election timeout it asks for pre-votes without touching its term, then for votes in the next."""
+    """§5.2, dissertation §9.6: after its election timeout it asks for pre-votes without touching
+    its term, then for votes in the next."""
     raft = core([1, 1])
     raft.tick(LATER)
     assert said(raft) == [VoteRequest("a", to, 2, True, 2, 1) for to in ("b", "c")]
@@ -90,9 +117,13 @@ def test_5_2_a_follower_without_a_leader_starts_an_election() -> None:
     assert list(effects.messages) == [VoteRequest("a", to, 2, False, 2, 1) for to in ("b", "c")]
 
 
-@pytest.mark.parametrize(("voters", "needed"), [(("a",), 0), (("a", "b"), 1), (("a", "b", "c"), 1), (("a", "b", "c", "d", "e"), 2)])
+@pytest.mark.parametrize(
+    ("voters", "needed"),
+    [(("a",), 0), (("a", "b"), 1), (("a", "b", "c"), 1), (("a", "b", "c", "d", "e"), 2)],
+)
 def test_5_2_a_majority_of_votes_makes_a_leader(voters: tuple[str, ...], needed: int) -> None:
-    """§5.2: a candidate wins with votes from a majority of the servers, its own included, and not with one fewer."""
+    """§5.2: a candidate wins with votes from a majority of the servers, its own included, and not
+    with one fewer."""
     raft = core(voters=voters)
     raft.tick(LATER)
     for pre in (True, False):
@@ -103,7 +134,8 @@ def test_5_2_a_majority_of_votes_makes_a_leader(voters: tuple[str, ...], needed:
 
 
 def test_5_2_one_vote_per_term_first_come_first_served() -> None:
-    """§5.2: each server votes for at most one candidate in a given term; the same one may ask again."""
+    """§5.2: each server votes for at most one candidate in a given term; the same one may ask
+    again."""
     raft = core([1])
     for candidate, granted in (("b", True), ("c", False), ("b", True)):
         raft.step(VoteRequest(candidate, "a", 2, False, 1, 1), LATER)
@@ -113,7 +145,8 @@ def test_5_2_one_vote_per_term_first_come_first_served() -> None:
 
 
 def test_5_2_the_vote_is_durable_before_the_answer() -> None:
-    """§5.2, figure 2: term and vote are updated on stable storage before responding: one Effects holds both, hard state first."""
+    """§5.2, figure 2: term and vote are updated on stable storage before responding: one Effects
+    holds both, hard state first."""
     raft = core([1])
     raft.step(VoteRequest("b", "a", 2, False, 1, 1), LATER)
     effects = raft.take(LATER)
@@ -139,10 +172,13 @@ def test_5_2_a_candidate_that_hears_the_leader_follows_it() -> None:
 
 
 def test_5_2_election_timeouts_are_spread() -> None:
-    """§5.2: randomised timeouts make split votes rare: they cover 400 to 800 ms and repeat only by accident."""
+    """§5.2: randomised timeouts make split votes rare: they cover 400 to 800 ms and repeat only by
+    accident."""
     dues = set()
     for seed in range(200):
-        raft = Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(), Random(seed), 0, 0)
+        raft = Core(
+            RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(), Random(seed), 0, 0
+        )
         dues.add(raft.wake_at_ns(0))
     assert 400 * MS <= min(dues) < 420 * MS
     assert 780 * MS < max(dues) <= 800 * MS
@@ -161,15 +197,19 @@ def test_5_2_election_timeouts_are_spread() -> None:
         ([1, 2], 2, 2, True),
     ],
 )
-def test_5_4_1_only_an_up_to_date_candidate_gets_a_vote(ours: list[int], last_index: int, last_term: int, granted: bool, pre: bool) -> None:
-    """§5.4.1: the log with the later last term is more up to date; with equal last terms, the longer one."""
+def test_5_4_1_only_an_up_to_date_candidate_gets_a_vote(
+    ours: list[int], last_index: int, last_term: int, granted: bool, pre: bool
+) -> None:
+    """§5.4.1: the log with the later last term is more up to date; with equal last terms, the
+    longer one."""
     raft = core(ours, term=2)
     raft.step(VoteRequest("b", "a", 3, pre, last_index, last_term), LATER)
     assert [m.granted for m in said(raft) if isinstance(m, VoteReply)] == [granted]
 
 
 def test_5_3_the_leader_pushes_at_once_and_commits_on_durable_copies() -> None:
-    """§5.3: an entry is committed once it is stored on a majority; stored means durable, and the leader's own disk is one vote."""
+    """§5.3: an entry is committed once it is stored on a majority; stored means durable, and the
+    leader's own disk is one vote."""
     raft = leader()
     raft.appended(Extent(1, 3, 2, 300))
     pushes = raft.take(LATER).pushes
@@ -186,7 +226,8 @@ def test_5_3_the_leader_pushes_at_once_and_commits_on_durable_copies() -> None:
 
 
 def test_5_3_the_leaders_own_disk_is_not_needed_for_a_majority() -> None:
-    """§5.3, dissertation §10.2.1: two durable followers of three commit what the leader has not synced yet."""
+    """§5.3, dissertation §10.2.1: two durable followers of three commit what the leader has not
+    synced yet."""
     raft = leader()
     raft.appended(Extent(1, 1, 2, 100))
     for peer in ("b", "c"):
@@ -196,10 +237,18 @@ def test_5_3_the_leaders_own_disk_is_not_needed_for_a_majority() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "prev", "prev_term", "hint"),
-    [([1, 1], 4, 2, (2, 1)), ([1, 1, 3, 3], 4, 2, (2, 1)), ([1, 2, 2, 2], 4, 5, (4, 2)), ([3, 3], 2, 2, (0, 0))],
+    [
+        ([1, 1], 4, 2, (2, 1)),
+        ([1, 1, 3, 3], 4, 2, (2, 1)),
+        ([1, 2, 2, 2], 4, 5, (4, 2)),
+        ([3, 3], 2, 2, (0, 0)),
+    ],
 )
-def test_5_3_an_append_after_an_unknown_entry_is_rejected(ours: list[int], prev: int, prev_term: int, hint: tuple[int, int]) -> None:
-    """§5.3: without the entry before the range the follower refuses, and names the last index that can be common (term-wise back-off)."""
+def test_5_3_an_append_after_an_unknown_entry_is_rejected(
+    ours: list[int], prev: int, prev_term: int, hint: tuple[int, int]
+) -> None:
+    """§5.3: without the entry before the range the follower refuses, and names the last index that
+    can be common (term-wise back-off)."""
     raft = core(ours, term=6)
     (reply,) = follow(raft, append(prev, prev_term, 1, term=6)).messages
     assert isinstance(reply, AppendReply)
@@ -208,13 +257,22 @@ def test_5_3_an_append_after_an_unknown_entry_is_rejected(ours: list[int], prev:
 
 
 def test_5_3_conflicting_entries_are_cut_and_replaced() -> None:
-    """§5.3: an existing entry that conflicts with a new one (same index, other term) goes away with all that follow."""
+    """§5.3: an existing entry that conflicts with a new one (same index, other term) goes away with
+    all that follow."""
     raft = core([1, 1, 1, 1], term=1)
     raft.step(append(2, 1, 1), 0)
     writes = raft.take_writes()
-    assert (writes.truncate_from, writes.append, writes.hard_state) == (3, (3, 3), HardState(2, None))
+    assert (writes.truncate_from, writes.append, writes.hard_state) == (
+        3,
+        (3, 3),
+        HardState(2, None),
+    )
     raft.append_written()
-    assert (raft.log.runs, raft.log.end_index, raft.durable_index) == (((0, 0), (1, 1), (3, 2)), 3, 2)
+    assert (raft.log.runs, raft.log.end_index, raft.durable_index) == (
+        ((0, 0), (1, 1), (3, 2)),
+        3,
+        2,
+    )
 
 
 def test_5_3_entries_already_there_are_kept() -> None:
@@ -227,14 +285,16 @@ def test_5_3_entries_already_there_are_kept() -> None:
 
 
 def test_5_3_a_follower_commits_only_what_it_verified() -> None:
-    """§5.3, figure 2: commit = min(leader's commit, last new entry): a heartbeat never commits an old tail of our own."""
+    """§5.3, figure 2: commit = min(leader's commit, last new entry): a heartbeat never commits an
+    old tail of our own."""
     raft = core([1, 1, 1], term=1)
     follow(raft, append(1, 1, commit=3))
     assert raft.commit_index == 1
 
 
 def test_5_3_backing_off_takes_one_round_per_term_not_per_entry() -> None:
-    """§5.3: the leader skips whole conflicting terms; a peer with 100 foreign entries is found after one question."""
+    """§5.3: the leader skips whole conflicting terms; a peer with 100 foreign entries is found
+    after one question."""
     raft = leader([1] * 10)
     raft.take(LATER)
     raft.step(AppendReply("b", "a", 2, 1, 1, True, 4, -1, hint_term=1), LATER)
@@ -243,7 +303,8 @@ def test_5_3_backing_off_takes_one_round_per_term_not_per_entry() -> None:
 
 
 def test_5_4_2_old_terms_are_not_committed_by_counting() -> None:
-    """§5.4.2, figure 8: only entries of the leader's own term are counted; they commit everything before them."""
+    """§5.4.2, figure 8: only entries of the leader's own term are counted; they commit everything
+    before them."""
     raft = leader([1, 1])
     for peer in ("b", "c"):
         raft.step(AppendReply(peer, "a", 2, 2, 1, False, 2, 2), LATER)
@@ -268,7 +329,8 @@ def test_5_5_repeated_messages_change_nothing() -> None:
 
 
 def test_9_6_a_pre_vote_changes_nobody() -> None:
-    """Dissertation §9.6: answering a pre-vote neither raises the term nor spends the vote nor resets the timer."""
+    """Dissertation §9.6: answering a pre-vote neither raises the term nor spends the vote nor
+    resets the timer."""
     raft = core([1])
     before = (raft.term, raft.voted_for, raft.wake_at_ns(0))
     raft.step(VoteRequest("b", "a", 9, True, 1, 1), LATER)
@@ -280,7 +342,8 @@ def test_9_6_a_pre_vote_changes_nobody() -> None:
 
 @pytest.mark.parametrize("pre", [True, False])
 def test_6_4_1_a_voter_that_hears_a_leader_refuses(pre: bool) -> None:
-    """Dissertation §4.2.3 and §6.4.1: within the minimum election timeout of hearing a leader, a higher term changes nothing."""
+    """Dissertation §4.2.3 and §6.4.1: within the minimum election timeout of hearing a leader, a
+    higher term changes nothing."""
     raft = core([1], term=2)
     follow(raft, append(1, 1))
     raft.step(VoteRequest("c", "a", 8, pre, 9, 7), 399 * MS)
@@ -291,7 +354,8 @@ def test_6_4_1_a_voter_that_hears_a_leader_refuses(pre: bool) -> None:
 
 
 def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
-    """Dissertation §6.2: a leader steps down if an election timeout passes without contact to a majority; one of two peers is enough."""
+    """Dissertation §6.2: a leader steps down if an election timeout passes without contact to a
+    majority; one of two peers is enough."""
     raft = leader()
     end = LATER + 800 * MS
     raft.step(AppendReply("b", "a", 2, 1, 1, False, 0, 0), LATER + 200 * MS)
@@ -302,7 +366,8 @@ def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
 
 
 def test_a_restarted_leader_never_leads_its_term_again() -> None:
-    """W15 of DLedger: with the vote for itself on disk it is a follower, and its next campaign takes a new term."""
+    """W15 of DLedger: with the vote for itself on disk it is a follower, and its next campaign
+    takes a new term."""
     raft = core([1], term=4, vote="a")
     assert raft.role is Role.FOLLOWER
     raft.tick(LATER)
@@ -312,7 +377,8 @@ def test_a_restarted_leader_never_leads_its_term_again() -> None:
 
 
 def test_two_leaders_of_one_term_are_a_fence() -> None:
-    """I1: an append of our term from another node while we lead, or from a second leader, stops us."""
+    """I1: an append of our term from another node while we lead, or from a second leader, stops
+    us."""
     raft = leader()
     raft.step(Append("b", "a", 2, 1, 0, 0, 0), LATER)
     effects = raft.take(LATER)
@@ -325,7 +391,8 @@ def test_two_leaders_of_one_term_are_a_fence() -> None:
 
 
 def test_the_same_entry_written_again_is_not_made_durable_by_an_older_sync() -> None:
-    """ABA with equal (index, term): cut by one leader, pushed again by the next, while the sync of the first copy still runs."""
+    """ABA with equal (index, term): cut by one leader, pushed again by the next, while the sync of
+    the first copy still runs."""
     raft = core(term=1)
     follow(raft, append(0, 0, 4, term=1))
     began = raft.sync_begins()
@@ -345,8 +412,8 @@ def test_the_same_entry_written_again_is_not_made_durable_by_an_older_sync() -> 
 
 
 def test_strangers_are_not_heard() -> None:
-    """Only messages addressed to us are accepted, from members of the group or from nodes that an entry that we lack may have added
-    (dissertation §4.1)."""
+    """Only messages addressed to us are accepted, from members of the group or from nodes that an
+    entry that we lack may have added (dissertation §4.1)."""
     raft = core([1])
     raft.step(VoteRequest("x", "a", 9, False, 1, 1), LATER)
     raft.step(VoteReply("x", "a", 9, False, False), LATER)
@@ -363,7 +430,14 @@ def test_a_learner_never_campaigns_and_never_counts() -> None:
     raft.tick(10 * LATER)
     assert (raft.role, list(raft.take(LATER).messages)) == (Role.LEARNER, [])
     assert raft.wake_at_ns(LATER) > 1 << 60
-    boss = Core(RaftConfig("a", ("a",), 1, learners=frozenset({"l"})), LogView([(0, 0)], 0), HardState(), Random(1), 0, 0)
+    boss = Core(
+        RaftConfig("a", ("a",), 1, learners=frozenset({"l"})),
+        LogView([(0, 0)], 0),
+        HardState(),
+        Random(1),
+        0,
+        0,
+    )
     boss.tick(LATER)
     assert boss.role is Role.LEADER
     boss.appended(Extent(1, 1, 1, 100))
@@ -374,10 +448,19 @@ def test_a_learner_never_campaigns_and_never_counts() -> None:
 
 
 def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -> None:
-    """No campaign, no vote, and its copy is called provisional; from its admission on it elects, votes and counts like any other."""
+    """No campaign, no vote, and its copy is called provisional; from its admission on it elects,
+    votes and counts like any other."""
 
     def fresh() -> Core:
-        return Core(RaftConfig("a", VOTERS, 1), LogView([(0, 0)], 0), HardState(), Random(1), 0, 0, admitted=False)
+        return Core(
+            RaftConfig("a", VOTERS, 1),
+            LogView([(0, 0)], 0),
+            HardState(),
+            Random(1),
+            0,
+            0,
+            admitted=False,
+        )
 
     asked = [VoteRequest("b", "a", 1, pre, 5, 1) for pre in (True, False)]
     raft = fresh()
@@ -390,11 +473,20 @@ def test_a_replica_that_could_be_forgotten_only_follows_until_it_is_admitted() -
     raft.synced(*raft.sync_begins())
     effects = raft.take(LATER)
     assert effects.messages == (AppendReply("a", "b", 1, 1, 1, False, 1, 1, provisional=True),)
-    assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (Role.FOLLOWER, 1, None, "b", 1)
+    assert (raft.role, raft.term, raft.voted_for, raft.leader, raft.log.end_index) == (
+        Role.FOLLOWER,
+        1,
+        None,
+        "b",
+        1,
+    )
     assert raft.wake_at_ns(LATER) > 1 << 60
     raft.admit()
     raft.tick(10 * LATER)
-    assert [(m.to, m.pre) for m in said(raft) if isinstance(m, VoteRequest)] == [("b", True), ("c", True)]
+    assert [(m.to, m.pre) for m in said(raft) if isinstance(m, VoteRequest)] == [
+        ("b", True),
+        ("c", True),
+    ]
     voter = fresh()
     voter.admit()
     for message in asked:
@@ -423,7 +515,8 @@ def test_impossible_periods_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_impossible_memberships_are_refused() -> None:
-    """Learners without a voter, duplicates, a learner that is also a voter, a returning voter, and the incarnation of a stranger."""
+    """Learners without a voter, duplicates, a learner that is also a voter, a returning voter, and
+    the incarnation of a stranger."""
     for voters, learners in (((), ("b",)), (("a", "a"), ()), (("a",), ("a",))):
         with pytest.raises(ValueError, match="raft members"):
             RaftConfig("a", voters, 1, learners=frozenset(learners))
@@ -434,7 +527,8 @@ def test_impossible_memberships_are_refused() -> None:
 
 
 def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
-    """The peer does not stay stuck: if it refuses even confirmed entries, it is probed from scratch and does not count meanwhile."""
+    """The peer does not stay stuck: if it refuses even confirmed entries, it is probed from scratch
+    and does not count meanwhile."""
     raft = leader([1])
     raft.appended(Extent(2, 4, 2, 300))
     raft.take(LATER)
@@ -456,8 +550,8 @@ def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
 
 
 def test_late_words_of_a_life_that_was_never_heard_do_not_silence_the_present_one() -> None:
-    """A peer restarted twice, and an answer of the process in between arrives last: the next answer of the current process is accepted
-    again, and answers of the former one are not."""
+    """A peer restarted twice, and an answer of the process in between arrives last: the next answer
+    of the current process is accepted again, and answers of the former one are not."""
     raft = leader()
 
     now_ns = LATER

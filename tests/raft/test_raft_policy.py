@@ -1,4 +1,5 @@
-"""The three policies by themselves: every small state of votes, copies and contacts, against the rule written down again."""
+"""The three policies by themselves: every small state of votes, copies and contacts, against the
+rule written down again."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def policy(
 ) -> Policy:
     """That of replica `a`. `in_sync`: what the controller agreed on; None: nothing yet."""
     towards = Rule.MAJORITY if rule is Rule.ALL else None
-    members = Members(voters, learners=observers, observers=observers, rule=rule, towards=towards, minimum=minimum)
+    members = Members(
+        voters, learners=observers, observers=observers, rule=rule, towards=towards, minimum=minimum
+    )
     config = RaftConfig("a", voters, 1, ha=ha)
     log = LogState(LogView([(0, 1)], 9), -1)
     isr = Isr(config, log, Outbox())
@@ -63,15 +66,23 @@ def heard(**ago_ns: int) -> dict[str, Peer]:
     return {node: peer(node, contact_ns=NOW_NS - ago) for node, ago in ago_ns.items()}
 
 
-@pytest.mark.parametrize("votes", [dict(zip(VOTERS, states, strict=True)) for states in product((True, False, None), repeat=3)])
+@pytest.mark.parametrize(
+    "votes",
+    [dict(zip(VOTERS, states, strict=True)) for states in product((True, False, None), repeat=3)],
+)
 def test_ballots_in_every_state(votes: dict[str, bool | None]) -> None:
-    """A majority elects, or all voters, or all of the in-sync set: voters outside of it change nothing."""
+    """A majority elects, or all voters, or all of the in-sync set: voters outside of it change
+    nothing."""
     answered = {node: vote for node, vote in votes.items() if vote is not None}
     granted, refused = list(votes.values()).count(True), list(votes.values()).count(False)
-    assert policy(Rule.MAJORITY).ballot(answered) is (Ballot.WON if granted >= 2 else Ballot.LOST if refused >= 2 else Ballot.PENDING)
+    assert policy(Rule.MAJORITY).ballot(answered) is (
+        Ballot.WON if granted >= 2 else Ballot.LOST if refused >= 2 else Ballot.PENDING
+    )
     unanimous = Ballot.LOST if refused else Ballot.WON if granted == 3 else Ballot.PENDING
     assert policy(Rule.ALL).ballot(answered) is unanimous
-    assert policy(Rule.IN_SYNC).ballot(answered) is unanimous, "before the first agreement all voters are in sync"
+    assert policy(Rule.IN_SYNC).ballot(answered) is unanimous, (
+        "before the first agreement all voters are in sync"
+    )
     asked = [votes["a"], votes["b"]]
     of_set = Ballot.LOST if False in asked else Ballot.PENDING if None in asked else Ballot.WON
     assert policy(Rule.IN_SYNC, {"a": "", "b": ""}).ballot(answered) is of_set
@@ -79,12 +90,21 @@ def test_ballots_in_every_state(votes: dict[str, bool | None]) -> None:
 
 @pytest.mark.parametrize("own, b, c", list(product(range(3), repeat=3)))
 def test_what_a_quorum_has_reached(own: int, b: int, c: int) -> None:
-    """The copies of two of three, of all, or of the in-sync set. A provisional copy and an unknown peer count as no copy."""
+    """The copies of two of three, of all, or of the in-sync set. A provisional copy and an unknown
+    peer count as no copy."""
     copies = {"b": peer("b", durable=b), "c": peer("c", durable=c)}
-    for rule, expected in ((Rule.MAJORITY, sorted((own, b, c))[1]), (Rule.ALL, min(own, b, c)), (Rule.IN_SYNC, min(own, b, c))):
+    for rule, expected in (
+        (Rule.MAJORITY, sorted((own, b, c))[1]),
+        (Rule.ALL, min(own, b, c)),
+        (Rule.IN_SYNC, min(own, b, c)),
+    ):
         assert policy(rule).reached(own, copies, lambda of: of.durable) == expected
-    assert policy(Rule.IN_SYNC, {"a": "", "c": ""}).reached(own, copies, lambda of: of.durable) == min(own, c)
-    assert policy(Rule.MAJORITY).reached(own, {"b": copies["b"]}, lambda of: of.durable) == min(own, b)
+    assert policy(Rule.IN_SYNC, {"a": "", "c": ""}).reached(
+        own, copies, lambda of: of.durable
+    ) == min(own, c)
+    assert policy(Rule.MAJORITY).reached(own, {"b": copies["b"]}, lambda of: of.durable) == min(
+        own, b
+    )
     copies["c"].provisional = True
     assert policy(Rule.MAJORITY).reached(own, copies, lambda of: of.durable) == min(own, b)
 
@@ -103,13 +123,21 @@ def test_a_node_that_was_asked_into_the_set_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "minimum, in_sync, durable, observes", list(product((1, 2, 3), (VOTERS, ("a", "b"), ("a",)), range(4), (False, True)))
+    "minimum, in_sync, durable, observes",
+    list(product((1, 2, 3), (VOTERS, ("a", "b"), ("a",)), range(4), (False, True))),
 )
-def test_below_the_minimum_copies_outside_of_the_set_count(minimum: int, in_sync: tuple[str, ...], durable: int, observes: bool) -> None:
-    """Entry 2, with `c`, `b` and a learner that have it or not; an observer never counts, nor does a peer that lacks the entry by which it
-    is known (`named_at`)."""
+def test_below_the_minimum_copies_outside_of_the_set_count(
+    minimum: int, in_sync: tuple[str, ...], durable: int, observes: bool
+) -> None:
+    """Entry 2, with `c`, `b` and a learner that have it or not; an observer never counts, nor does
+    a peer that lacks the entry by which it is known (`named_at`)."""
     learner = frozenset({"d"})
-    made = policy(Rule.IN_SYNC, dict.fromkeys(in_sync, ""), HaRules(minimum=minimum), observers=learner if observes else frozenset())
+    made = policy(
+        Rule.IN_SYNC,
+        dict.fromkeys(in_sync, ""),
+        HaRules(minimum=minimum),
+        observers=learner if observes else frozenset(),
+    )
     copies = {node: peer(node, durable=durable) for node in (*OTHERS, "d")}
     outside = [node for node in VOTERS if node not in in_sync]
     enough = len(in_sync) + (len(outside) if durable >= 2 else 0) >= minimum
@@ -122,10 +150,16 @@ def test_below_the_minimum_copies_outside_of_the_set_count(minimum: int, in_sync
 
 
 @pytest.mark.parametrize("returning", [False, True])
-def test_a_copy_that_does_not_count_fills_no_minimum_unless_its_node_returns(returning: bool) -> None:
+def test_a_copy_that_does_not_count_fills_no_minimum_unless_its_node_returns(
+    returning: bool,
+) -> None:
     """The record of its return could not be committed otherwise."""
     made = policy(Rule.IN_SYNC, {"a": ""}, HaRules(minimum=2), ("a",) if returning else ("a", "b"))
-    members = replace(made.members, learners=frozenset("b"), returning=frozenset("b")) if returning else made.members
+    members = (
+        replace(made.members, learners=frozenset("b"), returning=frozenset("b"))
+        if returning
+        else made.members
+    )
     made.members = members
     for provisional in (False, True):
         copies = {"b": peer("b", durable=2, provisional=provisional)}
@@ -138,12 +172,19 @@ def test_only_in_ha_groups_may_copies_be_too_few() -> None:
         assert made.may_commit(2, {}, made.members) is True
 
 
-@pytest.mark.parametrize("configured, recorded, at_entry", list(product((1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3))))
-def test_a_recorded_minimum_counts_from_its_entry_on(configured: int, recorded: int, at_entry: int) -> None:
-    """An entry needs as many copies as the members demanded when it was made; whether calls are refused, and whether a member may go,
-    depends on what the members demand now. With ack: async the master's copy is enough whatever is recorded."""
+@pytest.mark.parametrize(
+    "configured, recorded, at_entry", list(product((1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)))
+)
+def test_a_recorded_minimum_counts_from_its_entry_on(
+    configured: int, recorded: int, at_entry: int
+) -> None:
+    """An entry needs as many copies as the members demanded when it was made; whether calls are
+    refused, and whether a member may go, depends on what the members demand now. With ack: async
+    the master's copy is enough whatever is recorded."""
     made = policy(Rule.IN_SYNC, {"a": ""}, HaRules(minimum=configured), minimum=recorded)
-    assert made.may_commit(2, {}, replace(made.members, minimum=at_entry)) is ((at_entry or configured) == 1)
+    assert made.may_commit(2, {}, replace(made.members, minimum=at_entry)) is (
+        (at_entry or configured) == 1
+    )
     now = recorded or configured
     assert made.missing_isr(NOW_NS, {}) == now - 1
     assert (made.would_stall(VOTERS, ["a"], leaves=True) is None) is (now == 1)
@@ -153,7 +194,8 @@ def test_a_recorded_minimum_counts_from_its_entry_on(configured: int, recorded: 
 
 @pytest.mark.parametrize("ago_ns", [0, LONGEST_NS - 1, LONGEST_NS, LONGEST_NS + 1])
 def test_a_peer_is_there_if_it_was_heard_within_the_time(ago_ns: int) -> None:
-    """The limit itself is too long. A peer that never answered and a provisional one are not there."""
+    """The limit itself is too long. A peer that never answered and a provisional one are not
+    there."""
     found = peer("b", contact_ns=NOW_NS - ago_ns)
     assert is_there(found, NOW_NS, LONGEST_NS) is (ago_ns < LONGEST_NS)
     assert not is_there(None, NOW_NS, LONGEST_NS)
@@ -161,9 +203,12 @@ def test_a_peer_is_there_if_it_was_heard_within_the_time(ago_ns: int) -> None:
     assert not is_there(peer("b", provisional=True), NOW_NS, LONGEST_NS)
 
 
-@pytest.mark.parametrize("b, c", list(product((0, LONGEST_NS - 1, LONGEST_NS, LONGEST_NS + 5), repeat=2)))
+@pytest.mark.parametrize(
+    "b, c", list(product((0, LONGEST_NS - 1, LONGEST_NS, LONGEST_NS + 5), repeat=2))
+)
 def test_how_long_a_leader_lacked_contact(b: int, c: int) -> None:
-    """Two of three, or all three, heard within the longest election timeout; a leader hears itself."""
+    """Two of three, or all three, heard within the longest election timeout; a leader hears
+    itself."""
     peers = heard(b=b, c=c)
     for rule, silent_ns in ((Rule.MAJORITY, min(b, c)), (Rule.ALL, max(b, c))):
         found = policy(rule)
@@ -183,7 +228,10 @@ def test_late_answers_give_a_leader_more_time() -> None:
         assert found.silence_ns(NOW_NS, heard(b=silent_ns, c=silent_ns)) == expected
 
 
-@pytest.mark.parametrize("b, c, controller", list(product((0, LONGEST_NS - 1, LONGEST_NS, TIMING.alone_ns, TIMING.alone_ns + 3), repeat=3)))
+@pytest.mark.parametrize(
+    "b, c, controller",
+    list(product((0, LONGEST_NS - 1, LONGEST_NS, TIMING.alone_ns, TIMING.alone_ns + 3), repeat=3)),
+)
 def test_how_long_a_master_lacked_contact(b: int, c: int, controller: int) -> None:
     """One other node of the set, or the controller, is enough; the others do not matter."""
     for in_sync in (VOTERS, ("a", "b"), ("a",)):
@@ -194,8 +242,12 @@ def test_how_long_a_master_lacked_contact(b: int, c: int, controller: int) -> No
         alone = bool(others) and min(others) >= LONGEST_NS
         assert found.hears_nobody(NOW_NS, heard(b=b, c=c)) is alone
         silent_ns = min([*others, controller]) if alone else 0
-        assert found.silence_ns(NOW_NS, heard(b=b, c=c)) == (silent_ns if silent_ns >= TIMING.alone_ns else 0)
-        assert found.contact_limit_ns(NOW_NS, heard(b=b, c=c), 7) == 7, "the review of the in-sync set looks at it"
+        assert found.silence_ns(NOW_NS, heard(b=b, c=c)) == (
+            silent_ns if silent_ns >= TIMING.alone_ns else 0
+        )
+        assert found.contact_limit_ns(NOW_NS, heard(b=b, c=c), 7) == 7, (
+            "the review of the in-sync set looks at it"
+        )
 
 
 def test_a_node_of_the_set_that_is_no_peer_was_never_heard() -> None:
@@ -207,7 +259,9 @@ def test_a_node_of_the_set_that_is_no_peer_was_never_heard() -> None:
     assert found.silence_ns(TIMING.alone_ns, {}) == TIMING.alone_ns
 
 
-@pytest.mark.parametrize("minimum, b, c", list(product((1, 2, 3), (0, LONGEST_NS), (0, LONGEST_NS))))
+@pytest.mark.parametrize(
+    "minimum, b, c", list(product((1, 2, 3), (0, LONGEST_NS), (0, LONGEST_NS)))
+)
 def test_how_many_of_the_set_are_missing(minimum: int, b: int, c: int) -> None:
     """Of the minimum, not counting nodes outside of the set; the other rules have no minimum."""
     ha = HaRules(minimum=minimum)
@@ -220,19 +274,27 @@ def test_how_many_of_the_set_are_missing(minimum: int, b: int, c: int) -> None:
 
 
 def test_a_master_that_steps_down_lets_the_others_campaign_first() -> None:
-    """It waits for one more of the longest timeouts. A leader by votes does not wait longer than its timeout."""
+    """It waits for one more of the longest timeouts. A leader by votes does not wait longer than
+    its timeout."""
     pauses = {rule: policy(rule).pause_after_silence_ns for rule in Rule}
     assert pauses == {Rule.MAJORITY: 0, Rule.ALL: 0, Rule.IN_SYNC: LONGEST_NS}
 
 
 def test_who_may_campaign() -> None:
-    """Under the rule of the set, a member of it, with the directory that was agreed on; everyone before the first agreement."""
-    assert policy(Rule.MAJORITY).may_campaign() and policy(Rule.ALL).may_campaign() and policy(Rule.IN_SYNC).may_campaign()
+    """Under the rule of the set, a member of it, with the directory that was agreed on; everyone
+    before the first agreement."""
+    assert (
+        policy(Rule.MAJORITY).may_campaign()
+        and policy(Rule.ALL).may_campaign()
+        and policy(Rule.IN_SYNC).may_campaign()
+    )
     assert policy(Rule.IN_SYNC, {"a": "", "b": ""}).may_campaign()
     assert not policy(Rule.IN_SYNC, {"b": ""}).may_campaign()
     assert not policy(Rule.IN_SYNC, {"a": "another directory", "b": ""}).may_campaign()
     assert policy(Rule.IN_SYNC, {"a": "", "b": ""}).objection_to("b") is None
-    assert "c is not in sync; the in-sync set is a, b" in str(policy(Rule.IN_SYNC, {"a": "", "b": ""}).objection_to("c"))
+    assert "c is not in sync; the in-sync set is a, b" in str(
+        policy(Rule.IN_SYNC, {"a": "", "b": ""}).objection_to("c")
+    )
     assert policy(Rule.MAJORITY).objection_to("c") is policy(Rule.ALL).objection_to("c") is None
 
 
@@ -249,34 +311,54 @@ def test_what_an_early_acknowledgement_rests_on() -> None:
 
 @pytest.mark.parametrize("there, leaves", list(product(range(4), (False, True))))
 def test_a_change_that_could_not_be_committed_is_refused(there: int, leaves: bool) -> None:
-    """By votes: without a majority of the new voters. Under the rule of the set: if a voter leaves and the minimum is not there."""
+    """By votes: without a majority of the new voters. Under the rule of the set: if a voter leaves
+    and the minimum is not there."""
     new, reachable = VOTERS, VOTERS[:there]
     for rule in (Rule.MAJORITY, Rule.ALL):
         said = policy(rule).would_stall(new, reachable, leaves=leaves)
         assert (said is None) is (there >= 2)
     for minimum in (1, 2, 3):
-        said = policy(Rule.IN_SYNC, ha=HaRules(minimum=minimum)).would_stall(new, reachable, leaves=leaves)
+        said = policy(Rule.IN_SYNC, ha=HaRules(minimum=minimum)).would_stall(
+            new, reachable, leaves=leaves
+        )
         assert (said is None) is (not leaves or there >= minimum)
 
 
 def test_a_refused_change_names_who_cannot_be_heard() -> None:
     said = policy(Rule.MAJORITY).would_stall(VOTERS, ("a",), leaves=True)
     assert said is not None and "b, c cannot be heard" in said and "a, b, c" in said
-    assert "there are no others" in str(policy(Rule.IN_SYNC, ha=HaRules(minimum=2)).would_stall(("a",), ("a",), leaves=True))
+    assert "there are no others" in str(
+        policy(Rule.IN_SYNC, ha=HaRules(minimum=2)).would_stall(("a",), ("a",), leaves=True)
+    )
 
 
 def test_the_rule_changes_only_with_every_voter_in_sync() -> None:
-    assert policy(Rule.MAJORITY).objection_to_rule_change() is policy(Rule.ALL).objection_to_rule_change() is None
+    assert (
+        policy(Rule.MAJORITY).objection_to_rule_change()
+        is policy(Rule.ALL).objection_to_rule_change()
+        is None
+    )
     assert policy(Rule.IN_SYNC, dict.fromkeys(VOTERS, "")).objection_to_rule_change() is None
     assert "is a, b" in str(policy(Rule.IN_SYNC, {"a": "", "b": ""}).objection_to_rule_change())
-    assert policy(Rule.IN_SYNC).objection_to_rule_change() is not None, "before the first agreement nothing shows who is in sync"
+    assert policy(Rule.IN_SYNC).objection_to_rule_change() is not None, (
+        "before the first agreement nothing shows who is in sync"
+    )
 
 
 def test_what_distinguishes_the_rules() -> None:
     """Who elects, whether a followed leader is stored like a vote, and who pulls."""
-    kinds = {Rule.MAJORITY: (Majority, False, False), Rule.ALL: (All, False, True), Rule.IN_SYNC: (InSync, True, True)}
+    kinds = {
+        Rule.MAJORITY: (Majority, False, False),
+        Rule.ALL: (All, False, True),
+        Rule.IN_SYNC: (InSync, True, True),
+    }
     for rule, (kind, elects, follows) in kinds.items():
         found = policy(rule)
-        assert (type(found), found.controller_elects, found.vote_follows_leader, found.pulls) == (kind, elects, follows, False)
+        assert (type(found), found.controller_elects, found.vote_follows_leader, found.pulls) == (
+            kind,
+            elects,
+            follows,
+            False,
+        )
     assert policy(Rule.IN_SYNC, ha=HaRules(pull=True)).pulls is True
     assert policy(Rule.IN_SYNC).agreed is None and policy(Rule.MAJORITY, {"a": ""}).agreed is None

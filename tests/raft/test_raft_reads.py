@@ -1,5 +1,5 @@
-"""Linearizable reads (Raft dissertation §6.4): ReadIndex, rule by rule and in random clusters with transfers, changes and clocks that stand
-still."""
+"""Linearizable reads (Raft dissertation §6.4): ReadIndex, rule by rule and in random clusters with
+transfers, changes and clocks that stand still."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ SHORTEST = 400 * MS
 
 
 def test_6_4_a_read_waits_for_a_round_that_began_after_it() -> None:
-    """§6.4, steps 2 to 4: the commit index of the moment, confirmed by a majority that answers a message sent afterwards."""
+    """§6.4, steps 2 to 4: the commit index of the moment, confirmed by a majority that answers a
+    message sent afterwards."""
     raft = leading()
     before = raft.election.leading.round
     raft.read(7, LATER)
     effects = raft.take(LATER)
-    assert effects.reads == () and {m.to for m in effects.messages if isinstance(m, Append)} == {"b", "c"}
+    assert effects.reads == () and {m.to for m in effects.messages if isinstance(m, Append)} == {
+        "b",
+        "c",
+    }
     raft.step(AppendReply("b", "a", 2, before, 1, False, 1, 1), LATER)
     assert raft.take(LATER).reads == ()
     heard(raft, "b", 1)
@@ -48,8 +52,14 @@ def test_6_4_the_answer_to_any_message_of_the_round_confirms_it(node: str) -> No
     """§6.4: each peer's message has a number of its own; that of the first one is enough."""
     raft = leading()
     raft.read(7, LATER)
-    (round_,) = [message.round for message in raft.take(LATER).messages if isinstance(message, Append) and message.to == node]
-    raft.step(AppendReply(node, "a", 2, round_ - 1 if node == "b" else round_ - 2, 1, False, 1, 1), LATER)
+    (round_,) = [
+        message.round
+        for message in raft.take(LATER).messages
+        if isinstance(message, Append) and message.to == node
+    ]
+    raft.step(
+        AppendReply(node, "a", 2, round_ - 1 if node == "b" else round_ - 2, 1, False, 1, 1), LATER
+    )
     assert raft.take(LATER).reads == ()
     raft.step(AppendReply(node, "a", 2, round_, 1, False, 1, 1), LATER)
     assert raft.take(LATER).reads == ((7, 1),)
@@ -99,10 +109,13 @@ def test_6_4_a_read_of_a_deposed_leader_is_not_answered() -> None:
 
 
 def with_others() -> Core:
-    """Leader `a` of the voters `a`, `b` and `c`, with the learners `d` and `f` and the observer `e`."""
+    """Leader `a` of the voters `a`, `b` and `c`, with the learners `d` and `f` and the observer
+    `e`."""
     raft = leading()
     for node in "def":
-        members = raft.propose_members(MemberChange(Change.ADD, node, f"{node}1", observer=node == "e"), LATER)
+        members = raft.propose_members(
+            MemberChange(Change.ADD, node, f"{node}1", observer=node == "e"), LATER
+        )
         assert isinstance(members, Members)
         index = raft.log.end_index + 1
         raft.appended(Extent(index, index, 2, 100, membership=True), members=members)
@@ -129,8 +142,9 @@ ANSWERS: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("which", ANSWERS)
 def test_6_4_which_answer_confirms_that_the_leader_still_leads(which: str) -> None:
-    """§6.4, step 3: that of a voter in its present life that was sent after the round began, in this term. It may come late or twice, lack
-    entries, or answer another message of the same leader."""
+    """§6.4, step 3: that of a voter in its present life that was sent after the round began, in
+    this term. It may come late or twice, lack entries, or answer another message of the same
+    leader."""
     told, confirms = ANSWERS[which]
     raft = with_others()
     assert change(raft, Change.REMOVE, "f") is None
@@ -141,7 +155,16 @@ def test_6_4_which_answer_confirms_that_the_leader_still_leads(which: str) -> No
     before = leads.round
     raft.read(7, LATER)
     raft.take(LATER)
-    of_b = {"sender": "b", "to": "a", "term": 2, "boot_id": 2, "rejected": False, "received": 1, "durable": 1, "round": 0}
+    of_b = {
+        "sender": "b",
+        "to": "a",
+        "term": 2,
+        "boot_id": 2,
+        "rejected": False,
+        "received": 1,
+        "durable": 1,
+        "round": 0,
+    }
     answer: dict[str, Any] = {**of_b, **told}
     answer["round"] = before if answer["round"] < 0 else leads.round + answer["round"]
     raft.step(AppendReply(**answer), LATER)
@@ -153,7 +176,8 @@ def test_6_4_which_answer_confirms_that_the_leader_still_leads(which: str) -> No
 @pytest.mark.parametrize("voters", range(1, 6))
 @pytest.mark.parametrize("removed", [False, True])
 def test_6_4_whose_answers_are_enough(voters: int, removed: bool) -> None:
-    """§6.4: those of a majority of the voters, the leader included unless it was removed; every set of answers."""
+    """§6.4: those of a majority of the voters, the leader included unless it was removed; every set
+    of answers."""
     names = tuple("abcde"[:voters])
     for told in product((False, True), repeat=voters - 1):
         answering = [node for node, says in zip(names[1:], told, strict=True) if says]
@@ -166,14 +190,24 @@ def test_6_4_whose_answers_are_enough(voters: int, removed: bool) -> None:
             heard(raft, node, 1)
         count = voters - (removed and voters > 1)
         enough = len(answering) + (count == voters) > count // 2
-        assert (*at_once, *raft.take(LATER).reads) == (((7, 1),) if enough else ()), (names, answering)
+        assert (*at_once, *raft.take(LATER).reads) == (((7, 1),) if enough else ()), (
+            names,
+            answering,
+        )
 
 
 @pytest.mark.parametrize("rule", list(Rule))
 def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(rule: Rule) -> None:
-    """§6.4: under the rule MAJORITY a majority, otherwise each voter; in an HA group each of the in-sync set, from which the next master is
-    taken, and each that the master wishes to add, because the controller may have agreed to that."""
-    raft = Core(RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC), LogView([(0, 0), (1, 1)], 1), HardState(2), Random(1), 0)
+    """§6.4: under the rule MAJORITY a majority, otherwise each voter; in an HA group each of the
+    in-sync set, from which the next master is taken, and each that the master wishes to add,
+    because the controller may have agreed to that."""
+    raft = Core(
+        RaftConfig("a", VOTERS, 1, rule=Rule.IN_SYNC),
+        LogView([(0, 0), (1, 1)], 1),
+        HardState(2),
+        Random(1),
+        0,
+    )
     raft.appointed(Appointment(0, 1, 3, "a", {"a": "", "b": ""}), LATER)
     members = Members(VOTERS, rule=rule, towards=Rule.IN_SYNC if rule is Rule.ALL else None)
     policy = POLICIES[rule](members, raft.config, raft.log_state, raft.isr, raft.timer)
@@ -182,9 +216,15 @@ def test_6_4_under_every_rule_somebody_is_asked_without_whom_nobody_is_elected(r
         raft.isr.join({"c"} if joins else set())
         raft.peers["b"].answered_round, raft.peers["c"].answered_round = 8 + of_b, 8 + of_c
         confirmed = policy.reached(NEVER_NS, raft.peers, ANSWERED_ROUND) >= 9
-        expected = {Rule.MAJORITY: of_b or of_c, Rule.ALL: of_b and of_c, Rule.IN_SYNC: of_b and (of_c or not joins)}
+        expected = {
+            Rule.MAJORITY: of_b or of_c,
+            Rule.ALL: of_b and of_c,
+            Rule.IN_SYNC: of_b and (of_c or not joins),
+        }
         assert confirmed is expected[rule]
-        assert set(policy.required()) == {"a", "b", "c"} - ({"c"} if rule is Rule.IN_SYNC and not joins else set())
+        assert set(policy.required()) == {"a", "b", "c"} - (
+            {"c"} if rule is Rule.IN_SYNC and not joins else set()
+        )
 
 
 def test_6_4_the_only_voter_asks_nobody() -> None:
@@ -198,7 +238,8 @@ def test_6_4_the_only_voter_asks_nobody() -> None:
 
 
 def test_6_4_a_round_is_a_message_to_each_whose_answer_counts() -> None:
-    """§6.4, counted: two messages in a group of three, however many reads they serve; none to learners and observers."""
+    """§6.4, counted: two messages in a group of three, however many reads they serve; none to
+    learners and observers."""
     raft = with_others()
     for token in range(64):
         raft.read(token, LATER)
@@ -226,8 +267,8 @@ def test_6_4_a_lost_round_is_made_good_by_the_next_heartbeat() -> None:
 
 
 def test_6_4_reads_put_off_nothing_that_a_leader_does_with_its_heartbeats() -> None:
-    """However often something is read: heartbeats keep their period, also to those whom no round asks, and a peer that answers without
-    progress is compared anew."""
+    """However often something is read: heartbeats keep their period, also to those whom no round
+    asks, and a peer that answers without progress is compared anew."""
     raft = leading()
     assert change(raft, Change.ADD, "d", "d1") is None
     commit(raft, "b", "c")
@@ -249,12 +290,16 @@ def test_6_4_reads_put_off_nothing_that_a_leader_does_with_its_heartbeats() -> N
 
 
 def test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone() -> None:
-    """§6.4.1 proposes reads by a lease. A machine that was suspended does not know that its lease is over: what it read would be old. So
-    contact, however recent by its own clock, answers no read; and what waited in a buffer meanwhile was sent before the round."""
+    """§6.4.1 proposes reads by a lease. A machine that was suspended does not know that its lease
+    is over: what it read would be old. So contact, however recent by its own clock, answers no
+    read; and what waited in a buffer meanwhile was sent before the round."""
     raft = leading()
     for node in ("b", "c"):
         heard(raft, node, 1)
-    late = [AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 1, 1) for node in ("b", "c")]
+    late = [
+        AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 1, 1)
+        for node in ("b", "c")
+    ]
     # Another leader commits here. For this one no time passes.
     raft.read(7, LATER)
     assert raft.take(LATER).reads == ()
@@ -266,12 +311,15 @@ def test_6_4_1_a_leader_whose_clock_stood_still_answers_nothing_alone() -> None:
 
 
 def restarted(term: int, now_ns: int) -> Core:
-    return Core(RaftConfig("a", VOTERS, 2), LogView([(0, 0)], 0), HardState(term), Random(1), now_ns)
+    return Core(
+        RaftConfig("a", VOTERS, 2), LogView([(0, 0)], 0), HardState(term), Random(1), now_ns
+    )
 
 
 def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
-    """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a leader until it stopped, and does not
-    remember it. A first start promised nothing, and a handover is requested by the leader itself."""
+    """§6.4.1, for leaders of earlier releases, which have leases: it may have had contact with a
+    leader until it stopped, and does not remember it. A first start promised nothing, and a
+    handover is requested by the leader itself."""
     asks = VoteRequest("b", "a", 9, False, 5, 5)
     raft = restarted(5, LATER)
     early = LATER + raft.config.timing.election_min_ns - 1
@@ -288,12 +336,15 @@ def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
 
 
 def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() -> None:
-    """§4.2.3, and §6.4.1 for leaders of earlier releases: so nobody deposes a leader that a majority hears."""
+    """§4.2.3, and §6.4.1 for leaders of earlier releases: so nobody deposes a leader that a
+    majority hears."""
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
     raft.step(VoteRequest("c", "a", 9, False, 5, 5), LATER + SHORTEST - 1)
-    assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [False]
+    assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [
+        False
+    ]
     assert raft.config.timing.election_min_ns == SHORTEST
 
 
@@ -306,20 +357,23 @@ def test_6_4_1_who_heard_its_leader_refuses_others_for_the_shortest_timeout() ->
     ],
 )
 def test_6_4_1_a_late_answer_does_not_end_the_promise(late: VoteReply | AppendReply) -> None:
-    """§6.4.1: an answer from a candidate of a later term to a request that this voter sent in a former role must not make it forget its
-    contact with a leader: the candidate's own request comes next."""
+    """§6.4.1: an answer from a candidate of a later term to a request that this voter sent in a
+    former role must not make it forget its contact with a leader: the candidate's own request comes
+    next."""
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
     raft.step(late, LATER)
     raft.step(VoteRequest("c", "a", 3, False, 5, 5), LATER + SHORTEST - 1)
-    assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [False]
+    assert [m.granted for m in said(raft, LATER + SHORTEST - 1) if isinstance(m, VoteReply)] == [
+        False
+    ]
     assert (raft.term, raft.leader) == (2, "b")
 
 
 class Reading(Cluster):
-    """Reads all the time, while machines are suspended and their clocks stand still. What a round proves must cover everything that anybody
-    had committed when the read was asked."""
+    """Reads all the time, while machines are suspended and their clocks stand still. What a round
+    proves must cover everything that anybody had committed when the read was asked."""
 
     def __init__(self, *arguments: int) -> None:
         self.reading = Random(arguments[-1])
@@ -339,12 +393,19 @@ class Reading(Cluster):
         if self.reading.random() < 0.1 and member.core.role is Role.LEADER:
             self.after_sleep += member.slept_ns > 0
             self.ask(member, newest)
-        if self.reading.random() < 0.002 and member.core.role is Role.LEADER and len(self.members) > 1:
+        if (
+            self.reading.random() < 0.002
+            and member.core.role is Role.LEADER
+            and len(self.members) > 1
+        ):
             to = self.reading.choice([name for name in self.members if name != member.name])
             member.core.transfer(to, Cause.OPERATOR, self.now_of(member), 500 * MS)
         if self.reading.random() < 0.0015:
             leads = member.core.role is Role.LEADER or self.reading.random() < 0.2
-            self.suspend(member.name if leads else self.reading.choice(list(self.members)), self.reading.randrange(2000 * MS))
+            self.suspend(
+                member.name if leads else self.reading.choice(list(self.members)),
+                self.reading.randrange(2000 * MS),
+            )
 
     def ask(self, member: Member, newest: int) -> None:
         token = len(self.asked) + self.answers * 1000 + self.reading.getrandbits(40)
@@ -364,13 +425,22 @@ class ReadingWhileChanging(Reading, ChangingCluster):
     """Also while members change."""
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [(Reading, (3,)), (Reading, (5,)), (ReadingWhileChanging, ())])
-def test_6_4_no_read_is_stale_in_any_random_life(kind: type[Reading], arguments: tuple[int, ...]) -> None:
-    """§6.4: whatever is lost, restarted, suspended, handed over or changed, a proven read covers all that was committed before."""
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [(Reading, (3,)), (Reading, (5,)), (ReadingWhileChanging, ())]
+)
+def test_6_4_no_read_is_stale_in_any_random_life(
+    kind: type[Reading], arguments: tuple[int, ...]
+) -> None:
+    """§6.4: whatever is lost, restarted, suspended, handed over or changed, a proven read covers
+    all that was committed before."""
     answers = slept = refused = 0
     for seed in range(12):
         cluster = kind(*arguments, seed)
         for _ in range(1200):
             cluster.step()
-        answers, slept, refused = answers + cluster.answers, slept + cluster.after_sleep, refused + cluster.refused
+        answers, slept, refused = (
+            answers + cluster.answers,
+            slept + cluster.after_sleep,
+            refused + cluster.refused,
+        )
     assert answers > 10 and slept > 5 and refused > 5, (answers, slept, refused)

@@ -1,4 +1,5 @@
-"""Golden conversations: every file in `scenarios/` must replay to itself. REWRITE=1 in the environment writes the traces anew."""
+"""Golden conversations: every file in `scenarios/` must replay to itself. REWRITE=1 in the
+environment writes the traces anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A node with too little CPU time is not dead: when a late replica campaigns, and when a leader with late answers steps down.
+"""A node with too little CPU time is not dead: when a late replica campaigns, and when a leader
+with late answers steps down.
 
 Bounds, with the shortest and longest election timeout and the longest slack of `Timing`:
 
@@ -35,7 +36,8 @@ MOST_MS = 600_000
 
 
 def following(gaps_ns: Iterable[int] = ()) -> tuple[Core, int]:
-    """A follower of `b` that received its messages at first and after each of these gaps, without a tick in between; and the time."""
+    """A follower of `b` that received its messages at first and after each of these gaps, without a
+    tick in between; and the time."""
     raft, now_ns = core([1], term=2), BEGIN
     follow(raft, append(1, 1), now_ns)
     for round_, gap_ns in enumerate(gaps_ns, 2):
@@ -45,7 +47,8 @@ def following(gaps_ns: Iterable[int] = ()) -> tuple[Core, int]:
 
 
 def patience_ns(raft: Core, now_ns: int) -> int:
-    """The time from `now_ns` until this follower campaigns, if it is ticked on time and receives no messages."""
+    """The time from `now_ns` until this follower campaigns, if it is ticked on time and receives no
+    messages."""
     for _ in range(3):
         due_ns = raft.wake_at_ns(now_ns)
         raft.tick(due_ns)
@@ -55,7 +58,8 @@ def patience_ns(raft: Core, now_ns: int) -> int:
 
 
 def endurance_ns(raft: Core, now_ns: int) -> int:
-    """The time from `now_ns` until this leader steps down, if it is ticked every millisecond and receives no messages."""
+    """The time from `now_ns` until this leader steps down, if it is ticked every millisecond and
+    receives no messages."""
     for elapsed_ms in range(1, MOST_MS):
         raft.tick(now_ns + elapsed_ms * MS)
         if raft.role is not Role.LEADER:
@@ -67,7 +71,8 @@ def endurance_ns(raft: Core, now_ns: int) -> int:
 
 
 def test_a_follower_that_was_late_itself_does_not_campaign_before_it_listened() -> None:
-    """It got no processor time while its timer ran out: what the leader sent meanwhile waits to be read."""
+    """It got no processor time while its timer ran out: what the leader sent meanwhile waits to be
+    read."""
     raft, now_ns = following()
     woken_ns = raft.wake_at_ns(now_ns) + 300 * MS
     raft.tick(woken_ns)
@@ -78,7 +83,9 @@ def test_a_follower_that_was_late_itself_does_not_campaign_before_it_listened() 
     assert raft.wake_at_ns(read_ns) >= read_ns + SHORTEST
 
 
-def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_than_a_timeout() -> None:
+def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_than_a_timeout() -> (
+    None
+):
     for late_ns in (BEAT, 250 * MS, 60_000 * MS):
         raft, now_ns = following()
         woken_ns = raft.wake_at_ns(now_ns) + late_ns
@@ -89,7 +96,8 @@ def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_tha
 
 
 def test_a_late_follower_with_slack_waits_no_longer_than_one_without() -> None:
-    """A death is noticed within the longest timeout and the longest slack, what the timer was late by, and one more timeout at most."""
+    """A death is noticed within the longest timeout and the longest slack, what the timer was late
+    by, and one more timeout at most."""
     raft, now_ns = following([3_600_000 * MS])
     due_ns = raft.wake_at_ns(now_ns)
     assert due_ns - now_ns > TIMING.slack_max_ns
@@ -116,21 +124,24 @@ def test_a_follower_that_is_always_late_campaigns_the_second_time() -> None:
 
 
 def test_a_follower_whose_tick_is_almost_on_time_campaigns_at_once() -> None:
-    """Less than a heartbeat period is no lateness: nothing is lost on a machine with processors to spare."""
+    """Less than a heartbeat period is no lateness: nothing is lost on a machine with processors to
+    spare."""
     raft, now_ns = following()
     raft.tick(raft.wake_at_ns(now_ns) + BEAT - 1)
     assert raft.role is Role.CANDIDATE
 
 
 def test_a_replica_without_a_leader_is_not_excused() -> None:
-    """At a start, and once a campaign came to nothing, there is no leader that could have been missed."""
+    """At a start, and once a campaign came to nothing, there is no leader that could have been
+    missed."""
     raft = core([1], term=2)
     raft.tick(raft.wake_at_ns(0) + 60_000 * MS)
     assert raft.role is Role.CANDIDATE
 
 
 def test_a_leader_that_was_late_itself_still_steps_down() -> None:
-    """Others may have been elected while it stood still; it does not take a call as leader before it knows."""
+    """Others may have been elected while it stood still; it does not take a call as leader before
+    it knows."""
     raft = leading()
     raft.tick(LATER + LONGEST + 1000 * MS)
     assert raft.role is Role.FOLLOWER
@@ -180,7 +191,8 @@ def test_the_silence_before_another_leader_is_no_late_sign_of_life() -> None:
 
 
 def test_a_false_alarm_is_remembered() -> None:
-    """The candidate has contact with the same leader again, in the same term: the leader was not dead."""
+    """The candidate has contact with the same leader again, in the same term: the leader was not
+    dead."""
     raft, now_ns = following()
     raft.tick(raft.wake_at_ns(now_ns))
     assert (raft.role, raft.leader) == (Role.CANDIDATE, None)
@@ -206,20 +218,30 @@ def test_a_leader_that_is_answered_late_waits_longer_for_the_next_answer() -> No
     slack_ns = SLACK_FACTOR * 400 * MS
     assert raft.timer.slack_ns(LATER + 600 * MS) == slack_ns
     # It fades while it is waited for.
-    assert LONGEST + slack_ns - (LONGEST + slack_ns) // SLACK_FADES <= endurance_ns(raft, LATER + 600 * MS) < LONGEST + slack_ns
+    assert (
+        LONGEST + slack_ns - (LONGEST + slack_ns) // SLACK_FADES
+        <= endurance_ns(raft, LATER + 600 * MS)
+        < LONGEST + slack_ns
+    )
 
 
 @given(silent_ms=st.integers(0, 5_000), limit_ns=st.integers(-LONGEST, 10 * LONGEST))
 def test_when_a_silence_lasts_too_long_is_known_in_advance(silent_ms: int, limit_ns: int) -> None:
-    """It is the first moment at which the silence lasted as long as the slack that is left then allows."""
+    """It is the first moment at which the silence lasted as long as the slack that is left then
+    allows."""
     timer = ElectionTimer(TIMING, Random(1), BEGIN, promised=False)
     timer.note_silence(silent_ms * MS, BEGIN)
     end_ns = timer.lasts_until_ns(BEGIN + limit_ns)
-    assert end_ns - timer.slack_ns(end_ns) >= BEGIN + limit_ns > end_ns - 1 - timer.slack_ns(end_ns - 1)
+    assert (
+        end_ns - timer.slack_ns(end_ns)
+        >= BEGIN + limit_ns
+        > end_ns - 1 - timer.slack_ns(end_ns - 1)
+    )
 
 
 def test_a_peer_that_answers_all_the_time_makes_no_quorum_late() -> None:
-    """Only one of five voters answers: the silence of the others continues and does not count as ended."""
+    """Only one of five voters answers: the silence of the others continues and does not count as
+    ended."""
     raft = leader(voters=("a", "b", "c", "d", "e"))
     raft.take(LATER)
     for at_ms in range(50, 800, 50):
@@ -244,7 +266,8 @@ def test_the_quorum_was_late_when_the_last_peer_that_it_takes_was() -> None:
 
 
 def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
-    """Its own campaign waits; it grants its vote without delay to a member that detected the leader's death sooner."""
+    """Its own campaign waits; it grants its vote without delay to a member that detected the
+    leader's death sooner."""
     raft, now_ns = following([700 * MS])
     raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST - 1)
     assert raft.term == 2
@@ -254,9 +277,12 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeout(seed: int) -> None:
-    """The invariant of `State._restart_election_timer`: with any slack, and any timing of ticks, the follower neither campaigns nor votes
-    for another member within the shortest election timeout after contact with the leader."""
+def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeout(
+    seed: int,
+) -> None:
+    """The invariant of `State._restart_election_timer`: with any slack, and any timing of ticks,
+    the follower neither campaigns nor votes for another member within the shortest election timeout
+    after contact with the leader."""
     chance = Random(seed)
     raft, now_ns = following()
     slacks = set()
@@ -268,9 +294,15 @@ def test_while_slack_comes_and_fades_nobody_is_elected_within_the_shortest_timeo
             if now_ns - heard_ns < SHORTEST:
                 raft.step(VoteRequest("c", "a", 3, chance.random() < 0.5, 1, 1), now_ns)
                 assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 2, "b")
-                assert not any(message.granted for message in raft.take(now_ns).messages if isinstance(message, VoteReply))
+                assert not any(
+                    message.granted
+                    for message in raft.take(now_ns).messages
+                    if isinstance(message, VoteReply)
+                )
         now_ns += round(chance.expovariate(1 / (100 * MS)))
         follow(raft, append(1, 1, round_=round_), now_ns)
-        assert now_ns + SHORTEST <= raft.wake_at_ns(now_ns) <= now_ns + LONGEST + TIMING.slack_max_ns
+        assert (
+            now_ns + SHORTEST <= raft.wake_at_ns(now_ns) <= now_ns + LONGEST + TIMING.slack_max_ns
+        )
         slacks.add(raft.timer.slack_ns(now_ns))
     assert len(slacks) > 10

@@ -1,4 +1,5 @@
-"""Leadership transfer (Raft dissertation §3.10): its conversation step by step, what can go wrong in it, and random clusters full of it."""
+"""Leadership transfer (Raft dissertation §3.10): its conversation step by step, what can go wrong
+in it, and random clusters full of it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from tests.raft.test_raft_paper import LATER, append, core, follow, leader, said
 PATIENCE = 2000 * MS
 
 
-def heard(raft, node: str, received: int, durable: int, *, boot: int = 1, leaving: bool = False, now_ns: int = LATER) -> None:  # type: ignore[no-untyped-def]
+def heard(
+    raft,
+    node: str,
+    received: int,
+    durable: int,
+    *,
+    boot: int = 1,
+    leaving: bool = False,
+    now_ns: int = LATER,
+) -> None:  # type: ignore[no-untyped-def]
     raft.step(AppendReply(node, "a", 2, 1, boot, False, received, durable, leaving=leaving), now_ns)
 
 
@@ -38,7 +48,8 @@ def told(raft, now_ns: int = LATER) -> list[TimeoutNow]:  # type: ignore[no-unty
 
 
 def test_a_target_that_has_everything_is_told_at_once() -> None:
-    """§3.10: the leader brings the target up to date, stops accepting requests and sends TimeoutNow; its votes then depose it."""
+    """§3.10: the leader brings the target up to date, stops accepting requests and sends
+    TimeoutNow; its votes then depose it."""
     raft = leading()
     assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE) is None
     assert raft.accepting
@@ -51,7 +62,8 @@ def test_a_target_that_has_everything_is_told_at_once() -> None:
 
 
 def test_proposals_go_on_while_the_target_is_behind_and_stop_when_it_is_near() -> None:
-    """Proposals stop when all entries are in flight; the target is notified when its durable index reaches the end."""
+    """Proposals stop when all entries are in flight; the target is notified when its durable index
+    reaches the end."""
     raft = leading()
     raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE)
     raft.appended(Extent(4, 5, 2, 200))
@@ -69,7 +81,8 @@ def test_proposals_go_on_while_the_target_is_behind_and_stop_when_it_is_near() -
 
 
 def test_nobody_is_told_before_the_leader_has_committed_everything() -> None:
-    """A caller of this leader gets its answer from it: not one ends with an unknown outcome because of a transfer."""
+    """A caller of this leader gets its answer from it: not one ends with an unknown outcome because
+    of a transfer."""
     raft = leading()
     raft.appended(Extent(4, 4, 2, 100))
     raft.take(LATER)
@@ -83,7 +96,8 @@ def test_nobody_is_told_before_the_leader_has_committed_everything() -> None:
 
 
 def test_a_target_that_dies_costs_one_election_timeout() -> None:
-    """The leader resumes, says why, and the word that is still on its way does not find its entry any more."""
+    """The leader resumes, says why, and the word that is still on its way does not find its entry
+    any more."""
     raft = leading()
     raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE)
     assert told(raft)
@@ -105,7 +119,8 @@ def test_a_word_that_was_lost_is_said_again() -> None:
 
 
 def test_an_impatient_caller_ends_the_open_part() -> None:
-    """A target that never comes near leaves the leader undisturbed; asking again prolongs the open part only."""
+    """A target that never comes near leaves the leader undisturbed; asking again prolongs the open
+    part only."""
     raft = leading()
     raft.appended(Extent(4, 9, 2, 600))
     raft.transfer("b", Cause.OPERATOR, LATER, 100 * MS)
@@ -115,12 +130,19 @@ def test_an_impatient_caller_ends_the_open_part() -> None:
     assert raft.handover is not None and raft.accepting
     raft.tick(LATER + 300 * MS)
     assert raft.handover is None and raft.accepting
-    assert raft.handover_failure == "b did not come near the end of the log in time: it holds entry 3 of 9"
+    assert (
+        raft.handover_failure
+        == "b did not come near the end of the log in time: it holds entry 3 of 9"
+    )
 
 
 @pytest.mark.parametrize(
     ("to", "words"),
-    [("z", "z is no voter of this group; its voters are a, b, c"), ("c", "c has not been heard for 400 ms"), ("d", "d is no voter")],
+    [
+        ("z", "z is no voter of this group; its voters are a, b, c"),
+        ("c", "c has not been heard for 400 ms"),
+        ("d", "d is no voter"),
+    ],
 )
 def test_refusals_by_name(to: str, words: str) -> None:
     """Strangers, learners and the silent are refused before anything stops."""
@@ -141,15 +163,20 @@ def test_a_target_that_never_answered_is_refused() -> None:
 
 
 def test_a_second_transfer_waits_for_the_first() -> None:
-    """During a transfer, a request for another target is refused and names the current one; a request for the same target joins it."""
+    """During a transfer, a request for another target is refused and names the current one; a
+    request for the same target joins it."""
     raft = leading()
     assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE) is None
-    assert raft.transfer("c", Cause.OPERATOR, LATER, PATIENCE) == "leadership is being handed over to b already"
+    assert (
+        raft.transfer("c", Cause.OPERATOR, LATER, PATIENCE)
+        == "leadership is being handed over to b already"
+    )
     assert raft.transfer("b", Cause.PLANNED_STOP, LATER, PATIENCE) is None
 
 
 def test_a_target_that_is_about_to_stop_says_so() -> None:
-    """It takes nothing over; its leader ends the handover with its answer instead of waiting for the time to be over."""
+    """It takes nothing over; its leader ends the handover with its answer instead of waiting for
+    the time to be over."""
     follower = core()
     follower.leave()
     follow(follower, append(0, 0, 2))
@@ -168,7 +195,8 @@ def test_a_target_that_is_about_to_stop_says_so() -> None:
 
 
 def test_only_the_very_word_of_the_leader_starts_a_campaign() -> None:
-    """Late, repeated, foreign and mistaken copies of TimeoutNow change nothing; the right one skips the pre-vote."""
+    """Late, repeated, foreign and mistaken copies of TimeoutNow change nothing; the right one skips
+    the pre-vote."""
     follower = core()
     follow(follower, append(0, 0, 2))
     follower.synced(*follower.sync_begins())
@@ -186,7 +214,10 @@ def test_only_the_very_word_of_the_leader_starts_a_campaign() -> None:
     follower.step(right, 0)
     assert follower.role is Role.CANDIDATE and follower.term == 3
     requests = [message for message in said(follower, 0) if isinstance(message, VoteRequest)]
-    assert [(r.to, r.term, r.pre, r.transfer, r.last_index) for r in requests] == [("b", 3, False, True, 2), ("c", 3, False, True, 2)]
+    assert [(r.to, r.term, r.pre, r.transfer, r.last_index) for r in requests] == [
+        ("b", 3, False, True, 2),
+        ("c", 3, False, True, 2),
+    ]
     follower.step(right, 0)
     assert follower.term == 3
     follower.step(VoteReply("b", "a", 3, False, True), 0)
@@ -197,7 +228,8 @@ def test_only_the_very_word_of_the_leader_starts_a_campaign() -> None:
 
 
 def test_a_voter_that_hears_its_leader_votes_for_its_successor_only_when_told_so() -> None:
-    """Stickiness (dissertation §6.4.1) gives way to the flag of a transfer, and to nothing else; the log is still compared."""
+    """Stickiness (dissertation §6.4.1) gives way to the flag of a transfer, and to nothing else;
+    the log is still compared."""
     for transfer, last, granted in ((False, 9, False), (True, 9, True), (True, 1, False)):
         voter = core()
         follow(voter, append(0, 0, 2))
@@ -207,7 +239,8 @@ def test_a_voter_that_hears_its_leader_votes_for_its_successor_only_when_told_so
 
 
 def test_stale_appends_of_the_old_leader_are_rejected_by_the_new_one() -> None:
-    """What the old leader pushed before it stepped down arrives late: the new leader answers with its term and keeps its log."""
+    """What the old leader pushed before it stepped down arrives late: the new leader answers with
+    its term and keeps its log."""
     follower = core()
     late = append(0, 0, 2)
     follow(follower, late)
@@ -218,12 +251,17 @@ def test_stale_appends_of_the_old_leader_are_rejected_by_the_new_one() -> None:
     follower.take(0)
     effects = follow(follower, Append("b", "a", 2, 9, 2, 2, 2, Extent(3, 4, 2, 200)))
     (reply,) = [message for message in effects.messages if isinstance(message, AppendReply)]
-    assert (reply.rejected, reply.term, follower.role, follower.log.end_index) == (True, 3, Role.LEADER, 2)
+    assert (reply.rejected, reply.term, follower.role, follower.log.end_index) == (
+        True,
+        3,
+        Role.LEADER,
+        2,
+    )
 
 
 def test_reasons_name_the_silence_and_the_lost_majority() -> None:
-    """The winner of an election reports how long which leader was silent; a leader that steps down reports how long no majority
-    answered."""
+    """The winner of an election reports how long which leader was silent; a leader that steps down
+    reports how long no majority answered."""
     raft = core()
     follow(raft, append(0, 0, 1), now_ns=LATER)
     due_ns = raft.wake_at_ns(LATER)
@@ -231,7 +269,10 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
     for pre in (True, False):
         raft.step(VoteReply("c", "a", 3, pre, True), due_ns)
     silence = Reason(Cause.ELECTION_TIMEOUT, "b", (due_ns - LATER) // MS)
-    assert [change.reason for change in raft.take_changes()] == [Reason(Cause.FOLLOWED, "b"), silence]
+    assert [change.reason for change in raft.take_changes()] == [
+        Reason(Cause.FOLLOWED, "b"),
+        silence,
+    ]
     raft.tick(due_ns + 900 * MS)
     assert raft.take_changes() == (LeaderChange(3, "a", None, Reason(Cause.NO_MAJORITY, "", 900)),)
     assert leader().take_changes() == (LeaderChange(2, None, "a", Reason(Cause.STARTED)),)
@@ -241,19 +282,38 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
 
 
 def test_a_lost_campaign_leaves_a_cluster_that_elects_again() -> None:
-    """The target is notified and partitioned before its campaign reaches others: the leader resumes and commits; the late campaign ends in
-    an election."""
+    """The target is notified and partitioned before its campaign reaches others: the leader resumes
+    and commits; the late campaign ends in an election."""
     scenario = Scenario()
-    scenario.run(["cluster 3", "timeout n1", "deliver", "propose n1 1", "sync", "deliver", "sync", "deliver", "transfer n1 n2"])
-    scenario.run(["cut n2 n1", "cut n2 n3", "wait 500", "tick n1", "deliver", "wait 301", "tick n1"])
+    scenario.run(
+        [
+            "cluster 3",
+            "timeout n1",
+            "deliver",
+            "propose n1 1",
+            "sync",
+            "deliver",
+            "sync",
+            "deliver",
+            "transfer n1 n2",
+        ]
+    )
+    scenario.run(
+        ["cut n2 n1", "cut n2 n3", "wait 500", "tick n1", "deliver", "wait 301", "tick n1"]
+    )
     one = scenario.members["n1"].core
-    assert one.role is Role.LEADER and one.accepting and "was told to take over" in one.handover_failure
+    assert (
+        one.role is Role.LEADER
+        and one.accepting
+        and "was told to take over" in one.handover_failure
+    )
     scenario.run(["propose n1 1", "deliver", "sync", "deliver"])
     assert one.commit_index == 2
 
 
 class HandsOver(Cluster):
-    """Transfers to members in any state, mixed with everything else; their chance is their own, so that seeds keep their histories."""
+    """Transfers to members in any state, mixed with everything else; their chance is their own, so
+    that seeds keep their histories."""
 
     def __init__(self, size: int, seed: int) -> None:
         super().__init__(size, seed)
@@ -269,13 +329,18 @@ class HandsOver(Cluster):
         for member in self.up():
             to = self.whim.choice(list(self.members))
             if member.core.role is Role.LEADER and to != member.name:
-                member.core.transfer(to, Cause.OPERATOR, self.now_ns, self.whim.randint(1, 3000) * MS)
+                member.core.transfer(
+                    to, Cause.OPERATOR, self.now_ns, self.whim.randint(1, 3000) * MS
+                )
                 self.turn(member)
 
     def check(self, member: Member) -> None:
         super().check(member)
         changes = member.core.take_changes()
-        self.moved += sum(change.leader == member.name and change.reason.cause is Cause.OPERATOR for change in changes)
+        self.moved += sum(
+            change.leader == member.name and change.reason.cause is Cause.OPERATOR
+            for change in changes
+        )
 
 
 @pytest.mark.one_in(3)

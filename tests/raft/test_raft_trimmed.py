@@ -1,4 +1,5 @@
-"""Cores whose logs do not begin at entry 0 any more: elections, replication, and peers that lack what is gone."""
+"""Cores whose logs do not begin at entry 0 any more: elections, replication, and peers that lack
+what is gone."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ NAMES = ("n1", "n2", "n3")
 
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=12), st.data())
-def test_a_trimmed_view_answers_like_the_list_behind_it(rises: list[int], data: st.DataObject) -> None:
-    """From the entry before the begin on, every question has the answer that the whole log would give."""
+def test_a_trimmed_view_answers_like_the_list_behind_it(
+    rises: list[int], data: st.DataObject
+) -> None:
+    """From the entry before the begin on, every question has the answer that the whole log would
+    give."""
     terms = [sum(rises[: at + 1]) for at in range(len(rises))]
     view = LogView()
     for index, term in enumerate(terms):
@@ -28,7 +32,11 @@ def test_a_trimmed_view_answers_like_the_list_behind_it(rises: list[int], data: 
     begin = data.draw(st.integers(1, len(terms) - 1))
     view.trim(begin)
     view.check()
-    assert (view.begin_index, view.end_index, view.begin_term) == (begin, len(terms) - 1, terms[begin - 1])
+    assert (view.begin_index, view.end_index, view.begin_term) == (
+        begin,
+        len(terms) - 1,
+        terms[begin - 1],
+    )
     for index in range(-2, len(terms) + 2):
         assert view.term_at(index) == (terms[index] if begin - 1 <= index < len(terms) else None)
     for index in range(begin - 1, len(terms)):
@@ -48,18 +56,28 @@ class TrimmedMember(Member):
         super().start(now_ns)
         if self.begin:
             runs = [(max(first, self.begin), term) for first, term in self.disk.runs()]
-            kept = [run for run, after in zip(runs, [*runs[1:], (len(self.disk.written), 0)], strict=True) if after[0] > self.begin]
+            kept = [
+                run
+                for run, after in zip(runs, [*runs[1:], (len(self.disk.written), 0)], strict=True)
+                if after[0] > self.begin
+            ]
             config = RaftConfig(self.name, self.voters, self.boots, timing=self.timing)
             log = LogView(kept, len(self.disk.written) - 1, self.disk.written[self.begin - 1][0])
-            self.core = self.core_type(config, log, self.disk.hard_state, self.chance, now_ns, commit_index=0)
+            self.core = self.core_type(
+                config, log, self.disk.hard_state, self.chance, now_ns, commit_index=0
+            )
 
     def payload(self, message: Message) -> list[Entry]:
-        assert not isinstance(message, Append) or message.prev_index >= self.begin - 1, (message, self.core)
+        assert not isinstance(message, Append) or message.prev_index >= self.begin - 1, (
+            message,
+            self.core,
+        )
         return super().payload(message)
 
 
 class TrimmingCluster(Cluster):
-    """Trims go to any point that every member has committed, whenever chance wants it, on each member at another time."""
+    """Trims go to any point that every member has committed, whenever chance wants it, on each
+    member at another time."""
 
     member_type = TrimmedMember
     trims = 0
@@ -92,7 +110,8 @@ class TrimmingCluster(Cluster):
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 120, 40))
 def test_clusters_that_trim_lose_nothing_and_go_on(first: int) -> None:
-    """Crashes, partitions and lost packets among replicas that begin anywhere: the same safety, and progress when all is well again."""
+    """Crashes, partitions and lost packets among replicas that begin anywhere: the same safety, and
+    progress when all is well again."""
     before = TrimmingCluster.trims
     for seed in range(first, first + 40):
         cluster = TrimmingCluster(3, seed)
@@ -103,8 +122,16 @@ def test_clusters_that_trim_lose_nothing_and_go_on(first: int) -> None:
     assert TrimmingCluster.trims > before + 20
 
 
-def core(name: str, runs: list[tuple[int, int]], end: int, begin_term: int = -1, term: int = 2) -> Core:
-    return Core(RaftConfig(name, NAMES, 1), LogView(runs, end, begin_term), HardState(term, None), Random(1), 0)
+def core(
+    name: str, runs: list[tuple[int, int]], end: int, begin_term: int = -1, term: int = 2
+) -> Core:
+    return Core(
+        RaftConfig(name, NAMES, 1),
+        LogView(runs, end, begin_term),
+        HardState(term, None),
+        Random(1),
+        0,
+    )
 
 
 def lead(leader: Core) -> int:
@@ -113,15 +140,25 @@ def lead(leader: Core) -> int:
     leader.tick(now)
     for _ in range(2):
         effects = leader.take(now)
-        for message in [message for message in effects.messages if isinstance(message, VoteRequest)]:
-            leader.step(VoteReply(message.to, leader.config.node, message.term, message.pre, True), now)
+        for message in [
+            message for message in effects.messages if isinstance(message, VoteRequest)
+        ]:
+            leader.step(
+                VoteReply(message.to, leader.config.node, message.term, message.pre, True), now
+            )
     assert leader.role is Role.LEADER
     return now
 
 
 def test_a_follower_agrees_with_what_it_trimmed() -> None:
-    """Ranges and probes below its begin are answered as matching up to there: they were committed."""
-    for prev, extent in ((3, None), (3, Extent(4, 6, 1, 300)), (-1, Extent(0, 4, 0, 300)), (3, Extent(4, 12, 1, 900))):
+    """Ranges and probes below its begin are answered as matching up to there: they were
+    committed."""
+    for prev, extent in (
+        (3, None),
+        (3, Extent(4, 6, 1, 300)),
+        (-1, Extent(0, 4, 0, 300)),
+        (3, Extent(4, 12, 1, 900)),
+    ):
         follower = core("n2", [(10, 1)], 12, begin_term=1)
         message = Append("n1", "n2", 3, 1, prev, 1 if prev >= 0 else -1, 12, extent)
         question = follower.chain_question(message)
@@ -129,7 +166,9 @@ def test_a_follower_agrees_with_what_it_trimmed() -> None:
         follower.step(message, 1)
         effects = follower.take(1)
         replies = [reply for reply in effects.messages if isinstance(reply, AppendReply)]
-        assert effects.fence is None and [(reply.rejected, reply.received) for reply in replies] == [(False, max(9, question or 0))]
+        assert effects.fence is None and [
+            (reply.rejected, reply.received) for reply in replies
+        ] == [(False, max(9, question or 0))]
 
 
 def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
@@ -142,7 +181,8 @@ def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
 
 
 def test_the_entry_before_the_begin_is_a_common_one() -> None:
-    """A probe about it is answered by its term and its chain CRC; a wrong word there fences, as everywhere."""
+    """A probe about it is answered by its term and its chain CRC; a wrong word there fences, as
+    everywhere."""
     for agree in (True, False):
         follower = core("n2", [(10, 2)], 12, begin_term=1)
         message = Append("n1", "n2", 3, 1, 9, 1, 9, None)
@@ -152,35 +192,52 @@ def test_the_entry_before_the_begin_is_a_common_one() -> None:
 
 
 def test_a_peer_that_lacks_what_is_gone_is_named_and_the_others_are_served() -> None:
-    """Back-off ends at the begin; then the peer gets heartbeats only, until it has what it lacked."""
+    """Back-off ends at the begin; then the peer gets heartbeats only, until it has what it
+    lacked."""
     leader = core("n1", [(10, 1)], 20, begin_term=1)
     now = lead(leader)
     term = leader.term
 
     def answer(node: str, rejected: bool, received: int, hint: int = -1) -> None:
-        rounds = max(message.round for message in sent if isinstance(message, Append) and message.to == node)
-        leader.step(AppendReply(node, "n1", term, rounds, 1, rejected, received, -1 if rejected else received, hint), now)
+        rounds = max(
+            message.round for message in sent if isinstance(message, Append) and message.to == node
+        )
+        leader.step(
+            AppendReply(
+                node, "n1", term, rounds, 1, rejected, received, -1 if rejected else received, hint
+            ),
+            now,
+        )
 
     sent = list(leader.take(now).messages)
     for _ in range(3):
         answer("n3", True, 4, 1)
         sent += leader.take(now).messages
     answer("n2", False, 20)
-    assert leader.peers["n3"].needs_snapshot and leader.peers["n3"].next_index == 10 and not leader.peers["n2"].needs_snapshot
+    assert (
+        leader.peers["n3"].needs_snapshot
+        and leader.peers["n3"].next_index == 10
+        and not leader.peers["n2"].needs_snapshot
+    )
     leader.appended(Extent(21, 22, term, 200))
     effects = leader.take(now)
-    assert [push.to for push in effects.pushes] == ["n2"] and not [m for m in effects.messages if m.to == "n3"]
+    assert [push.to for push in effects.pushes] == ["n2"] and not [
+        m for m in effects.messages if m.to == "n3"
+    ]
     now += leader.config.timing.heartbeat_ns
     beat = [m for m in leader.take(now).messages if m.to == "n3"]
     assert [(m.prev_index, m.prev_term) for m in beat if isinstance(m, Append)] == [(9, 1)]
     sent += beat
     answer("n3", False, 9)
     assert not leader.peers["n3"].needs_snapshot
-    assert [(push.to, push.first_index) for push in leader.take(now).pushes if push.to == "n3"] == [("n3", 10)]
+    assert [(push.to, push.first_index) for push in leader.take(now).pushes if push.to == "n3"] == [
+        ("n3", 10)
+    ]
 
 
 def test_a_trim_under_a_lagging_peer_starts_over_at_the_begin() -> None:
-    """What was pushed and is gone is not pushed again; the next message asks about the entry before the new begin."""
+    """What was pushed and is gone is not pushed again; the next message asks about the entry before
+    the new begin."""
     leader = core("n1", [(0, 0), (5, 1)], 20)
     now = lead(leader)
     sent = [m for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"]
@@ -188,4 +245,6 @@ def test_a_trim_under_a_lagging_peer_starts_over_at_the_begin() -> None:
     leader.log_state.commit(20)
     leader.trimmed(12)
     leader.check_invariants()
-    assert [m.prev_index for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"] == [11]
+    assert [
+        m.prev_index for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"
+    ] == [11]

@@ -24,7 +24,8 @@ TIMING = Timing(
     [
         (160, 40, WITHIN_NS, 160),  # as long as allowed is not too long
         (160, 100, WITHIN_NS + 1, 85),  # so many bytes would have been in time
-        (160, 300, WITHIN_NS + 1, 160),  # more was carried than the window is large: no reason to shrink it
+        # more was carried than the window is large: no reason to shrink it
+        (160, 300, WITHIN_NS + 1, 160),
         (160, 40, 100 * WITHIN_NS, 10),  # a sixteenth of the first window remains
         (160, 79, 1, 160),  # it was not half full: an answer in time says nothing
         (160, 80, 1, 320),  # it doubles at most
@@ -35,7 +36,9 @@ TIMING = Timing(
         (600, 600, 1, 1000),  # and it never exceeds its limit
     ],
 )
-def test_a_window_is_what_the_link_carries_within_the_shortest_election_timeout(size: int, ahead: int, took_ns: int, after: int) -> None:
+def test_a_window_is_what_the_link_carries_within_the_shortest_election_timeout(
+    size: int, ahead: int, took_ns: int, after: int
+) -> None:
     window = Window(TIMING)
     window.size = size
     window.confirmed(ahead, took_ns)
@@ -43,9 +46,18 @@ def test_a_window_is_what_the_link_carries_within_the_shortest_election_timeout(
 
 
 @pytest.mark.parametrize(
-    ("first", "most", "size", "least"), [(160, 1000, 160, 10), (160, 100, 100, 6), (15, 1000, 15, 1), (16, 1000, 16, 1), (32, 1000, 32, 2)]
+    ("first", "most", "size", "least"),
+    [
+        (160, 1000, 160, 10),
+        (160, 100, 100, 6),
+        (15, 1000, 15, 1),
+        (16, 1000, 16, 1),
+        (32, 1000, 32, 2),
+    ],
 )
-def test_a_window_begins_with_the_first_size_and_never_closes(first: int, most: int, size: int, least: int) -> None:
+def test_a_window_begins_with_the_first_size_and_never_closes(
+    first: int, most: int, size: int, least: int
+) -> None:
     timing = Timing(range_bytes_max=1, window_bytes=most, window_first_bytes=first)
     window = Window(timing)
     assert window.size == size

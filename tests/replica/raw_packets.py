@@ -1,5 +1,5 @@
-"""Headers of Raft packets field by field, as docs/format.md §19 lays them out: a second implementation, which writes and reads whatever the
-first one would refuse."""
+"""Headers of Raft packets field by field, as docs/format.md §19 lays them out: a second
+implementation, which writes and reads whatever the first one would refuse."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ KINDS: dict[str, tuple[int, int, tuple[tuple[str, str], ...]]] = {
         3,
         2,
         (
-            *(("round", "q"), ("prev_index", "q"), ("prev_term", "q"), ("prev_chain", "I"), ("commit_index", "q"), ("end_index", "q")),
+            *(
+                ("round", "q"),
+                ("prev_index", "q"),
+                ("prev_term", "q"),
+                ("prev_chain", "I"),
+                ("commit_index", "q"),
+                ("end_index", "q"),
+            ),
             *(("last_index", "q"), ("range_term", "q"), ("pos", "q")),
         ),
     ),
-    "append_reply": (4, 2, (("round", "q"), ("boot_id", "Q"), ("received", "q"), ("durable", "q"), ("hint_term", "q"))),
+    "append_reply": (
+        4,
+        2,
+        (("round", "q"), ("boot_id", "Q"), ("received", "q"), ("durable", "q"), ("hint_term", "q")),
+    ),
     "timeout_now": (5, 2, (("last_index", "q"), ("last_term", "q"), ("cause", "B"))),
     "left_behind": (6, 2, (("begin_index", "q"),)),
 }
@@ -56,7 +67,9 @@ class Header:
         number, _, fields = KINDS[self.kind]
         layout = ">BB" + "".join(form for _, form in COMMON + fields)
         values = [self.numbers[name] for name, _ in COMMON + fields]
-        return struct.pack(layout, number, self.flags, *values) + b"".join(bytes((len(name),)) + name for name in self.names)
+        return struct.pack(layout, number, self.flags, *values) + b"".join(
+            bytes((len(name),)) + name for name in self.names
+        )
 
     def packet(self, payload: bytes | memoryview = b"") -> PeerPacket:
         """With a good checksum."""
@@ -66,7 +79,9 @@ class Header:
 def header_of(packet: PeerPacket) -> Header:
     """A header taken apart."""
     data = packet.header[:-4]
-    ((kind, (_, names_count, fields)),) = [(kind, rule) for kind, rule in KINDS.items() if rule[0] == data[0]]
+    ((kind, (_, names_count, fields)),) = [
+        (kind, rule) for kind, rule in KINDS.items() if rule[0] == data[0]
+    ]
     layout = struct.Struct(">BB" + "".join(form for _, form in COMMON + fields))
     _, flags, *values = layout.unpack_from(data)
     names, rest = [], data[layout.size :]
@@ -74,7 +89,12 @@ def header_of(packet: PeerPacket) -> Header:
         names.append(rest[1 : 1 + rest[0]])
         rest = rest[1 + rest[0] :]
     assert len(names) == names_count
-    return Header(kind, {name: value for (name, _), value in zip(COMMON + fields, values, strict=True)}, flags, tuple(names))
+    return Header(
+        kind,
+        {name: value for (name, _), value in zip(COMMON + fields, values, strict=True)},
+        flags,
+        tuple(names),
+    )
 
 
 def resealed(data: bytes, payload: bytes | memoryview = b"") -> PeerPacket:

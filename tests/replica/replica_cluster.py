@@ -1,4 +1,5 @@
-"""Three replicas of one broker group in one thread: packets are kept in a list, and syncs run when the test says so."""
+"""Three replicas of one broker group in one thread: packets are kept in a list, and syncs run when
+the test says so."""
 
 from __future__ import annotations
 
@@ -44,13 +45,28 @@ class Node:
     """Whether a reader waits at it for committed entries, so that commit news travels at once."""
 
     def __init__(
-        self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES, *, joins: bool = False
+        self,
+        name: str,
+        disk: Disk,
+        directory: str,
+        data_file_bytes: int,
+        names: tuple[str, ...] = NAMES,
+        *,
+        joins: bool = False,
     ) -> None:
         """`joins`: its log is empty, and it knows no members."""
         self.joins = joins
         self.name, self.disk, self.directory, self.names = name, disk, directory, names
         incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
-        self.identity = mint(CLUSTER, GROUP, name, incarnation, CREATED_MS, data_file_bytes=data_file_bytes, index_file_bytes=32 * 4096)
+        self.identity = mint(
+            CLUSTER,
+            GROUP,
+            name,
+            incarnation,
+            CREATED_MS,
+            data_file_bytes=data_file_bytes,
+            index_file_bytes=32 * 4096,
+        )
         self.boots = 0
         self.ticket: SyncTicket | None = None
         self.last: ReplicaOutput | None = None
@@ -66,7 +82,10 @@ class Node:
         self.boots += 1
         self.ticket = None
         self.store = GroupStore.open(self.disk, self.directory, self.identity)
-        named = {"voters": () if self.joins else self.names, "incarnation": self.identity.incarnation}
+        named = {
+            "voters": () if self.joins else self.names,
+            "incarnation": self.identity.incarnation,
+        }
         config = RaftConfig(self.name, boot_id=self.boots, timing=TIMING, **named)
         chance = Random(f"{self.name}/{self.boots}")
         start = (GROUP, config, self.store.log, self.store.hard_state, chance, now_ns)
@@ -88,7 +107,12 @@ class Node:
 class Trio:
     """Three nodes; the network delivers in order, unless a test removes packets."""
 
-    def __init__(self, disk_of: Callable[[str], tuple[Disk, str]], data_file_bytes: int = 4096, names: tuple[str, ...] = NAMES) -> None:
+    def __init__(
+        self,
+        disk_of: Callable[[str], tuple[Disk, str]],
+        data_file_bytes: int = 4096,
+        names: tuple[str, ...] = NAMES,
+    ) -> None:
         self.now_ns = 0
         self.nodes = {name: Node(name, *disk_of(name), data_file_bytes, names) for name in names}
         self.network: list[tuple[str, str, PeerPacket]] = []
@@ -109,7 +133,11 @@ class Trio:
         if output.sync is not None:
             assert node.ticket is None
             node.ticket = output.sync
-        self.network += [(node.name, to, packet) for to, packet in output.packets if self.keep(node.name, to, packet)]
+        self.network += [
+            (node.name, to, packet)
+            for to, packet in output.packets
+            if self.keep(node.name, to, packet)
+        ]
         node.last = output
         self.watch(self)
         return output
@@ -133,7 +161,9 @@ class Trio:
 
     def settle(self) -> None:
         """Deliver and sync until no work is left."""
-        while self.network or any(node.ticket for node in self.up() if node.name not in self.stalled):
+        while self.network or any(
+            node.ticket for node in self.up() if node.name not in self.stalled
+        ):
             self.deliver()
             for node in self.up():
                 if node.name not in self.stalled:
@@ -171,7 +201,9 @@ class Trio:
         return node
 
     def propose(self, node: Node, batch: UnsealedBatch, **options: Any) -> list[Range]:
-        ranges = node.replica.propose(self.now_ns, batch, np.arange(len(batch)), CREATED_MS, **options)
+        ranges = node.replica.propose(
+            self.now_ns, batch, np.arange(len(batch)), CREATED_MS, **options
+        )
         self.take(node)
         return list(ranges)
 
@@ -192,5 +224,8 @@ class Trio:
         self.keep = lambda sender, to, packet: True
 
     def agree(self, index: int) -> bool:
-        words = {node.word(index) if node.log.end_index >= index else None for node in self.nodes.values()}
+        words = {
+            node.word(index) if node.log.end_index >= index else None
+            for node in self.nodes.values()
+        }
         return len(words) == 1 and None not in words

@@ -23,7 +23,11 @@ from tests.node_core.core_fakes import draft
 from tests.replica.turn_costs import Node, Trio
 
 STEPS = 100
-TOPICS = {"flights": TopicDurability.GROUP, "lazy": TopicDurability.MEMORY, "empty": TopicDurability.GROUP}
+TOPICS = {
+    "flights": TopicDurability.GROUP,
+    "lazy": TopicDurability.MEMORY,
+    "empty": TopicDurability.GROUP,
+}
 
 
 class Recorded(Trio):
@@ -36,26 +40,55 @@ class Recorded(Trio):
     def noted(self, node: Node, output: TurnOutput) -> None:
         packets = [(to, packet.header, bytes(packet.payload)) for to, packet in output.packets]
         what = output.done, packets, output.sync is not None, output.wake_at_ns, output.view
-        self.turns.append((self.now_ns, node.name, *what, output.hold_calls, output.open_batches, output.ha_requests))
+        self.turns.append(
+            (
+                self.now_ns,
+                node.name,
+                *what,
+                output.hold_calls,
+                output.open_batches,
+                output.ha_requests,
+            )
+        )
 
 
 def play(base: Path, seed: int) -> list[tuple[Any, ...]]:
-    """Sends of both durabilities, reads and Receives at random times, with pauses that let a replica become idle."""
+    """Sends of both durabilities, reads and Receives at random times, with pauses that let a
+    replica become idle."""
     chance, trio = Random(seed), Recorded(base)
     try:
         form = TopicKind.NORMAL, 4, Permission.READ_WRITE, 1
-        trio.call(Configure(trio.token(), tuple(TopicConfig("", name, *form, durability=kind) for name, kind in TOPICS.items())))
+        trio.call(
+            Configure(
+                trio.token(),
+                tuple(
+                    TopicConfig("", name, *form, durability=kind) for name, kind in TOPICS.items()
+                ),
+            )
+        )
         trio.run(50 * MS)
         for step in range(STEPS):
             what = chance.random()
             if what < 0.8:
                 topic = chance.choice(("flights", "lazy"))
-                trio.call(*[Produce(trio.token(), [draft(f"{step}/{at}", topic, at % 4)]) for at in range(chance.choice((1, 1, 3)))])
+                trio.call(
+                    *[
+                        Produce(trio.token(), [draft(f"{step}/{at}", topic, at % 4)])
+                        for at in range(chance.choice((1, 1, 3)))
+                    ]
+                )
             elif what < 0.86:
                 trio.call(Confirm(trio.token()))
             else:
-                topic, until_ns = chance.choice(list(TOPICS)), trio.now_ns + chance.choice((30, 900)) * MS
-                trio.call(Receive(trio.token(), "g", topic, "c", TagFilter(frozenset()), 4, 1000, until_ns))
+                topic, until_ns = (
+                    chance.choice(list(TOPICS)),
+                    trio.now_ns + chance.choice((30, 900)) * MS,
+                )
+                trio.call(
+                    Receive(
+                        trio.token(), "g", topic, "c", TagFilter(frozenset()), 4, 1000, until_ns
+                    )
+                )
             trio.run(chance.choice((50_000, 120_000, 310_000, MS, 20 * MS, 150 * MS)))
         trio.run(11_000 * MS)
         return trio.turns
@@ -66,7 +99,8 @@ def play(base: Path, seed: int) -> list[tuple[Any, ...]]:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_turn_that_ends_early_leaves_out_nothing(tmp_path: Path, seed: int) -> None:
-    """The same run with early ends and without: every turn returns the same, so every packet, sync and wake-up comes at the same time."""
+    """The same run with early ends and without: every turn returns the same, so every packet, sync
+    and wake-up comes at the same time."""
     calm, ended_early = Group._calm_until, []
 
     def counted(group: Group, now_ns: int) -> int | None:
@@ -90,7 +124,9 @@ def test_a_calm_replica_has_no_output(tmp_path: Path, seed: int) -> None:
     def checked(replica: RaftReplica, now_ns: int) -> int | None:
         found = calm(replica, now_ns)
         if found is not None:
-            assert replica.take(now_ns) == ReplicaOutput((), None, replica.commit_index, False, found)
+            assert replica.take(now_ns) == ReplicaOutput(
+                (), None, replica.commit_index, False, found
+            )
         return found
 
     with mock.patch.object(RaftReplica, "calm_until", checked):

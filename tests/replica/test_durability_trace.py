@@ -1,7 +1,9 @@
-"""The promise watched on the disk port: nothing is committed, answered or voted before the sync that covers it finished.
+"""The promise watched on the disk port: nothing is committed, answered or voted before the sync
+that covers it finished.
 
-SIGKILL proves nothing about fsync, so this test does not kill anything: it wraps the disk of every node and keeps its own picture of
-which bytes are on stable storage. Every time a replica lets something out, the picture must already contain what that promises.
+SIGKILL proves nothing about fsync, so this test does not kill anything: it wraps the disk of every
+node and keeps its own picture of which bytes are on stable storage. Every time a replica lets
+something out, the picture must already contain what that promises.
 """
 
 from __future__ import annotations
@@ -116,8 +118,12 @@ class Witness:
         for node in trio.up():
             if node.last is not None and node.last.commit_index > 0:
                 index = node.last.commit_index
-                holders = [other.name for other in trio.nodes.values() if self.holds(other, index, node)]
-                assert len(holders) >= 2, f"{node.name} calls {index} committed, durable on {holders}"
+                holders = [
+                    other.name for other in trio.nodes.values() if self.holds(other, index, node)
+                ]
+                assert len(holders) >= 2, (
+                    f"{node.name} calls {index} committed, durable on {holders}"
+                )
                 self.commits += 1
 
     def hear(self, trio: Trio) -> Callable[[str, str, PeerPacket], bool]:
@@ -126,12 +132,18 @@ class Witness:
         def keep(sender: str, to: str, packet: PeerPacket) -> bool:
             message, node = decode(packet, sender).message, trio[sender]
             saved = self.stable_hard_state(node)
-            assert saved == node.replica._hard_state.value, f"{sender} sends before term and vote are synced"
+            assert saved == node.replica._hard_state.value, (
+                f"{sender} sends before term and vote are synced"
+            )
             if isinstance(message, AppendReply) and not message.rejected:
-                assert message.durable <= 0 or self.holds(node, message.durable, node), f"{sender} claims {message.durable} durable"
+                assert message.durable <= 0 or self.holds(node, message.durable, node), (
+                    f"{sender} claims {message.durable} durable"
+                )
                 self.replies += 1
             if isinstance(message, VoteReply) and message.granted and not message.pre:
-                assert saved == HardState(message.term, to), f"{sender} votes for {to} with {saved} on disk"
+                assert saved == HardState(message.term, to), (
+                    f"{sender} votes for {to} with {saved} on disk"
+                )
                 self.votes += 1
             if isinstance(message, VoteRequest) and not message.pre:
                 assert saved == HardState(message.term, sender)
@@ -148,7 +160,8 @@ class Witness:
 
 
 def live(trio_type: type[Trio] = Trio, replica_type: type[RaftReplica] = RaftReplica) -> Witness:
-    """Elections, pipelined batches over several files, a leader change and a divergent tail, all under the witness."""
+    """Elections, pipelined batches over several files, a leader change and a divergent tail, all
+    under the witness."""
     witness = Witness()
     trio = trio_type(witness.disk_of)
     for node in trio.nodes.values():
@@ -165,7 +178,9 @@ def live(trio_type: type[Trio] = Trio, replica_type: type[RaftReplica] = RaftRep
         elif i % 3 == 1:
             trio.sync(leader)
     trio.settle()
-    trio.keep = lambda sender, to, packet: "n1" not in (sender, to) and witness.hear(trio)(sender, to, packet)
+    trio.keep = lambda sender, to, packet: (
+        "n1" not in (sender, to) and witness.hear(trio)(sender, to, packet)
+    )
     trio.propose(leader, messages(8, mark="lost"))
     trio.settle()
     second = trio.elect("n2")
@@ -173,12 +188,15 @@ def live(trio_type: type[Trio] = Trio, replica_type: type[RaftReplica] = RaftRep
     trio.settle()
     trio.keep = witness.hear(trio)
     trio.advance(300)
-    assert [node.replica.commit_index for node in trio.nodes.values()] == [second.replica.end_index] * 3
+    assert [node.replica.commit_index for node in trio.nodes.values()] == [
+        second.replica.end_index
+    ] * 3
     return witness
 
 
 def test_nothing_is_committed_answered_or_voted_before_its_sync_finished() -> None:
-    """Every commit index, durable claim and vote that leaves a replica is on stable storage, where it has to be, at that moment."""
+    """Every commit index, durable claim and vote that leaves a replica is on stable storage, where
+    it has to be, at that moment."""
     witness = live()
     assert min(witness.commits, witness.replies, witness.votes) >= 2
 

@@ -20,7 +20,11 @@ def trio(tmp_path: Path) -> Trio:
 
 
 def files(tmp_path: Path, name: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((tmp_path / name / f"dledger-{name}" / "data").iterdir()) if path.suffix == ""}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted((tmp_path / name / f"dledger-{name}" / "data").iterdir())
+        if path.suffix == ""
+    }
 
 
 def test_the_replica_is_a_replicator(trio: Trio) -> None:
@@ -44,7 +48,8 @@ def test_a_repeated_bootstrap_changes_nothing(trio: Trio) -> None:
 
 
 def test_proposals_commit_everywhere_and_files_are_equal(trio: Trio, tmp_path: Path) -> None:
-    """Batches that cross log files arrive byte-identical on all replicas, and the commit index follows without any timer."""
+    """Batches that cross log files arrive byte-identical on all replicas, and the commit index
+    follows without any timer."""
     leader = trio.elect("n1")
     for i in range(12):
         trio.propose(leader, messages(7, mark=f"b{i}-"))
@@ -66,7 +71,8 @@ def test_followers_refuse_proposals(trio: Trio) -> None:
 
 
 def test_a_replica_that_was_down_catches_up_without_new_writes(trio: Trio) -> None:
-    """User pain 7: the leader reads what is missing from its own log, by ranges, with no traffic from clients."""
+    """User pain 7: the leader reads what is missing from its own log, by ranges, with no traffic
+    from clients."""
     leader = trio.elect("n1")
     trio.crash("n3")
     for _ in range(10):
@@ -80,7 +86,8 @@ def test_a_replica_that_was_down_catches_up_without_new_writes(trio: Trio) -> No
 
 
 def test_a_full_restart_keeps_everything_and_commits_again(trio: Trio) -> None:
-    """Term, vote and log survive; the next leader commits the old entries through one of its own."""
+    """Term, vote and log survive; the next leader commits the old entries through one of its
+    own."""
     leader = trio.elect("n2")
     trio.propose(leader, messages(30))
     trio.settle()
@@ -104,11 +111,14 @@ def test_commit_needs_no_third_replica_and_no_heartbeat(trio: Trio) -> None:
     trio.propose(leader, messages(3))
     trio.settle()
     assert trio.now_ns == now
-    assert leader.replica.commit_index == leader.replica.end_index == trio["n3"].replica.commit_index
+    assert (
+        leader.replica.commit_index == leader.replica.end_index == trio["n3"].replica.commit_index
+    )
 
 
 def test_a_leader_without_contact_steps_down(trio: Trio) -> None:
-    """Check-quorum: after one maximum election timeout without answers there is no leader that could acknowledge anything."""
+    """Check-quorum: after one maximum election timeout without answers there is no leader that
+    could acknowledge anything."""
     leader = trio.elect("n1")
     trio.down |= {"n2", "n3"}
     trio.advance(700)
@@ -123,13 +133,17 @@ def test_status_shows_peers_to_the_leader_only(trio: Trio) -> None:
     trio.propose(leader, messages(4))
     trio.settle()
     status = leader.replica.status()
-    assert [(p.node, p.end_index, p.durable_index) for p in status.peers] == [("n2", 5, 5), ("n3", 5, 5)]
+    assert [(p.node, p.end_index, p.durable_index) for p in status.peers] == [
+        ("n2", 5, 5),
+        ("n3", 5, 5),
+    ]
     follower = trio["n2"].replica.status()
     assert (follower.role, follower.leader, follower.peers) == (Role.FOLLOWER, "n1", ())
 
 
 def test_the_synced_mark_follows_at_rest(trio: Trio) -> None:
-    """After 100 ms without a write one more sync brings the mark up, and then none is started any more."""
+    """After 100 ms without a write one more sync brings the mark up, and then none is started any
+    more."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(4))
     trio.settle()
@@ -140,7 +154,9 @@ def test_the_synced_mark_follows_at_rest(trio: Trio) -> None:
     assert leader.last is not None and leader.last.wake_at_ns <= trio.now_ns + 100 * MS
 
 
-def test_cheap_invariants_are_checked_in_every_turn_and_all_of_them_at_their_pace(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_invariants_are_checked_in_every_turn_and_all_of_them_at_their_pace(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a node; in tests all of them are checked in every turn."""
     leader = trio.elect("n1").replica
     assert leader.check_every_ns == 0
@@ -158,7 +174,8 @@ def test_cheap_invariants_are_checked_in_every_turn_and_all_of_them_at_their_pac
 
 
 def test_a_silent_quorum_ends_leadership_in_time_although_the_slack_shrinks(trio: Trio) -> None:
-    """The time of the next look is set at a heartbeat. Less slack is left when it comes, and the leader counts with that."""
+    """The time of the next look is set at a heartbeat. Less slack is left when it comes, and the
+    leader counts with that."""
     leader = trio.elect("n1").replica
     began_ns = trio.now_ns
     leader.core.timer.note_silence(2000 * MS, began_ns)

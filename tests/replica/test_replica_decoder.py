@@ -1,8 +1,9 @@
-"""The decoder of replication packets as a table: one packet of every kind, and every way to damage it by one place.
+"""The decoder of replication packets as a table: one packet of every kind, and every way to damage
+it by one place.
 
-The checksum refuses every change; with a checksum made anew every change must end in a BadPacket or in a message that keeps the relations
-the core takes for granted. Payloads are verified behind the decoder, by
-`proto.entries.entry_checking.verify_range`: every changed byte of one is a BadEntry.
+The checksum refuses every change; with a checksum made anew every change must end in a BadPacket or
+in a message that keeps the relations the core takes for granted. Payloads are verified behind the
+decoder, by `proto.entries.entry_checking.verify_range`: every changed byte of one is a BadEntry.
 """
 
 from __future__ import annotations
@@ -15,10 +16,27 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.ports import Fenced, PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.node.replica.consensus.replica_wire import (
+    TERM_MAX,
+    Arrived,
+    BadPacket,
+    decode,
+    encode,
+    encode_append,
+)
 from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    NO_INDEX,
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import HANDOVERS, Cause
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from tests.replica.raw_packets import FLAGS, KINDS, header_of, resealed, width
@@ -32,25 +50,45 @@ RANGE_BYTES = b"the bytes of a range are not looked at here"
 PLAIN: dict[str, VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind] = {
     "vote_request": VoteRequest("n1", "n2", 7, False, 300, 6),
     "vote_request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
-    "vote_request by directory": VoteRequest("n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"),
+    "vote_request by directory": VoteRequest(
+        "n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"
+    ),
     "pre-vote_request": VoteRequest("n1", "n2", 7, True, 300, 6),
     "vote_reply": VoteReply("n1", "n2", 7, False, True),
     "pre-vote_reply": VoteReply("n1", "n2", 7, True, False),
     "append_reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
     "append_reply, rejected": AppendReply("n1", "n2", 7, 41, 5, True, 300, -1, 6),
-    "append_reply of one that leaves": AppendReply("n1", "n2", 7, 41, 5, False, 300, 299, leaving=True),
-    "append_reply of one that does not count": AppendReply("n1", "n2", 7, 41, 5, False, 300, 299, provisional=True),
+    "append_reply of one that leaves": AppendReply(
+        "n1", "n2", 7, 41, 5, False, 300, 299, leaving=True
+    ),
+    "append_reply of one that does not count": AppendReply(
+        "n1", "n2", 7, 41, 5, False, 300, 299, provisional=True
+    ),
     "left_behind": LeftBehind("n1", "n2", 7, 5000),
     "timeout_now": TimeoutNow("n1", "n2", 7, 300, 6, Cause.PLANNED_STOP),
 }
-ENTRIES = Range(300, 302, 6, 70_000, memoryview(RANGE_BYTES), np.zeros(3, np.int64), np.zeros(3, np.int32), 0xFEDCBA98, 0)
+ENTRIES = Range(
+    300,
+    302,
+    6,
+    70_000,
+    memoryview(RANGE_BYTES),
+    np.zeros(3, np.int64),
+    np.zeros(3, np.int32),
+    0xFEDCBA98,
+    0,
+)
 APPENDS: dict[str, tuple[Append, Range | None]] = {
     "append": (Append("n1", "n2", 7, 41, 299, 6, 298), None),
     "append, lazy": (Append("n1", "n2", 7, 41, 299, 6, 298, None, lazy=True), None),
-    "append of a range": (Append("n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, len(RANGE_BYTES)), early=True), ENTRIES),
+    "append of a range": (
+        Append("n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, len(RANGE_BYTES)), early=True),
+        ENTRIES,
+    ),
 }
 TABLE: dict[str, PeerPacket] = {name: encode(message) for name, message in PLAIN.items()} | {
-    name: encode_append(message, 0xFEDCBA98, entries) for name, (message, entries) in APPENDS.items()
+    name: encode_append(message, 0xFEDCBA98, entries)
+    for name, (message, entries) in APPENDS.items()
 }
 
 
@@ -64,11 +102,16 @@ def opened(packet: PeerPacket) -> Arrived | None:
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Every truncation, every byte with every other value, every byte taken out, every single byte behind the end."""
+    """Every truncation, every byte with every other value, every byte taken out, every single byte
+    behind the end."""
     for at in range(len(data)):
         yield data[:at]
         yield data[:at] + data[at + 1 :]
-        yield from (data[:at] + bytes((value,)) + data[at + 1 :] for value in range(256) if value != data[at])
+        yield from (
+            data[:at] + bytes((value,)) + data[at + 1 :]
+            for value in range(256)
+            if value != data[at]
+        )
     yield from (data + bytes((value,)) for value in range(256))
     yield data + data
 
@@ -80,7 +123,11 @@ def assert_valid(arrived: Arrived) -> None:
     if isinstance(message, VoteRequest):
         assert not (message.pre and message.transfer)
     if isinstance(message, TimeoutNow):
-        assert message.last_index >= 0 and 0 <= message.last_term <= message.term and message.cause in HANDOVERS
+        assert (
+            message.last_index >= 0
+            and 0 <= message.last_term <= message.term
+            and message.cause in HANDOVERS
+        )
     if isinstance(message, AppendReply):
         assert NO_INDEX <= message.durable <= message.received
     if isinstance(message, Append):
@@ -94,7 +141,9 @@ def assert_valid(arrived: Arrived) -> None:
 
 def test_the_table_has_every_kind_of_message() -> None:
     """A new kind needs a row."""
-    assert {type(arrived.message) for arrived in map(opened, TABLE.values()) if arrived} == set(get_args(Message))
+    assert {type(arrived.message) for arrived in map(opened, TABLE.values()) if arrived} == set(
+        get_args(Message)
+    )
     assert {header_of(packet).kind for packet in TABLE.values()} == KINDS.keys()
 
 
@@ -105,16 +154,26 @@ def test_every_kind_comes_through_as_it_was(name: str) -> None:
     assert arrived is not None
     assert_valid(arrived)
     if name in PLAIN:
-        assert (arrived.message, bytes(arrived.payload), arrived.prev_chain, arrived.pos) == (PLAIN[name], b"", 0, -1)
+        assert (arrived.message, bytes(arrived.payload), arrived.prev_chain, arrived.pos) == (
+            PLAIN[name],
+            b"",
+            0,
+            -1,
+        )
     else:
         message, entries = APPENDS[name]
         place = (b"", -1) if entries is None else (RANGE_BYTES, 70_000)
-        assert (arrived.message, (bytes(arrived.payload), arrived.pos), arrived.prev_chain) == (message, place, 0xFEDCBA98)
+        assert (arrived.message, (bytes(arrived.payload), arrived.pos), arrived.prev_chain) == (
+            message,
+            place,
+            0xFEDCBA98,
+        )
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_damage_to_a_header_is_refused(name: str) -> None:
-    """Every changed bit, every truncation, every byte too few or too many: the checksum covers the whole header."""
+    """Every changed bit, every truncation, every byte too few or too many: the checksum covers the
+    whole header."""
     packet = TABLE[name]
     for changed in damaged(packet.header):
         assert opened(PeerPacket(changed, packet.payload)) is None, changed
@@ -130,7 +189,9 @@ def test_every_damage_under_a_good_checksum_is_refused_or_a_sound_message(name: 
             assert_valid(arrived)
 
 
-@pytest.mark.parametrize("value", [-TOP - 1, -TOP, -2, -1, 0, 1 << 31, 1 << 32, TERM_MAX, TERM_MAX + 1, TOP])
+@pytest.mark.parametrize(
+    "value", [-TOP - 1, -TOP, -2, -1, 0, 1 << 31, 1 << 32, TERM_MAX, TERM_MAX + 1, TOP]
+)
 @pytest.mark.parametrize("name", TABLE)
 def test_absurd_numbers_are_refused_or_harmless(name: str, value: int) -> None:
     """Each number of each message, alone and all at once, at the ends of its range."""
@@ -147,18 +208,26 @@ def test_absurd_numbers_are_refused_or_harmless(name: str, value: int) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_a_header_that_no_version_of_this_layout_writes_is_refused(name: str) -> None:
-    """Unknown kinds and flags, names too many, too few, cut off or of a megabyte, bytes behind the names: refused, not skipped."""
+    """Unknown kinds and flags, names too many, too few, cut off or of a megabyte, bytes behind the
+    names: refused, not skipped."""
     packet, header = TABLE[name], header_of(TABLE[name])
     flags = (1 << len(FLAGS[header.kind])) - 1
-    wrong = [replace(header, flags=header.flags | bits).data() for bits in range(256) if bits & ~flags]
-    wrong += [replace(header, names=header.names[:count]).data() for count in range(len(header.names))]
+    wrong = [
+        replace(header, flags=header.flags | bits).data() for bits in range(256) if bits & ~flags
+    ]
+    wrong += [
+        replace(header, names=header.names[:count]).data() for count in range(len(header.names))
+    ]
     wrong += [replace(header, names=(*header.names, *more)).data() for more in ((b"",), (b"n3",))]
     wrong += [header.data()[:-1], header.data() + b"\xff", b""]
     wrong += [bytes((kind,)) + header.data()[1:] for kind in range(256) if kind not in range(1, 7)]
     for data in wrong:
         with pytest.raises(BadPacket, match="shape"):
             decode(resealed(data, packet.payload), "n1")
-    for data in (header.data() + bytes(1 << 20), replace(header, names=(b"x" * 255,) * 4000).data()):
+    for data in (
+        header.data() + bytes(1 << 20),
+        replace(header, names=(b"x" * 255,) * 4000).data(),
+    ):
         with pytest.raises(BadPacket, match="names of 10"):
             decode(resealed(data, packet.payload), "n1")
 
@@ -203,27 +272,38 @@ def pushed(trio: Trio) -> tuple[Node, PeerPacket]:
 
 
 def test_every_damage_to_a_payload_is_noticed(trio: Trio) -> None:
-    """Each byte with one bit and with all bits turned, every truncation and a byte more: no byte of an entry is outside both checksums."""
+    """Each byte with one bit and with all bits turned, every truncation and a byte more: no byte of
+    an entry is outside both checksums."""
     _, packet = pushed(trio)
     arrived = decode(packet, "n1")
     assert isinstance(arrived.message, Append) and arrived.message.extent is not None
     extent, payload = arrived.message.extent, bytes(packet.payload)
-    wrong = [payload[:at] + bytes((payload[at] ^ bits,)) + payload[at + 1 :] for at in range(len(payload)) for bits in (1 << at % 8, 255)]
+    wrong = [
+        payload[:at] + bytes((payload[at] ^ bits,)) + payload[at + 1 :]
+        for at in range(len(payload))
+        for bits in (1 << at % 8, 255)
+    ]
     wrong += [payload[:at] for at in range(1, len(payload))] + [payload + b"\0", payload + payload]
     for data in wrong:
         try:
-            entries = verify_range(data, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+            entries = verify_range(
+                data, extent.first_index, extent.term, arrived.pos, arrived.prev_chain
+            )
         except BadEntry:
             continue
-        # Whole entries in front of a cut are good ones; the header's last index tells that some are missing.
+        # Whole entries in front of a cut are good ones; the header's last index tells that some are
+        # missing.
         assert entries.last_index == extent.first_index and payload.startswith(data)
 
 
 @pytest.mark.parametrize("value", [-TOP - 1, -2, -1, 0, 1, 1 << 32, TERM_MAX, TOP])
 @pytest.mark.parametrize("field", NUMBERS)
-def test_a_real_range_under_absurd_numbers_never_gets_in(trio: Trio, field: str, value: int) -> None:
-    """The bytes are good and the checksum of the header is, but what the header says about them is not so: dropped, rejected, or a fence
-    that names what the peer contradicts. Only a term above that of the range may be right."""
+def test_a_real_range_under_absurd_numbers_never_gets_in(
+    trio: Trio, field: str, value: int
+) -> None:
+    """The bytes are good and the checksum of the header is, but what the header says about them is
+    not so: dropped, rejected, or a fence that names what the peer contradicts. Only a term above
+    that of the range may be right."""
     node, packet = pushed(trio)
     end = node.log.end_index
     header = header_of(packet)
@@ -235,7 +315,9 @@ def test_a_real_range_under_absurd_numbers_never_gets_in(trio: Trio, field: str,
     except Fenced as fenced:
         assert "invariant" in str(fenced)
         return
-    assert node.log.end_index == (end + 2 if field == "term" and value > 1 and value <= TERM_MAX else end)
+    assert node.log.end_index == (
+        end + 2 if field == "term" and value > 1 and value <= TERM_MAX else end
+    )
 
 
 def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
@@ -245,10 +327,15 @@ def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
     before = (replica.term, replica.role, replica.leader, replica.end_index)
     for sender, to in (("n1", "n3"), ("n2", "n2"), ("n1", ""), ("", "n2")):
         replica.step(trio.now_ns, sender, encode(VoteRequest(sender, to, 99, False, 999, 98)))
-        replica.step(trio.now_ns, sender, encode_append(Append(sender, to, 99, 1, 0, 0, 0), 0, None))
-    # Who is no member is heard only as the leader of a later term, or as a candidate with a longer log (dissertation §4.1).
+        replica.step(
+            trio.now_ns, sender, encode_append(Append(sender, to, 99, 1, 0, 0, 0), 0, None)
+        )
+    # Who is no member is heard only as the leader of a later term, or as a candidate with a longer
+    # log (dissertation §4.1).
     replica.step(trio.now_ns, "x9", encode(VoteRequest("x9", "n2", 99, False, 0, 0)))
-    replica.step(trio.now_ns, "x9", encode_append(Append("x9", "n2", replica.term, 1, 0, 0, 0), 0, None))
+    replica.step(
+        trio.now_ns, "x9", encode_append(Append("x9", "n2", replica.term, 1, 0, 0, 0), 0, None)
+    )
     replica.take(trio.now_ns)
     assert (replica.term, replica.role, replica.leader, replica.end_index) == before
     extra = replica.status().extra
@@ -260,11 +347,16 @@ def test_messages_of_older_terms_are_counted(trio: Trio) -> None:
     trio.elect("n1")
     trio.elect("n2")
     replica = trio["n1"].replica
-    before, stale = (replica.term, replica.role, replica.leader, replica.end_index), replica.status().extra.get("stale-term", 0)
+    before, stale = (
+        (replica.term, replica.role, replica.leader, replica.end_index),
+        replica.status().extra.get("stale-term", 0),
+    )
     replica.step(trio.now_ns, "n3", encode(VoteRequest("n3", "n1", 1, False, 999, 1)))
     replica.step(trio.now_ns, "n3", encode_append(Append("n3", "n1", 0, 1, 0, 0, 99), 0, None))
     packets = replica.take(trio.now_ns).packets
-    assert {(to, decode(packet, "n1").message.term) for to, packet in packets} == {("n3", replica.term)}
+    assert {(to, decode(packet, "n1").message.term) for to, packet in packets} == {
+        ("n3", replica.term)
+    }
     assert (replica.term, replica.role, replica.leader, replica.end_index) == before
     assert replica.status().extra["stale-term"] == stale + 2
 
@@ -275,8 +367,15 @@ def test_ranges_that_are_too_long_are_dropped(trio: Trio) -> None:
     end = node.log.end_index
     header = header_of(packet)
     header = header.with_(last_index=header.numbers["last_index"] + (1 << 20))
-    for payload in (bytes(packet.payload) + bytes(8 << 20), bytes(packet.payload) * 1000, packet.payload):
+    for payload in (
+        bytes(packet.payload) + bytes(8 << 20),
+        bytes(packet.payload) * 1000,
+        packet.payload,
+    ):
         node.replica.step(trio.now_ns, "n1", header.packet(payload))
     node.replica.take(trio.now_ns)
     dropped = node.replica.status().extra
-    assert (node.log.end_index, int(dropped.get("dropped-bytes", 0)) + int(dropped.get("dropped-shape", 0))) == (end, 3)
+    assert (
+        node.log.end_index,
+        int(dropped.get("dropped-bytes", 0)) + int(dropped.get("dropped-shape", 0)),
+    ) == (end, 3)

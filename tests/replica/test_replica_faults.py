@@ -1,4 +1,5 @@
-"""What goes wrong around a replica: divergent tails, late syncs, restarts that forgot, damaged packets, failing disks."""
+"""What goes wrong around a replica: divergent tails, late syncs, restarts that forgot, damaged
+packets, failing disks."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def trio(disks: Disks) -> Trio:
 
 
 def diverge(trio: Trio) -> int:
-    """n1 leads term 1 and has a tail that no other node has; n2 leads term 2 with another tail. Returns the last common index."""
+    """n1 leads term 1 and has a tail that no other node has; n2 leads term 2 with another tail.
+    Returns the last common index."""
     old = trio.elect("n1")
     trio.propose(old, messages(5))
     trio.settle()
@@ -58,21 +60,31 @@ def diverge(trio: Trio) -> int:
 
 
 def forged(trio: Trio, node: Node, first: int, term: int, mark: str) -> PeerPacket:
-    """A range that `node` might push as leader of `term`, after its own log was changed behind its back."""
+    """A range that `node` might push as leader of `term`, after its own log was changed behind its
+    back."""
     node.log.truncate_from(first)
-    (entries,) = node.log.append_leader(term, messages(1, mark=mark), np.zeros(1, np.int64), CREATED_MS, bytes(8))
+    (entries,) = node.log.append_leader(
+        term, messages(1, mark=mark), np.zeros(1, np.int64), CREATED_MS, bytes(8)
+    )
     extent = Extent(first, first, term, len(entries.data))
-    message = Append(node.name, "n2", max(term, 7), 1, first - 1, node.log.term_at(first - 1), 0, extent)
+    message = Append(
+        node.name, "n2", max(term, 7), 1, first - 1, node.log.term_at(first - 1), 0, extent
+    )
     return encode_append(message, entries.prev_chain, entries)
 
 
 def content(disk: ForgetfulDisk, name: str) -> dict[str, bytes]:
     prefix = f"/data/{name}/dledger-{name}/data/"
-    return {path.removeprefix(prefix): disk.open(path).pread(0, 4096) for path in disk.files() if path.startswith(prefix)}
+    return {
+        path.removeprefix(prefix): disk.open(path).pread(0, 4096)
+        for path in disk.files()
+        if path.startswith(prefix)
+    }
 
 
 def test_a_divergent_tail_is_cut_and_replaced(trio: Trio, disks: Disks) -> None:
-    """A deposed leader's own entries go away, over several files, and its bytes equal the others' afterwards, unused space included."""
+    """A deposed leader's own entries go away, over several files, and its bytes equal the others'
+    afterwards, unused space included."""
     diverge(trio)
     trio.heal()
     trio.advance(300)
@@ -86,7 +98,8 @@ def test_a_divergent_tail_is_cut_and_replaced(trio: Trio, disks: Disks) -> None:
 
 @pytest.mark.parametrize("further", [0, 3])
 def test_an_early_end_that_no_majority_has_is_cut(trio: Trio, disks: Disks, further: int) -> None:
-    """A leader ends a file, and is deposed before another one has the entry behind it: the next leader continues in the old file."""
+    """A leader ends a file, and is deposed before another one has the entry behind it: the next
+    leader continues in the old file."""
     old = trio.elect("n1")
     trio.propose(old, messages(5))
     trio.settle()
@@ -101,7 +114,9 @@ def test_an_early_end_that_no_majority_has_is_cut(trio: Trio, disks: Disks, furt
         trio.propose(new, messages(further, mark="kept"), new_file=True)
     trio.heal()
     trio.advance(300)
-    assert trio.agree(new.replica.end_index) and trio["n1"].replica.status().extra["truncations"] == 1
+    assert (
+        trio.agree(new.replica.end_index) and trio["n1"].replica.status().extra["truncations"] == 1
+    )
     assert trio["n1"].log.pos_of(index + 1) < 4096 and trio["n1"].log.end_pos == new.log.end_pos
     ours, theirs = content(disks["n1"], "n1"), content(disks["n2"], "n2")
     assert all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys())
@@ -119,7 +134,11 @@ def test_a_follower_takes_an_early_end_when_its_next_file_is_made(trio: Trio) ->
     trio.settle()
     trio.advance(500)
     end, term = leader.replica.end_index, leader.replica.term
-    assert (leader.replica.commit_index, trio["n3"].log.end_index, follower.log.end_index) == (end, end, end - 1)
+    assert (leader.replica.commit_index, trio["n3"].log.end_index, follower.log.end_index) == (
+        end,
+        end,
+        end - 1,
+    )
     assert follower.replica.status().extra["refused-disk-full"] > 0 and len(jobs) == 1
     jobs.pop()()
     trio.advance(500)
@@ -127,7 +146,8 @@ def test_a_follower_takes_an_early_end_when_its_next_file_is_made(trio: Trio) ->
 
 
 def test_committed_entries_are_never_cut(trio: Trio) -> None:
-    """A leader whose log contradicts a committed entry is wrong: the follower stops permanently (I2, I3), and its log is not changed."""
+    """A leader whose log contradicts a committed entry is wrong: the follower stops permanently
+    (I2, I3), and its log is not changed."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(9))
     trio.settle()
@@ -156,13 +176,16 @@ def test_another_history_of_the_same_term_fences(trio: Trio) -> None:
 
 
 def test_another_history_before_the_range_fences(trio: Trio) -> None:
-    """The chain CRC of the entry before a range is compared too, so nothing is appended to a different past."""
+    """The chain CRC of the entry before a range is compared too, so nothing is appended to a
+    different past."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(9))
     trio.settle()
     forged(trio, trio["n3"], 10, 1, "other")
     sender = trio["n3"]
-    (entries,) = sender.log.append_leader(7, messages(1), np.zeros(1, np.int64), CREATED_MS, bytes(8))
+    (entries,) = sender.log.append_leader(
+        7, messages(1), np.zeros(1, np.int64), CREATED_MS, bytes(8)
+    )
     message = Append("n3", "n2", 7, 1, 10, 1, 0, Extent(11, 11, 7, len(entries.data)))
     trio["n2"].replica.step(trio.now_ns, "n3", encode_append(message, entries.prev_chain, entries))
     with pytest.raises(Fenced, match="invariant I2"):
@@ -170,8 +193,8 @@ def test_another_history_before_the_range_fences(trio: Trio) -> None:
 
 
 def test_a_sync_that_began_before_a_cut_counts_for_nothing_behind_it(trio: Trio) -> None:
-    """ABA: while the sync of the old tail runs, the tail is cut and refilled to the same length. Its success proves nothing about the new
-    entries, and no reply claims them durable."""
+    """ABA: while the sync of the old tail runs, the tail is cut and refilled to the same length.
+    Its success proves nothing about the new entries, and no reply claims them durable."""
     claims: list[AppendReply] = []
 
     def listen(sender: str, to: str, packet: PeerPacket) -> bool:
@@ -207,8 +230,8 @@ def test_a_sync_that_began_before_a_cut_counts_for_nothing_behind_it(trio: Trio)
 
 
 def test_a_reborn_follower_that_lost_its_tail_is_not_counted_at_the_old_mark(trio: Trio) -> None:
-    """W8 of DLedger: a follower comes back with a shorter log in the same term. Its new boot id lowers the leader's view, and what it lost
-    is pushed again before anything is counted."""
+    """W8 of DLedger: a follower comes back with a shorter log in the same term. Its new boot id
+    lowers the leader's view, and what it lost is pushed again before anything is counted."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(20))
     trio.settle()
@@ -221,7 +244,11 @@ def test_a_reborn_follower_that_lost_its_tail_is_not_counted_at_the_old_mark(tri
     trio.propose(leader, messages(1))
     assert leader.replica.commit_index == 21
     seen: list[int] = []
-    trio.watch = lambda t: seen.append(leader.replica.core.peers["n2"].durable) if leader.replica.role is Role.LEADER else None
+    trio.watch = lambda t: (
+        seen.append(leader.replica.core.peers["n2"].durable)
+        if leader.replica.role is Role.LEADER
+        else None
+    )
     trio.advance(300)
     assert min(seen[1:]) <= 7
     assert leader.replica.commit_index == 22 == follower.replica.commit_index
@@ -246,25 +273,38 @@ def test_late_replies_of_an_earlier_life_are_dropped(trio: Trio) -> None:
 
 
 def test_any_changed_byte_of_a_packet_only_costs_the_packet(trio: Trio) -> None:
-    """Header and payload flipped, cut and extended at many places: dropped and counted, never appended, no fence, no exception."""
+    """Header and payload flipped, cut and extended at many places: dropped and counted, never
+    appended, no fence, no exception."""
     leader = trio.elect("n1")
     trio.keep = lambda sender, to, packet: to == "n2"
     trio.propose(leader, messages(3))
     (packet,) = [p for _, _, p in trio.network if len(p.payload)]
     follower = trio["n2"].replica
     end, chance, payload = follower.end_index, Random(5), bytes(packet.payload)
-    damaged = [PeerPacket(packet.header, payload[:-1]), PeerPacket(packet.header, payload + b"\0"), PeerPacket(packet.header, b"")]
+    damaged = [
+        PeerPacket(packet.header, payload[:-1]),
+        PeerPacket(packet.header, payload + b"\0"),
+        PeerPacket(packet.header, b""),
+    ]
     damaged += [PeerPacket(packet.header[:n], payload) for n in range(len(packet.header))]
     for part, other in ((packet.header, False), (payload, True)):
-        for at in range(len(part)) if not other else [chance.randrange(len(part)) for _ in range(200)]:
+        for at in (
+            range(len(part)) if not other else [chance.randrange(len(part)) for _ in range(200)]
+        ):
             changed = bytearray(part)
             changed[at] ^= 1 << chance.randrange(8)
-            damaged.append(PeerPacket(packet.header, bytes(changed)) if other else PeerPacket(bytes(changed), payload))
+            damaged.append(
+                PeerPacket(packet.header, bytes(changed))
+                if other
+                else PeerPacket(bytes(changed), payload)
+            )
     for bad in damaged:
         follower.step(trio.now_ns, "n1", bad)
         assert follower.end_index == end
     follower.take(trio.now_ns)
-    dropped = {key: count for key, count in follower.status().extra.items() if key.startswith("dropped")}
+    dropped = {
+        key: count for key, count in follower.status().extra.items() if key.startswith("dropped")
+    }
     assert sum(dropped.values()) == len(damaged), dropped
     follower.step(trio.now_ns, "n1", packet)
     assert follower.end_index == end + 3
@@ -275,7 +315,10 @@ def test_a_packet_in_a_false_name_is_dropped(trio: Trio) -> None:
     trio.elect("n1")
     beat = encode_append(Append("n1", "n2", 9, 1, 0, 0, 0), 0, None)
     trio["n2"].replica.step(trio.now_ns, "n3", beat)
-    assert (trio["n2"].replica.term, trio["n2"].replica.status().extra["dropped-stranger"]) == (1, 1)
+    assert (trio["n2"].replica.term, trio["n2"].replica.status().extra["dropped-stranger"]) == (
+        1,
+        1,
+    )
 
 
 def test_a_failed_sync_fences_for_ever(trio: Trio) -> None:
@@ -326,7 +369,8 @@ def test_a_vote_that_cannot_be_stored_is_not_given(trio: Trio, disks: Disks) -> 
 
 
 def test_a_full_disk_refuses_clearly_and_writing_resumes(disks: Disks) -> None:
-    """ENOSPC on the leader is LogFull with nothing appended; a follower drops the range, continues to answer, and catches up later."""
+    """ENOSPC on the leader is LogFull with nothing appended; a follower drops the range, continues
+    to answer, and catches up later."""
     trio = Trio(disks.of)
     leader = trio.elect("n1")
     trio.propose(leader, messages(8, size=100))
@@ -367,11 +411,16 @@ def test_the_tail_of_a_range_is_the_range_of_the_tail(trio: Trio) -> None:
     for first in range(entries.first_index, entries.last_index + 1):
         tail = tail_of(entries, first)
         again = verify_range(bytes(tail.data), first, tail.term, tail.pos, tail.prev_chain)
-        assert (again.last_index, again.last_chain, again.starts.tolist()) == (tail.last_index, tail.last_chain, tail.starts.tolist())
+        assert (again.last_index, again.last_chain, again.starts.tolist()) == (
+            tail.last_index,
+            tail.last_chain,
+            tail.starts.tolist(),
+        )
 
 
 def test_an_empty_or_damaged_log_does_not_start(disks: Disks) -> None:
-    """A replica without its first entry, and one whose log recovery refused, never comes to life."""
+    """A replica without its first entry, and one whose log recovery refused, never comes to
+    life."""
     trio = Trio(disks.of)
     node = trio["n1"]
     node.log.truncate_from(0)
@@ -386,13 +435,24 @@ def test_an_empty_or_damaged_log_does_not_start(disks: Disks) -> None:
 
 def rebuild(node: Node) -> RaftReplica:
     old = node.replica
-    return RaftReplica(old.group, old.config, old.log, old._hard_state, Random(1), 0, store_host=bytes(8))
+    return RaftReplica(
+        old.group, old.config, old.log, old._hard_state, Random(1), 0, store_host=bytes(8)
+    )
 
 
 def test_a_bootstrap_survives_a_power_cut_at_once() -> None:
-    """The membership entry is on the medium when bootstrap returns: it counts as committed before anybody else is asked."""
+    """The membership entry is on the medium when bootstrap returns: it counts as committed before
+    anybody else is asked."""
     incarnation = "00000000-0000-4000-8000-000000000001"
-    identity = mint(CLUSTER, GROUP, "n1", incarnation, CREATED_MS, data_file_bytes=16 << 10, index_file_bytes=32 * 64)
+    identity = mint(
+        CLUSTER,
+        GROUP,
+        "n1",
+        incarnation,
+        CREATED_MS,
+        data_file_bytes=16 << 10,
+        index_file_bytes=32 * 64,
+    )
     for seed in range(10):
         disk = ForgetfulDisk()
         disk.mkdirs("/n1")

@@ -1,9 +1,10 @@
-"""A core handles any input of a peer: numbers from the whole range of the wire, in every role and stage, in any order.
+"""A core handles any input of a peer: numbers from the whole range of the wire, in every role and
+stage, in any order.
 
-The messages are drawn as packets with a valid checksum, so `decode` has its say first; what it lets through is stepped like the driver in
-`node/replica/consensus/raft_replica.py` does it, with random outcomes of chain comparison, writing and syncing in between. A fence,
-which names the
-invariant that a peer contradicts, is an answer; an assertion or any other exception is not.
+The messages are drawn as packets with a valid checksum, so `decode` has its say first; what it lets
+through is stepped like the driver in `node/replica/consensus/raft_replica.py` does it, with random
+outcomes of chain comparison, writing and syncing in between. A fence, which names the invariant
+that a peer contradicts, is an answer; an assertion or any other exception is not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from random import Random
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
+from ledgermq.node.replica.consensus.replica_wire import (
+    TERM_MAX,
+    BadPacket,
+    decode,
+    encode,
+    encode_append,
+)
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
@@ -34,15 +41,28 @@ TIMING = Timing(window_bytes=600, range_bytes_max=300, window_ranges=4)
 LATER = 2000 * MS
 TOP = (1 << 63) - 1
 RUNS = {0: ((0, 0), (1, 1), (5, 2), (8, 4)), 6: ((6, 2), (8, 4)), 8: ((8, 4),)}
-"""Begin of the log → its runs; it ends with entry 12. At begin 8 the entry before is of another term than the first."""
+"""Begin of the log → its runs; it ends with entry 12. At begin 8 the entry before is of another
+term than the first."""
 BEFORE = {0: -1, 6: 2, 8: 2}
 END = 12
 
 
-def core(begin: int = 0, name: str = "n1", *, admitted: bool = True, voters: tuple[str, ...] = VOTERS) -> Core:
-    config = RaftConfig(name, voters, 7, learners=frozenset({LEARNER}), timing=TIMING, incarnation="this")
+def core(
+    begin: int = 0, name: str = "n1", *, admitted: bool = True, voters: tuple[str, ...] = VOTERS
+) -> Core:
+    config = RaftConfig(
+        name, voters, 7, learners=frozenset({LEARNER}), timing=TIMING, incarnation="this"
+    )
     log = LogView(RUNS[begin], END, BEFORE[begin])
-    return Core(config, log, HardState(5, None), Random(3), 0, commit_index=max(0, begin - 1), admitted=admitted)
+    return Core(
+        config,
+        log,
+        HardState(5, None),
+        Random(3),
+        0,
+        commit_index=max(0, begin - 1),
+        admitted=admitted,
+    )
 
 
 def following(begin: int = 0) -> Core:
@@ -80,7 +100,11 @@ def push(raft: Core) -> list[Append]:
         last = raft.log.run_end(each.first_index)
         term = raft.log.term_at(each.first_index)
         assert term is not None
-        sent.append(raft.pushed(each.to, Extent(each.first_index, last, term, 100 * (last - each.first_index + 1))))
+        sent.append(
+            raft.pushed(
+                each.to, Extent(each.first_index, last, term, 100 * (last - each.first_index + 1))
+            )
+        )
     return sent
 
 
@@ -100,17 +124,22 @@ def left_behind() -> Core:
     """n3 lacks what this leader trimmed."""
     raft = leading(8)
     for _ in range(4):
-        raft.step(AppendReply("n3", "n1", 6, raft.election.leading.round, 71, True, 2, -1, 1), LATER)
+        raft.step(
+            AppendReply("n3", "n1", 6, raft.election.leading.round, 71, True, 2, -1, 1), LATER
+        )
         push(raft)
     assert raft.peers["n3"].needs_snapshot
     return raft
 
 
 def handing_over() -> Core:
-    """Everything is committed and durable at n2, which was asked to campaign; reads wait for a round."""
+    """Everything is committed and durable at n2, which was asked to campaign; reads wait for a
+    round."""
     raft = flowing()
     raft.synced(*raft.sync_begins())
-    raft.step(AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER)
+    raft.step(
+        AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER
+    )
     raft.read(1, LATER)
     assert raft.transfer("n2", Cause.OPERATOR, LATER, 1000 * MS) is None
     push(raft)
@@ -122,7 +151,9 @@ def removing(node: str) -> Core:
     """A leader that removes this voter, itself perhaps; the entry is not committed yet."""
     raft = flowing()
     raft.synced(*raft.sync_begins())
-    raft.step(AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER)
+    raft.step(
+        AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER
+    )
     members = raft.propose_members(MemberChange(Change.REMOVE, node, "", ""), LATER)
     assert isinstance(members, Members), members
     raft.appended(Extent(END + 6, END + 6, 6, 100, membership=True), members=members)
@@ -148,7 +179,14 @@ STAGES: dict[str, Callable[[], Core]] = {
     "leader removing a voter": lambda: removing("n3"),
     "leader removing itself": lambda: removing("n1"),
     "learner": lambda: core(name=LEARNER),
-    "joining": lambda: Core(RaftConfig("n1", (), 7, incarnation="this"), LogView(), HardState(), Random(3), 0, admitted=False),
+    "joining": lambda: Core(
+        RaftConfig("n1", (), 7, incarnation="this"),
+        LogView(),
+        HardState(),
+        Random(3),
+        0,
+        admitted=False,
+    ),
     "not admitted": lambda: core(admitted=False),
     "alone": lambda: core(voters=("n1",)),
 }
@@ -166,7 +204,10 @@ def number(chance: Random, field: str) -> int:
 
 def hostile(chance: Random) -> tuple[PeerPacket, str]:
     """A packet whose fields are all drawn on their own, and its sender."""
-    sender, to = chance.choice(("n2", "n2", "n3", "n3", LEARNER, "n1", "stranger")), chance.choice(("n1", "n1", "n1", LEARNER, "n2"))
+    sender, to = (
+        chance.choice(("n2", "n2", "n3", "n3", LEARNER, "n1", "stranger")),
+        chance.choice(("n1", "n1", "n1", LEARNER, "n2")),
+    )
     term = chance.choice((5, 6, 7)) if chance.random() < 0.7 else number(chance, "term")
     kind = chance.choice([*KINDS, "append", "append", "append_reply"])
     _, names_count, fields = KINDS[kind]
@@ -182,8 +223,12 @@ def hostile(chance: Random) -> tuple[PeerPacket, str]:
         else:
             numbers[name] = number(chance, name)
     names = [sender, to, chance.choice(("", "this", "other"))][:names_count]
-    header = Header(kind, numbers, chance.randrange(1 << len(FLAGS[kind])), tuple(map(str.encode, names)))
-    return header.packet(bytes(chance.choice((0, 1, 100, 5000))) if kind == "append" and ranged else b""), sender
+    header = Header(
+        kind, numbers, chance.randrange(1 << len(FLAGS[kind])), tuple(map(str.encode, names))
+    )
+    return header.packet(
+        bytes(chance.choice((0, 1, 100, 5000))) if kind == "append" and ranged else b""
+    ), sender
 
 
 class Driver:
@@ -206,12 +251,21 @@ class Driver:
             self.raft.step(message, self.now_ns)
             return
         question = self.raft.chain_question(message)
-        verified = message.extent is not None and (question is not None or message.prev_index == NO_INDEX)
+        verified = message.extent is not None and (
+            question is not None or message.prev_index == NO_INDEX
+        )
         members = None
         if message.extent is not None and self.chance.random() < 0.3:
             message = replace(message, extent=replace(message.extent, membership=True))
-            members = self.chance.choice((None, Members(("n2",)), Members(("n1", "n2"), frozenset({"n3"}), {"n1": "other"})))
-        self.raft.step(message, self.now_ns, chains_agree=question is None or self.chance.random() < 0.9, members=members)
+            members = self.chance.choice(
+                (None, Members(("n2",)), Members(("n1", "n2"), frozenset({"n3"}), {"n1": "other"}))
+            )
+        self.raft.step(
+            message,
+            self.now_ns,
+            chains_agree=question is None or self.chance.random() < 0.9,
+            members=members,
+        )
         if self.raft.take_writes().append is not None:
             assert verified, f"{message} is appended with unverified bytes"
             if self.chance.random() < 0.1:
@@ -226,18 +280,25 @@ class Driver:
             assert "(invariant" in effects.fence
             return False
         for token, index in effects.reads:
-            assert 1 <= token <= self.asked and token not in self.answered, "a read is answered once"
+            assert 1 <= token <= self.asked and token not in self.answered, (
+                "a read is answered once"
+            )
             assert index is None or index <= effects.commit_index
             self.answered.add(token)
         for message in effects.messages:
             if isinstance(message, Append):
                 known = self.raft.log.term_at(message.prev_index) is not None
-                assert known or message.prev_index == NO_INDEX == self.raft.log.begin_index - 1, message
+                assert known or message.prev_index == NO_INDEX == self.raft.log.begin_index - 1, (
+                    message
+                )
                 encode_append(message, 0, None)
             else:
                 encode(message)
         for each in effects.pushes:
-            last, term = self.raft.log.run_end(each.first_index), self.raft.log.term_at(each.first_index)
+            last, term = (
+                self.raft.log.run_end(each.first_index),
+                self.raft.log.term_at(each.first_index),
+            )
             assert term is not None
             self.raft.pushed(each.to, Extent(each.first_index, last, term, 100))
         self.raft.check_invariants()
@@ -255,17 +316,29 @@ class Driver:
             self.raft.synced(*self.sync)
             self.sync = None
         elif event < 0.6 and self.raft.accepting:
-            self.raft.appended(Extent(self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200))
+            self.raft.appended(
+                Extent(
+                    self.raft.log.end_index + 1, self.raft.log.end_index + 2, self.raft.term, 200
+                )
+            )
         elif event < 0.63 and self.raft.accepting:
             kind = self.chance.choice([kind for kind in Change if kind is not Change.RULE])
-            change = MemberChange(kind, self.chance.choice(("n1", "n2", "n3", "n4", LEARNER)), "some")
+            change = MemberChange(
+                kind, self.chance.choice(("n1", "n2", "n3", "n4", LEARNER)), "some"
+            )
             if isinstance(members := self.raft.propose_members(change, self.now_ns), Members):
                 index = self.raft.log.end_index + 1
-                self.raft.appended(Extent(index, index, self.raft.term, 100, membership=True), members=members)
-        elif event < 0.65 and self.raft.log.begin_index < min(self.raft.commit_index, self.raft.durable_index):
+                self.raft.appended(
+                    Extent(index, index, self.raft.term, 100, membership=True), members=members
+                )
+        elif event < 0.65 and self.raft.log.begin_index < min(
+            self.raft.commit_index, self.raft.durable_index
+        ):
             self.raft.trimmed(self.raft.log.begin_index + 1)
         elif event < 0.75 and self.raft.role is Role.LEADER:
-            self.raft.transfer(self.chance.choice(("n2", "n3", LEARNER)), Cause.OPERATOR, self.now_ns, 1000 * MS)
+            self.raft.transfer(
+                self.chance.choice(("n2", "n3", LEARNER)), Cause.OPERATOR, self.now_ns, 1000 * MS
+            )
         elif event < 0.85:
             self.asked += 1
             self.raft.read(self.asked, self.now_ns)
@@ -276,7 +349,8 @@ class Driver:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("stage", STAGES)
 def test_nothing_that_a_peer_sends_is_an_assertion(stage: str) -> None:
-    """In every stage the core answers, ignores or fences; its invariants hold after each message, and what it says fits on the wire."""
+    """In every stage the core answers, ignores or fences; its invariants hold after each message,
+    and what it says fits on the wire."""
     for seed in range(LIVES):
         chance = Random(f"{stage}/{seed}")
         driver = Driver(STAGES[stage](), chance)
@@ -311,11 +385,14 @@ def stepped(raft: Core, message: Append, *, agree: bool = True) -> str | None:
 
 
 def test_a_term_at_the_end_of_its_range_is_refused() -> None:
-    """The receiver would take it over, and its next campaign would ask for a term that no field can hold."""
+    """The receiver would take it over, and its next campaign would ask for a term that no field can
+    hold."""
     for term in (TERM_MAX + 1, TOP - 1, TOP, -1, -TOP):
         for packet in (
             header_of(encode(VoteReply("n2", "n1", 0, False, False))).with_(term=term).packet(),
-            header_of(encode_append(Append("n2", "n1", 0, 0, 0, -TOP, 0), 0, None)).with_(term=term).packet(),
+            header_of(encode_append(Append("n2", "n1", 0, 0, 0, -TOP, 0), 0, None))
+            .with_(term=term)
+            .packet(),
         ):
             with pytest.raises(BadPacket, match="out of bounds"):
                 decode(packet, "n2")
@@ -328,9 +405,12 @@ def test_a_term_at_the_end_of_its_range_is_refused() -> None:
 
 
 @pytest.mark.parametrize("last", [7, 9, 14])
-def test_a_range_of_another_term_across_the_begin_of_a_trimmed_log_is_not_taken_unseen(last: int) -> None:
-    """Entry 7, the one before the begin, was committed with term 2. A range that has it in term 4 begins below everything this log could
-    compare, so its bytes were not even looked at: nothing of it may get in, however well its end would fit."""
+def test_a_range_of_another_term_across_the_begin_of_a_trimmed_log_is_not_taken_unseen(
+    last: int,
+) -> None:
+    """Entry 7, the one before the begin, was committed with term 2. A range that has it in term 4
+    begins below everything this log could compare, so its bytes were not even looked at: nothing of
+    it may get in, however well its end would fit."""
     raft = core(8)
     message = Append("n2", "n1", 6, 1, 4, 4, 12, Extent(5, last, 4, 900))
     assert raft.chain_question(message) is None
@@ -341,17 +421,32 @@ def test_a_range_of_another_term_across_the_begin_of_a_trimmed_log_is_not_taken_
 
 @pytest.mark.parametrize("begin", [0, 6, 8])
 def test_the_first_entry_of_a_log_is_never_cut(begin: int) -> None:
-    """Its trim was decided behind it, so it is committed, even where a restart remembers the commit index only up to the entry before."""
+    """Its trim was decided behind it, so it is committed, even where a restart remembers the commit
+    index only up to the entry before."""
     raft = core(begin)
     before = raft.log.term_at(begin - 1)
-    message = Append("n2", "n1", 6, 1, begin - 1, -1 if before is None else before, 0, Extent(begin, begin, 6, 100))
+    message = Append(
+        "n2",
+        "n1",
+        6,
+        1,
+        begin - 1,
+        -1 if before is None else before,
+        0,
+        Extent(begin, begin, 6, 100),
+    )
     fence = stepped(raft, message)
-    assert fence is not None and f"would replace entry {begin}" in fence and "invariants I2, I3" in fence
+    assert (
+        fence is not None
+        and f"would replace entry {begin}" in fence
+        and "invariants I2, I3" in fence
+    )
     assert raft.log.end_index == END
 
 
 def test_the_draw_reaches_the_core() -> None:
-    """Enough of what is drawn comes through `decode`, in every kind, and ranges are among it; else the lives above would prove little."""
+    """Enough of what is drawn comes through `decode`, in every kind, and ranges are among it; else
+    the lives above would prove little."""
     kinds: Counter[str] = Counter()
     chance = Random(1)
     for _ in range(3000):
@@ -360,5 +455,8 @@ def test_the_draw_reaches_the_core() -> None:
             message = decode(packet, sender).message
         except BadPacket:
             continue
-        kinds[type(message).__name__ + (" of a range" if isinstance(message, Append) and message.extent is not None else "")] += 1
+        kinds[
+            type(message).__name__
+            + (" of a range" if isinstance(message, Append) and message.extent is not None else "")
+        ] += 1
     assert len(kinds) >= 5 and min(kinds.values()) >= 40, kinds

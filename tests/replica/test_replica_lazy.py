@@ -1,4 +1,5 @@
-"""Lazy syncs of complete replicas on forgetful disks: when they start, that nothing waits forever behind them, and what they may lose."""
+"""Lazy syncs of complete replicas on forgetful disks: when they start, that nothing waits forever
+behind them, and what they may lose."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def durable(trio: Trio) -> set[int]:
 
 
 def test_messages_in_memory_are_replicated_without_a_sync(trio: Trio) -> None:
-    """The replicated index reaches them with the packets alone; no replica syncs and nothing is committed."""
+    """The replicated index reaches them with the packets alone; no replica syncs and nothing is
+    committed."""
     leader = trio.elect("n1")
     trio.advance(300)
     before = leader.replica.commit_index
@@ -62,7 +64,8 @@ def test_messages_in_memory_are_replicated_without_a_sync(trio: Trio) -> None:
 
 @pytest.mark.parametrize(("count", "after_ms"), [(1, DUE_MS), (ENOUGH, INTERVAL_MS)])
 def test_they_are_committed_when_their_time_is_over(trio: Trio, count: int, after_ms: int) -> None:
-    """Few bytes wait for the thorough interval, four pages for the short one; then all replicas sync together and the commit follows."""
+    """Few bytes wait for the thorough interval, four pages for the short one; then all replicas
+    sync together and the commit follows."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader, count)
@@ -74,7 +77,8 @@ def test_they_are_committed_when_their_time_is_over(trio: Trio, count: int, afte
 
 
 def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
-    """A replica without further input must not forget its lazy bytes; a follower requests a wake-up too."""
+    """A replica without further input must not forget its lazy bytes; a follower requests a wake-up
+    too."""
     leader = trio.elect("n1")
     trio.advance(300)
     written_ns = trio.now_ns
@@ -86,24 +90,32 @@ def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
         node.replica.core.timer.due_ns = 1 << 61
         if (leading := node.replica.core.election.leading) is not None:
             leading.heartbeat_due_ns = leading.contact_due_ns = 1 << 61
-        assert node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty) == written_ns + LAZY.thorough_ns
+        assert (
+            node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty)
+            == written_ns + LAZY.thorough_ns
+        )
 
 
 def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:
-    """A lease or a durable message behind messages from memory waits for one sync like any other, on every replica."""
+    """A lease or a durable message behind messages from memory waits for one sync like any other,
+    on every replica."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader, 5)
     trio.deliver()
     trio.propose(leader, messages(1))
     end = leader.replica.end_index
-    assert leader.ticket is not None and (leader.ticket.entries, leader.ticket.size > 0) == (6, True)
+    assert leader.ticket is not None and (leader.ticket.entries, leader.ticket.size > 0) == (
+        6,
+        True,
+    )
     trio.settle()
     assert leader.replica.commit_index == end and durable(trio) == {end}
 
 
 def test_a_lazy_entry_caught_by_an_urgent_sync_is_committed_with_it(trio: Trio) -> None:
-    """Its range was sent lazily before the sync began; the leader notifies its peers, and no timer is needed."""
+    """Its range was sent lazily before the sync began; the leader notifies its peers, and no timer
+    is needed."""
     leader = trio.elect("n1")
     trio.advance(300)
     trio.propose(leader, messages(1))
@@ -123,11 +135,14 @@ def test_hurry_commits_at_once(trio: Trio) -> None:
     leader.replica.request_flush()
     trio.take(leader)
     trio.settle()
-    assert leader.replica.commit_index == leader.replica.end_index and durable(trio) == {leader.replica.end_index}
+    assert leader.replica.commit_index == leader.replica.end_index and durable(trio) == {
+        leader.replica.end_index
+    }
 
 
 def test_the_next_leader_has_and_commits_what_a_majority_held(trio: Trio) -> None:
-    """The old leader is gone without a sync anywhere; the messages are not, and a new leader does not wait with them."""
+    """The old leader is gone without a sync anywhere; the messages are not, and a new leader does
+    not wait with them."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader, 4)
@@ -140,8 +155,8 @@ def test_the_next_leader_has_and_commits_what_a_majority_held(trio: Trio) -> Non
 
 
 def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) -> None:
-    """A power cut of one follower loses nothing: the leader forgets the state of the former process, pushes again, and progress
-    continues."""
+    """A power cut of one follower loses nothing: the leader forgets the state of the former
+    process, pushes again, and progress continues."""
     leader = trio.elect("n1")
     trio.advance(300)
     durable_before = leader.replica.commit_index
@@ -158,11 +173,14 @@ def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) 
     assert trio["n3"].replica.end_index == end
     trio.propose(leader, messages(1))
     trio.settle()
-    assert leader.replica.commit_index == leader.replica.end_index and trio.agree(leader.replica.end_index)
+    assert leader.replica.commit_index == leader.replica.end_index and trio.agree(
+        leader.replica.end_index
+    )
 
 
 def test_a_power_cut_of_all_loses_at_most_what_was_in_memory(trio: Trio, disks: Disks) -> None:
-    """Every durable entry exists after the cut; of the others the replicas agree on some prefix and continue."""
+    """Every durable entry exists after the cut; of the others the replicas agree on some prefix and
+    continue."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(3, mark="kept"))
     trio.settle()
@@ -184,7 +202,8 @@ def test_a_power_cut_of_all_loses_at_most_what_was_in_memory(trio: Trio, disks: 
 
 
 def test_a_cut_of_lazy_entries_is_synced_at_once(trio: Trio) -> None:
-    """What was cut off must not come back after a power cut: the zeros over it do not wait like the entries did."""
+    """What was cut off must not come back after a power cut: the zeros over it do not wait like the
+    entries did."""
     old = trio.elect("n1")
     trio.advance(300)
     trio.isolate("n1")
@@ -192,12 +211,16 @@ def test_a_cut_of_lazy_entries_is_synced_at_once(trio: Trio) -> None:
     new = trio.elect("n2")
     trio.heal()
     trio.advance(200)
-    assert old.replica.end_index == new.replica.end_index and old.replica.durable_index == old.replica.end_index
+    assert (
+        old.replica.end_index == new.replica.end_index
+        and old.replica.durable_index == old.replica.end_index
+    )
     assert not old.log.dirty
 
 
 def test_only_entries_may_wait(trio: Trio) -> None:
-    """A cut without anything in its place, as a full disk leaves it, and new names of files are synced at once, lazy entries or not."""
+    """A cut without anything in its place, as a full disk leaves it, and new names of files are
+    synced at once, lazy entries or not."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader, 3)
@@ -223,7 +246,8 @@ def _synced(replica: RaftReplica) -> SyncJob:
 
 
 def test_peers_are_told_in_the_turn_in_which_the_leader_begins(trio: Trio) -> None:
-    """All copies become durable at the same time: the commit costs one sync, not two one after the other."""
+    """All copies become durable at the same time: the commit costs one sync, not two one after the
+    other."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader)
@@ -231,7 +255,9 @@ def test_peers_are_told_in_the_turn_in_which_the_leader_begins(trio: Trio) -> No
     trio.now_ns += LAZY.thorough_ns
     output = leader.replica.take(trio.now_ns)
     told = [decode(packet, "n1").message for _, packet in output.packets]
-    assert output.sync is not None and {message.to for message in told if isinstance(message, Append) and not message.lazy} == {"n2", "n3"}
+    assert output.sync is not None and {
+        message.to for message in told if isinstance(message, Append) and not message.lazy
+    } == {"n2", "n3"}
 
 
 def test_a_good_stop_loses_nothing(trio: Trio) -> None:
@@ -248,7 +274,8 @@ def test_a_good_stop_loses_nothing(trio: Trio) -> None:
 
 
 def test_the_mark_rests_while_lazy_bytes_wait(trio: Trio) -> None:
-    """At rest the mark gets a sync of its own, but not one that would take lazy bytes along; with their sync it follows."""
+    """At rest the mark gets a sync of its own, but not one that would take lazy bytes along; with
+    their sync it follows."""
     leader = trio.elect("n1")
     trio.settle()
     assert leader.log.durability.mark_pending
@@ -258,7 +285,9 @@ def test_the_mark_rests_while_lazy_bytes_wait(trio: Trio) -> None:
     trio.advance(300)
     assert leader.log.durable_index == before and leader.log.durability.mark_pending
     trio.advance(DUE_MS + 500)
-    assert leader.log.durable_index == leader.log.end_index and not leader.log.durability.mark_pending
+    assert (
+        leader.log.durable_index == leader.log.end_index and not leader.log.durability.mark_pending
+    )
 
 
 def test_a_failed_lazy_sync_fences_like_any_other(trio: Trio) -> None:

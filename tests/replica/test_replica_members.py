@@ -1,4 +1,5 @@
-"""Membership through real logs: records written, pushed alone, found again at a start, and followed by a replica that joins."""
+"""Membership through real logs: records written, pushed alone, found again at a start, and followed
+by a replica that joins."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.ports import NotLeader
-from ledgermq.node.replica.consensus.replica_boot import alone, configurations, membership_entries, record_in
+from ledgermq.node.replica.consensus.replica_boot import (
+    alone,
+    configurations,
+    membership_entries,
+    record_in,
+)
 from ledgermq.node.replica.consensus.replica_wire import encode_append
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.entries.entry_encoding import encode_entries
@@ -28,7 +34,9 @@ JOINER = "n4"
 
 
 def change(trio: Trio, node: Node, kind: Change, who: str, incarnation: str = "") -> Any:
-    answer = node.replica.propose_members(trio.now_ns, MemberChange(kind, who, incarnation), np.zeros(1, np.int64), CREATED_MS)
+    answer = node.replica.propose_members(
+        trio.now_ns, MemberChange(kind, who, incarnation), np.zeros(1, np.int64), CREATED_MS
+    )
     trio.take(node)
     trio.settle()
     return answer
@@ -80,7 +88,9 @@ def test_ranges_end_before_a_membership_entry_and_hold_nothing_beside_one(trio: 
     for first in range(2, log.end_index + 1):
         whole = log.read(first, 1 << 20)
         found = alone(tail_of(whole, first))
-        assert found.last_index == (index - 1 if first < index else index if first == index else whole.last_index)
+        assert found.last_index == (
+            index - 1 if first < index else index if first == index else whole.last_index
+        )
 
 
 def test_a_follower_far_behind_takes_the_change_over(trio: Trio) -> None:
@@ -106,15 +116,23 @@ def joiner(trio: Trio, tmp_path: Path) -> Node:
 
 
 def test_a_node_joins_catches_up_and_is_promoted(trio: Trio, joiner: Node) -> None:
-    """From nothing to a voter: its copy counts, and its vote makes a leader when the old one dies."""
+    """From nothing to a voter: its copy counts, and its vote makes a leader when the old one
+    dies."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(30))
-    assert (joiner.replica.members, joiner.replica.role, joiner.replica.end_index) == (NOBODY, Role.LEARNER, -1)
+    assert (joiner.replica.members, joiner.replica.role, joiner.replica.end_index) == (
+        NOBODY,
+        Role.LEARNER,
+        -1,
+    )
     change(trio, leader, Change.ADD, JOINER, joiner.identity.incarnation)
     assert trio.agree(leader.log.end_index) and joiner.log.end_index == leader.log.end_index
     assert not isinstance(change(trio, leader, Change.PROMOTE, JOINER), str)
     trio.advance(300)
-    assert joiner.replica.role is Role.FOLLOWER and joiner.replica.members.voters == (*NAMES, JOINER)
+    assert joiner.replica.role is Role.FOLLOWER and joiner.replica.members.voters == (
+        *NAMES,
+        JOINER,
+    )
     trio.crash("n1")
     trio.advance(3000)
     (new,) = [node for node in trio.up() if node.replica.role is Role.LEADER]
@@ -141,18 +159,32 @@ def test_membership_entries_that_cannot_be_followed_are_dropped_and_counted(trio
     """With others in one range, or of a form that is not known."""
     leader, node = trio.elect("n1"), trio["n2"]
     prev = node.log.end_index
-    drafts = [control.draft(control.Membership(NAMES, (JOINER,), reason="x"), CREATED_MS) for _ in range(2)]
+    drafts = [
+        control.draft(control.Membership(NAMES, (JOINER,), reason="x"), CREATED_MS)
+        for _ in range(2)
+    ]
     drafts[1] = replace(drafts[1], body=drafts[1].body.replace(b'"v":2', b'"v":9'))
     for batch in (drafts, drafts[1:]):
         encoded = encode_entries(batch)
         offsets, chain = np.zeros(len(batch), np.int64), node.log.chain_at(prev)
         pos = np.cumsum([0, *encoded.sizes[:-1]]).astype(np.int64) + node.log.end_pos
-        facts = {"queue_offsets": offsets, "store_ms": CREATED_MS, "store_host": bytes(8), "prev_chain": chain}
+        facts = {
+            "queue_offsets": offsets,
+            "store_ms": CREATED_MS,
+            "store_host": bytes(8),
+            "prev_chain": chain,
+        }
         seal(encoded, first_index=prev + 1, term=leader.replica.term, pos=pos, **facts)
         whole = verify_range(encoded.data, prev + 1, leader.replica.term, node.log.end_pos, chain)
         extent = Extent(prev + 1, whole.last_index, whole.term, len(whole.data))
         term = node.log.term_at(prev)
-        node.replica.step(0, "n1", encode_append(Append("n1", "n2", whole.term, 99, prev, term, prev, extent), chain, whole))
+        node.replica.step(
+            0,
+            "n1",
+            encode_append(
+                Append("n1", "n2", whole.term, 99, prev, term, prev, extent), chain, whole
+            ),
+        )
     assert (node.replica.end_index, node.replica.status().extra["dropped-membership"]) == (prev, 2)
 
 

@@ -1,6 +1,8 @@
-"""How many packets a commit costs three replicas: two appends and two answers, and nothing else before the next heartbeat.
+"""How many packets a commit costs three replicas: two appends and two answers, and nothing else
+before the next heartbeat.
 
-Commit news that finds no range to ride on travels alone only to a follower where a reader waits, and is not answered.
+Commit news that finds no range to ride on travels alone only to a follower where a reader waits,
+and is not answered.
 """
 
 from __future__ import annotations
@@ -53,7 +55,12 @@ def trio(tmp_path: Path) -> Counting:
 @pytest.mark.parametrize("count", [1, 16])
 def test_a_commit_costs_four_packets(trio: Counting, count: int) -> None:
     trio.commit(count)
-    assert trio.sent == {"n1->n2 Append": 1, "n1->n3 Append": 1, "n2->n1 AppendReply": 1, "n3->n1 AppendReply": 1}
+    assert trio.sent == {
+        "n1->n2 Append": 1,
+        "n1->n3 Append": 1,
+        "n2->n1 AppendReply": 1,
+        "n3->n1 AppendReply": 1,
+    }
 
 
 def test_the_next_commit_carries_the_news(trio: Counting) -> None:
@@ -66,7 +73,8 @@ def test_the_next_commit_carries_the_news(trio: Counting) -> None:
 
 
 def test_a_reader_costs_one_packet_more(trio: Counting) -> None:
-    """The news to the follower where it waits, which is not answered; and once, that the reader came."""
+    """The news to the follower where it waits, which is not answered; and once, that the reader
+    came."""
     trio["n3"].replica.watch(True)
     trio.take(trio["n3"])
     trio.deliver()
@@ -74,8 +82,17 @@ def test_a_reader_costs_one_packet_more(trio: Counting) -> None:
     for _ in range(3):
         trio.sent.clear()
         trio.commit()
-        assert trio.sent == {"n1->n2 Append": 1, "n1->n3 Append": 2, "n2->n1 AppendReply": 1, "n3->n1 AppendReply": 1}
-        assert trio["n3"].replica.commit_index == trio["n1"].replica.commit_index == trio["n2"].replica.commit_index + 1
+        assert trio.sent == {
+            "n1->n2 Append": 1,
+            "n1->n3 Append": 2,
+            "n2->n1 AppendReply": 1,
+            "n3->n1 AppendReply": 1,
+        }
+        assert (
+            trio["n3"].replica.commit_index
+            == trio["n1"].replica.commit_index
+            == trio["n2"].replica.commit_index + 1
+        )
         trio.advance(TIMING.heartbeat_ns // MS)
 
 

@@ -10,9 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append, is_of_leader
+from ledgermq.node.replica.consensus.replica_wire import (
+    TERM_MAX,
+    BadPacket,
+    decode,
+    encode,
+    encode_append,
+    is_of_leader,
+)
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import HANDOVERS, Cause
 from tests.replica import golden_packets
 from tests.replica.raw_packets import Header, header_of
@@ -25,17 +40,52 @@ FLAGS = st.booleans()
 TERMS = st.integers(0, TERM_MAX)
 BOOTS = st.integers(0, (1 << 64) - 1)
 PLAIN = (
-    st.builds(VoteRequest, NAMES, NAMES, TERMS, FLAGS, INDEXES, INDEXES, st.just(False), st.sampled_from(["", "a-directory"]))
+    st.builds(
+        VoteRequest,
+        NAMES,
+        NAMES,
+        TERMS,
+        FLAGS,
+        INDEXES,
+        INDEXES,
+        st.just(False),
+        st.sampled_from(["", "a-directory"]),
+    )
     | st.builds(VoteRequest, NAMES, NAMES, TERMS, st.just(False), INDEXES, INDEXES, st.just(True))
     | st.builds(VoteReply, NAMES, NAMES, TERMS, FLAGS, FLAGS)
-    | st.builds(TimeoutNow, NAMES, NAMES, st.just(TERM_MAX), NUMBERS, NUMBERS, st.sampled_from(sorted(HANDOVERS)))
+    | st.builds(
+        TimeoutNow,
+        NAMES,
+        NAMES,
+        st.just(TERM_MAX),
+        NUMBERS,
+        NUMBERS,
+        st.sampled_from(sorted(HANDOVERS)),
+    )
     | st.builds(LeftBehind, NAMES, NAMES, TERMS, st.integers(1, 1 << 62))
-    | st.builds(AppendReply, NAMES, NAMES, TERMS, NUMBERS, BOOTS, FLAGS, INDEXES, st.just(-1), INDEXES, FLAGS, FLAGS, FLAGS, FLAGS)
+    | st.builds(
+        AppendReply,
+        NAMES,
+        NAMES,
+        TERMS,
+        NUMBERS,
+        BOOTS,
+        FLAGS,
+        INDEXES,
+        st.just(-1),
+        INDEXES,
+        FLAGS,
+        FLAGS,
+        FLAGS,
+        FLAGS,
+    )
 )
 
 
 @given(PLAIN)
-def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind) -> None:
+def test_messages_survive_the_wire(
+    message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind,
+) -> None:
     """Every field of every message without a payload comes back as it was."""
     packet = encode(message)
     arrived = decode(packet, message.sender)
@@ -44,7 +94,9 @@ def test_messages_survive_the_wire(message: VoteRequest | VoteReply | AppendRepl
 
 
 PLACES = (NUMBERS, INDEXES, st.integers(-1, 50), NUMBERS)
-PROBES = st.builds(Append, NAMES, NAMES, st.just(50), *PLACES, st.none(), FLAGS, FLAGS, INDEXES, FLAGS)
+PROBES = st.builds(
+    Append, NAMES, NAMES, st.just(50), *PLACES, st.none(), FLAGS, FLAGS, INDEXES, FLAGS
+)
 
 
 @given(PROBES, CRCS)
@@ -54,15 +106,36 @@ def test_an_append_without_a_range_survives_the_wire(message: Append, chain: int
     assert (arrived.message, arrived.prev_chain, arrived.pos) == (message, chain, -1)
 
 
-@given(st.integers(-1, 1 << 60), st.integers(1, 1 << 60), st.integers(-1, 50), NUMBERS, CRCS, st.binary(min_size=1, max_size=50), FLAGS)
+@given(
+    st.integers(-1, 1 << 60),
+    st.integers(1, 1 << 60),
+    st.integers(-1, 50),
+    NUMBERS,
+    CRCS,
+    st.binary(min_size=1, max_size=50),
+    FLAGS,
+)
 def test_an_append_of_a_range_survives_the_wire(
     prev: int, count: int, prev_term: int, pos: int, chain: int, data: bytes, early: bool
 ) -> None:
-    """The header says where the range lies; the packet has the same memory as the range, not a copy of it."""
+    """The header says where the range lies; the packet has the same memory as the range, not a copy
+    of it."""
     term = max(prev_term, 0)
     none = np.zeros(0, np.int64)
-    entries = Range(prev + 1, prev + count, term, pos, memoryview(data), none, none.astype(np.int32), chain, 0)
-    message = Append("n1", "n2", 50, 3, prev, prev_term, 7, Extent(prev + 1, prev + count, term, len(data)), early=early)
+    entries = Range(
+        prev + 1, prev + count, term, pos, memoryview(data), none, none.astype(np.int32), chain, 0
+    )
+    message = Append(
+        "n1",
+        "n2",
+        50,
+        3,
+        prev,
+        prev_term,
+        7,
+        Extent(prev + 1, prev + count, term, len(data)),
+        early=early,
+    )
     packet = encode_append(message, chain, entries)
     arrived = decode(packet, "n1")
     assert (arrived.message, arrived.prev_chain, arrived.pos) == (message, chain, pos)
@@ -70,13 +143,19 @@ def test_an_append_of_a_range_survives_the_wire(
 
 
 GOLDEN: dict[str, VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehind] = {
-    "vote request": VoteRequest("n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"),
+    "vote request": VoteRequest(
+        "n1", "n2", 7, False, 300, 6, incarnation="00000000-0000-4000-8000-00000000000a"
+    ),
     "vote request for a transfer": VoteRequest("n1", "n2", 7, False, 300, 6, transfer=True),
     "pre-vote reply, granted": VoteReply("n1", "n2", 7, True, True),
     "heartbeat": Append("n1", "n2", 7, 41, 299, 6, 298, end_index=310, quiet=True),
-    "append of a range": Append("n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, 5), lazy=True, early=True, end_index=310),
+    "append of a range": Append(
+        "n1", "n2", 7, 41, 299, 6, 298, Extent(300, 302, 6, 5), lazy=True, early=True, end_index=310
+    ),
     "append reply": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, False, 300, 299),
-    "append reply, all flags": AppendReply("n1", "n2", 7, 41, (1 << 64) - 3, True, 300, -1, 6, True, True, True, True),
+    "append reply, all flags": AppendReply(
+        "n1", "n2", 7, 41, (1 << 64) - 3, True, 300, -1, 6, True, True, True, True
+    ),
     "timeout now": TimeoutNow("nü", "n1.2", 7, 300, 6, Cause.PLANNED_STOP),
     "left behind": LeftBehind("n1", "n2", 7, 5000),
 }
@@ -84,15 +163,22 @@ GOLDEN: dict[str, VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_packets_are_read_and_written_byte_for_byte(name: str) -> None:
-    """The file holds each kind of message as docs/format.md §19 lays it out, written by another encoder."""
+    """The file holds each kind of message as docs/format.md §19 lays it out, written by another
+    encoder."""
     assert golden_packets.PATH.read_text() == golden_packets.content()
     headers = json.loads(golden_packets.PATH.read_text())
     assert headers.keys() == GOLDEN.keys()
     header, message = bytes.fromhex(headers[name]), GOLDEN[name]
     entries, none = None, np.zeros(0, np.int64)
     if isinstance(message, Append) and message.extent is not None:
-        entries = Range(300, 302, 6, 70_000, memoryview(b"bytes"), none, none.astype(np.int32), 0xFEDCBA98, 0)
-    packet = encode_append(message, 0xFEDCBA98, entries) if isinstance(message, Append) else encode(message)
+        entries = Range(
+            300, 302, 6, 70_000, memoryview(b"bytes"), none, none.astype(np.int32), 0xFEDCBA98, 0
+        )
+    packet = (
+        encode_append(message, 0xFEDCBA98, entries)
+        if isinstance(message, Append)
+        else encode(message)
+    )
     assert packet.header == header
     arrived = decode(PeerPacket(header, packet.payload), message.sender)
     assert arrived.message == message
@@ -103,7 +189,15 @@ def test_golden_packets_are_read_and_written_byte_for_byte(name: str) -> None:
 HANDOVER = header_of(encode(TimeoutNow("n1", "n2", 5, 4, 5, Cause.OPERATOR)))
 RANGE = Header(
     "append",
-    {"term": 5, "round": 0, "prev_index": 3, "prev_term": 2, "prev_chain": 0, "commit_index": 0, "end_index": -1}
+    {
+        "term": 5,
+        "round": 0,
+        "prev_index": 3,
+        "prev_term": 2,
+        "prev_chain": 0,
+        "commit_index": 0,
+        "end_index": -1,
+    }
     | {"last_index": 4, "range_term": 2, "pos": 1000},
     0,
     (b"n1", b"n2"),
@@ -122,12 +216,17 @@ REPLY = header_of(encode(AppendReply("n1", "n2", 5, 0, 0, False, 0, 0)))
         HANDOVER.with_(cause=2),
         HANDOVER.with_(cause=99),
         HANDOVER.with_(cause=255),
-        Header("vote_request", {"term": 5, "last_index": 4, "last_term": 5}, 3, (b"n1", b"n2", b"")),
+        Header(
+            "vote_request", {"term": 5, "last_index": 4, "last_term": 5}, 3, (b"n1", b"n2", b"")
+        ),
     ],
 )
 def test_misshapen_handovers_are_refused(wrong: Header) -> None:
-    """A handover names an entry that can exist and one of the known causes; a pre-vote is never part of one."""
-    assert decode(HANDOVER.packet(), "n1").message == TimeoutNow("n1", "n2", 5, 4, 5, min(HANDOVERS))
+    """A handover names an entry that can exist and one of the known causes; a pre-vote is never
+    part of one."""
+    assert decode(HANDOVER.packet(), "n1").message == TimeoutNow(
+        "n1", "n2", 5, 4, 5, min(HANDOVERS)
+    )
     with pytest.raises(BadPacket, match="shape"):
         decode(wrong.packet(), "n1")
 
@@ -136,7 +235,11 @@ def test_the_well_formed_packet_of_the_next_test_is_accepted() -> None:
     """Otherwise the refusals below would prove nothing."""
     arrived = decode(RANGE.packet(b"bytes"), "n1")
     assert isinstance(arrived.message, Append) and arrived.message.extent is not None
-    assert (arrived.message.extent.first_index, arrived.message.extent.size, arrived.pos) == (4, 5, 1000)
+    assert (arrived.message.extent.first_index, arrived.message.extent.size, arrived.pos) == (
+        4,
+        5,
+        1000,
+    )
     assert decode(RANGE.with_(last_index=-1, range_term=-1, pos=-1).packet(), "n1").pos == -1
 
 

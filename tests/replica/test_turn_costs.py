@@ -1,6 +1,8 @@
-"""Bounds the cost of a commit by counts that repeat exactly: no timing, no profile of a loaded machine.
+"""Bounds the cost of a commit by counts that repeat exactly: no timing, no profile of a loaded
+machine.
 
-`turn_costs.json` holds the costs that are known. After an improvement, `python -m tests.replica.turn_costs --write` lowers the bounds.
+`turn_costs.json` holds the costs that are known. After an improvement, `python -m
+tests.replica.turn_costs --write` lowers the bounds.
 """
 
 from __future__ import annotations
@@ -28,27 +30,41 @@ def costs() -> dict[str, Cost]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_commit_costs_no_more_than_the_table_says(costs: dict[str, Cost], known: dict[str, Any], scenario: str) -> None:
+def test_a_commit_costs_no_more_than_the_table_says(
+    costs: dict[str, Cost], known: dict[str, Any], scenario: str
+) -> None:
     told = excess(costs[scenario], known[scenario], memory=known["python"] == PYTHON)
     assert not told, f"{scenario}: {told}"
 
 
 @pytest.mark.verify
 def test_costs_are_the_same_in_every_run(costs: dict[str, Cost]) -> None:
-    """All but memory, for which the bounds have slack: Python's allocator serves the whole process."""
+    """All but memory, for which the bounds have slack: Python's allocator serves the whole
+    process."""
 
     def counted(found: dict[str, Cost]) -> dict[str, Cost]:
-        return {scenario: replace(cost, kept_blocks=0, peak_bytes=0) for scenario, cost in found.items()}
+        return {
+            scenario: replace(cost, kept_blocks=0, peak_bytes=0) for scenario, cost in found.items()
+        }
 
     assert counted(measured_alone()) == counted(costs)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_hundred_more_calls_are_found_and_named(costs: dict[str, Cost], known: dict[str, Any], scenario: str) -> None:
+def test_a_hundred_more_calls_are_found_and_named(
+    costs: dict[str, Cost], known: dict[str, Any], scenario: str
+) -> None:
     cost = costs[scenario]
-    grown = replace(cost, functions=cost.functions + Counter({"a:slow": 60 * COMMITS, "a:other": 30 * COMMITS, "b:helper": 10 * COMMITS}))
+    grown = replace(
+        cost,
+        functions=cost.functions
+        + Counter({"a:slow": 60 * COMMITS, "a:other": 30 * COMMITS, "b:helper": 10 * COMMITS}),
+    )
     told = excess(grown, known[scenario], memory=False)
-    assert "+90.00 a commit  a: slow 60.00, other 30.00\n" in told and "+10.00 a commit  b: helper 10.00" in told
+    assert (
+        "+90.00 a commit  a: slow 60.00, other 30.00\n" in told
+        and "+10.00 a commit  b: helper 10.00" in told
+    )
 
 
 @pytest.mark.one_in(2)
@@ -64,7 +80,9 @@ def test_a_hundred_more_calls_are_found_and_named(costs: dict[str, Cost], known:
         ({"peak_bytes": 10**8}, "bytes at the peak"),
     ],
 )
-def test_anything_more_is_found(costs: dict[str, Cost], known: dict[str, Any], scenario: str, more: dict[str, Any], told: str) -> None:
+def test_anything_more_is_found(
+    costs: dict[str, Cost], known: dict[str, Any], scenario: str, more: dict[str, Any], told: str
+) -> None:
     cost = costs[scenario]
     grown = replace(cost, **{name: getattr(cost, name) + by for name, by in more.items()})
     assert told in excess(grown, known[scenario], memory=True)

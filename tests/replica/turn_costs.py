@@ -1,10 +1,13 @@
-"""Counts what a commit costs on the engine's thread: three hosted replicas on real files, in one thread and on virtual time.
+"""Counts what a commit costs on the engine's thread: three hosted replicas on real files, in one
+thread and on virtual time.
 
-Every count is exact and repeats from run to run: the network and the syncs take fixed times, no other thread runs, and no clock is
-read. Python calls, constructed objects and system calls are counted in some commits, memory in others, because a profile allocates memory
-itself. `python -m tests.replica.turn_costs` prints the costs and the most frequent functions; with `--write` it also stores them in
-`turn_costs.json`, the table of the bounds in `test_turn_costs.py`. To keep that table small, it has the calls of each module, not of each
-function. With `--json` it prints all costs for `measured_alone`.
+Every count is exact and repeats from run to run: the network and the syncs take fixed times, no
+other thread runs, and no clock is read. Python calls, constructed objects and system calls are
+counted in some commits, memory in others, because a profile allocates memory itself. `python -m
+tests.replica.turn_costs` prints the costs and the most frequent functions; with `--write` it also
+stores them in `turn_costs.json`, the table of the bounds in `test_turn_costs.py`. To keep that
+table small, it has the calls of each module, not of each function. With `--json` it prints all
+costs for `measured_alone`.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ GAP_NS = 7 * MS
 COMMITS = 20
 SENDS = (1, 64)
 SLACK = 20
-"""How many Python calls a commit may cost beyond the table, so that not every small change has to rewrite it."""
+"""How many Python calls a commit may cost beyond the table, so that not every small change has to
+rewrite it."""
 OBJECTS_SLACK = 5
 MEMORY_SLACK = 1.1
 """By which factor a commit may need more memory than the table says."""
@@ -138,7 +142,11 @@ class Node:
 
     def open(self) -> OpenReplica:
         """Open the group as a node does, without its background threads."""
-        sizes = {"data_file_bytes": 16 << 20, "index_file_bytes": 32 << 16, "consume_queue_file_bytes": 20 * 50_000}
+        sizes = {
+            "data_file_bytes": 16 << 20,
+            "index_file_bytes": 32 << 16,
+            "consume_queue_file_bytes": 20 * 50_000,
+        }
         incarnation = f"00000000-0000-4000-8000-00000000000{self.name[-1]}"
         identity = mint(CLUSTER, "g", self.name, incarnation, CREATED_MS, **sizes)
         disk, root = RealDisk(), str(self._base / self.name)
@@ -164,7 +172,11 @@ class Node:
         self._opened.abandon()
 
     def turn(
-        self, now_ns: int, calls: Sequence[Call], packets: Sequence[tuple[str, PeerPacket]], synced: Sequence[tuple[SyncTicket, None]]
+        self,
+        now_ns: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, None]],
     ) -> TurnOutput:
         if self.weighs:
             output = self._weighed(now_ns, calls, packets, synced)
@@ -198,13 +210,18 @@ class Node:
             sys.setprofile(None)
 
 
-def counting(functions: Counter[str], system_calls: Counter[str]) -> Callable[[FrameType, str, Any], None]:
-    """A profile function that counts the Python calls of a thread by function, and its system calls by name."""
+def counting(
+    functions: Counter[str], system_calls: Counter[str]
+) -> Callable[[FrameType, str, Any], None]:
+    """A profile function that counts the Python calls of a thread by function, and its system calls
+    by name."""
 
     def noted(frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
             if (code := frame.f_code).co_name not in _COMPREHENSIONS:
-                functions[f"{frame.f_globals.get('__name__', '')}:{_name_of(frame, code.co_qualname)}"] += 1
+                functions[
+                    f"{frame.f_globals.get('__name__', '')}:{_name_of(frame, code.co_qualname)}"
+                ] += 1
         elif event == "c_call" and called.__module__ == "posix" and called is not os.fspath:
             system_calls[called.__name__] += 1
 
@@ -237,7 +254,12 @@ class Trio:
 
     def configure(self) -> None:
         """Create the topic of `send`."""
-        self.call(Configure(self.token(), (TopicConfig("", TOPIC, TopicKind.NORMAL, 4, Permission.READ_WRITE, 1),)))
+        self.call(
+            Configure(
+                self.token(),
+                (TopicConfig("", TOPIC, TopicKind.NORMAL, 4, Permission.READ_WRITE, 1),),
+            )
+        )
         self.run(100 * MS)
 
     def token(self) -> int:
@@ -255,7 +277,8 @@ class Trio:
             node.close()
 
     def send(self, sends: int) -> None:
-        """Commit this many sends of one message as one batch, and let everything that follows from them happen."""
+        """Commit this many sends of one message as one batch, and let everything that follows from
+        them happen."""
         calls = [Produce(self.token(), [draft(f"{at:064}", TOPIC, at % 4)]) for at in range(sends)]
         self.call(*calls)
         self.run(GAP_NS)
@@ -321,7 +344,8 @@ class Trio:
 
 
 def measured(base: Path) -> dict[str, Cost]:
-    """The costs of `COMMITS` commits on the leader and on one follower, for batches of `SENDS` messages."""
+    """The costs of `COMMITS` commits on the leader and on one follower, for batches of `SENDS`
+    messages."""
     found: dict[str, Cost] = {}
     was_on = gc.isenabled()
     gc.disable()
@@ -342,7 +366,10 @@ def measured(base: Path) -> dict[str, Cost]:
                     trio.send(sends)
                 weighed = trio.counted()
                 trio.weigh(False)
-                for node, name in ((trio.leader, f"leader-{sends}"), (trio.followers[0], f"follower-{sends}")):
+                for node, name in (
+                    (trio.leader, f"leader-{sends}"),
+                    (trio.followers[0], f"follower-{sends}"),
+                ):
                     found[name] = counted[node.name]
                     found[name].kept_blocks = weighed[node.name].kept_blocks
                     found[name].peak_bytes = weighed[node.name].peak_bytes
@@ -354,11 +381,14 @@ def measured(base: Path) -> dict[str, Cost]:
 
 
 def measured_alone() -> dict[str, Cost]:
-    """`measured` in a process of its own, because memory depends on what a process did before and on what its other threads do. Without
-    ledgermq-native, which does in one call what costs Python many: the bounds have to hold where it is not installed."""
+    """`measured` in a process of its own, because memory depends on what a process did before and
+    on what its other threads do. Without ledgermq-native, which does in one call what costs Python
+    many: the bounds have to hold where it is not installed."""
     asked = [sys.executable, "-m", "tests.replica.turn_costs", "--json"]
     chosen = os.environ | {"PYTHONHASHSEED": "0", "LEDGERMQ_PURE": "1"}
-    printed = subprocess.run(asked, env=chosen, check=True, stdout=subprocess.PIPE, text=True).stdout
+    printed = subprocess.run(
+        asked, env=chosen, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     found = {name: Cost(**cost) for name, cost in json.loads(printed.splitlines()[-1]).items()}
     for cost in found.values():
         cost.functions, cost.system_calls = Counter(cost.functions), Counter(cost.system_calls)
@@ -371,12 +401,22 @@ def table(found: dict[str, Cost]) -> dict[str, Any]:
 
 
 def _row(cost: Cost) -> dict[str, Any]:
-    return {"calls": cost.calls, **_counts(cost), **_memory(cost), "modules": dict(sorted(cost.modules.items()))}
+    return {
+        "calls": cost.calls,
+        **_counts(cost),
+        **_memory(cost),
+        "modules": dict(sorted(cost.modules.items())),
+    }
 
 
 def _counts(cost: Cost) -> dict[str, Any]:
     """What may not exceed the table at all."""
-    events = {"turns": cost.turns, "packets": cost.packets, "syncs": cost.syncs, "views": cost.views}
+    events = {
+        "turns": cost.turns,
+        "packets": cost.packets,
+        "syncs": cost.syncs,
+        "views": cost.views,
+    }
     return {**events, "system_calls": dict(sorted(cost.system_calls.items()))}
 
 
@@ -385,31 +425,63 @@ def _memory(cost: Cost) -> dict[str, int]:
 
 
 def excess(cost: Cost, known: dict[str, Any], *, memory: bool) -> str:
-    """What a scenario costs beyond the table, and the modules and functions with the most additional calls; empty if it costs no more.
-    `memory`: compare the memory too."""
+    """What a scenario costs beyond the table, and the modules and functions with the most
+    additional calls; empty if it costs no more. `memory`: compare the memory too."""
     before = known | known["system_calls"]
-    now = {name: number for name, number in _counts(cost).items() if name != "system_calls"} | cost.system_calls
-    more = [f"{number} {name}, not {before.get(name, 0)}" for name, number in now.items() if number > before.get(name, 0)]
+    now = {
+        name: number for name, number in _counts(cost).items() if name != "system_calls"
+    } | cost.system_calls
+    more = [
+        f"{number} {name}, not {before.get(name, 0)}"
+        for name, number in now.items()
+        if number > before.get(name, 0)
+    ]
     more += _beyond("Python calls", cost.calls, known["calls"], known["calls"] + SLACK * COMMITS)
-    more += _beyond("objects", cost.objects, known["objects"], known["objects"] + OBJECTS_SLACK * COMMITS)
+    more += _beyond(
+        "objects", cost.objects, known["objects"], known["objects"] + OBJECTS_SLACK * COMMITS
+    )
     if memory:
-        more += _beyond("blocks kept", cost.kept_blocks, known["kept_blocks"], known["kept_blocks"] * MEMORY_SLACK)
-        more += _beyond("bytes at the peak", cost.peak_bytes, known["peak_bytes"], known["peak_bytes"] * MEMORY_SLACK)
+        more += _beyond(
+            "blocks kept",
+            cost.kept_blocks,
+            known["kept_blocks"],
+            known["kept_blocks"] * MEMORY_SLACK,
+        )
+        more += _beyond(
+            "bytes at the peak",
+            cost.peak_bytes,
+            known["peak_bytes"],
+            known["peak_bytes"] * MEMORY_SLACK,
+        )
     return "\n".join([", ".join(more), *_grown(cost, known["modules"])]) if more else ""
 
 
 def _beyond(what: str, now: int, before: int, most: float) -> list[str]:
-    return [f"{now / COMMITS:.0f} {what} a commit, not {before / COMMITS:.0f}"] if now > most else []
+    return (
+        [f"{now / COMMITS:.0f} {what} a commit, not {before / COMMITS:.0f}"] if now > most else []
+    )
 
 
 def _grown(cost: Cost, known: dict[str, int]) -> list[str]:
     """The modules with the most additional calls, and their most frequent functions."""
-    grown = sorted(((times - known.get(module, 0), module) for module, times in cost.modules.items()), key=lambda row: (-row[0], row[1]))
+    grown = sorted(
+        ((times - known.get(module, 0), module) for module, times in cost.modules.items()),
+        key=lambda row: (-row[0], row[1]),
+    )
     rows = []
     for by, module in grown[:NAMED]:
         if by > 0:
-            own = Counter({name: times for name, times in cost.functions.items() if name.startswith(f"{module}:")})
-            names = [f"{name.partition(':')[2]} {times / COMMITS:.2f}" for name, times in own.most_common(NAMED_OF_MODULE)]
+            own = Counter(
+                {
+                    name: times
+                    for name, times in cost.functions.items()
+                    if name.startswith(f"{module}:")
+                }
+            )
+            names = [
+                f"{name.partition(':')[2]} {times / COMMITS:.2f}"
+                for name, times in own.most_common(NAMED_OF_MODULE)
+            ]
             rows.append(f"  {by / COMMITS:+.2f} a commit  {module}: {', '.join(names)}")
     return rows
 
@@ -423,11 +495,21 @@ def main() -> None:
     if given.json:
         with tempfile.TemporaryDirectory() as base:
             found = measured(Path(base))
-        print(json.dumps({name: {each.name: getattr(cost, each.name) for each in fields(cost)} for name, cost in found.items()}))
+        print(
+            json.dumps(
+                {
+                    name: {each.name: getattr(cost, each.name) for each in fields(cost)}
+                    for name, cost in found.items()
+                }
+            )
+        )
         return
     found = measured_alone()
     for name, cost in found.items():
-        print(f"{name}: {cost.calls / COMMITS:.1f} Python calls a commit; in all {_counts(cost) | _memory(cost)}")
+        print(
+            f"{name}: {cost.calls / COMMITS:.1f} Python calls a commit; in all"
+            f" {_counts(cost) | _memory(cost)}"
+        )
         for function, times in cost.functions.most_common(given.top):
             print(f"  {times / COMMITS:8.2f}  {function}")
     if given.write:

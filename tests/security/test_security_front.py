@@ -1,4 +1,5 @@
-"""The front of the clients' port and the certificates behind it, with real gRPC inside and raw sockets outside."""
+"""The front of the clients' port and the certificates behind it, with real gRPC inside and raw
+sockets outside."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.errors import ConfigError, FatalError
 from tests.contract.backend import run
 
-LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+LIFTED = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 
 class _Echo(grpc.GenericRpcHandler):
@@ -52,11 +57,17 @@ class _Echo(grpc.GenericRpcHandler):
 
 def files(directory: Path, name: str = "n1", *, authority: bool = False) -> CertificateFiles:
     minting.ensure(directory, {name: ("localhost", "127.0.0.1")})
-    return CertificateFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem" if authority else None)
+    return CertificateFiles(
+        directory / f"{name}.pem",
+        directory / f"{name}.key",
+        directory / "ca.pem" if authority else None,
+    )
 
 
 @asynccontextmanager
-async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **limits: Any) -> AsyncIterator[tuple[Front, int]]:
+async def serving(
+    tls: CertificateFiles | None = None, *, plain: bool = True, **limits: Any
+) -> AsyncIterator[tuple[Front, int]]:
     """A front with gRPC behind it, and its port."""
     found = Front(plain=plain, tls=tls is not None, **limits)
     server = grpc.aio.server(options=LIFTED[:2])
@@ -79,11 +90,15 @@ async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **
 def channel(port: int, ca: Path | None = None) -> grpc.aio.Channel:
     if ca is None:
         return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=LIFTED)
-    return grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(ca.read_bytes()), options=LIFTED)
+    return grpc.aio.secure_channel(
+        f"localhost:{port}", grpc.ssl_channel_credentials(ca.read_bytes()), options=LIFTED
+    )
 
 
 async def echoed(to: grpc.aio.Channel, request: bytes = b"x") -> tuple[str, bytes]:
-    peer, _, answer = (await to.unary_unary("/echo/unary")(request, timeout=10, wait_for_ready=True)).partition(b"\n")
+    peer, _, answer = (
+        await to.unary_unary("/echo/unary")(request, timeout=10, wait_for_ready=True)
+    ).partition(b"\n")
     return peer.decode(), answer
 
 
@@ -123,8 +138,8 @@ def scenario(work: Callable[[Path], Any]) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
-    """A node runs uvloop, these tests do not, so differing behaviour is tested with both. gRPC is not used, because it needs a single
-    loop."""
+    """A node runs uvloop, these tests do not, so differing behaviour is tested with both. gRPC is
+    not used, because it needs a single loop."""
 
     async def work() -> None:
         found = Front(plain=True, tls=False, new_per_s=20)
@@ -135,7 +150,9 @@ def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(large_echo(port))
-        assert asyncio.get_running_loop().time() - began >= (8 - 1) / 20 - 0.1, "never sooner than the pace allows"
+        assert asyncio.get_running_loop().time() - began >= (8 - 1) / 20 - 0.1, (
+            "never sooner than the pace allows"
+        )
         assert await left(found)
         inside.close()
         found.stop()
@@ -146,7 +163,8 @@ def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_slow_reader_is_not_read_for(loop: str) -> None:
-    """What a client does not take stays where it is: the front stops reading inside, holds little, and loses nothing."""
+    """What a client does not take stays where it is: the front stops reading inside, holds little,
+    and loses nothing."""
     size = 32 << 20
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,17 +177,23 @@ def test_a_slow_reader_is_not_read_for(loop: str) -> None:
         found = Front(plain=True, tls=False)
         assert found.plain is not None
         inside = await asyncio.start_unix_server(flood, found.plain)
-        reader, writer = await asyncio.open_connection("127.0.0.1", await found.listen("127.0.0.1", 0), limit=1 << 16)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", await found.listen("127.0.0.1", 0), limit=1 << 16
+        )
         writer.write(PREFACE)
         async with asyncio.timeout(20):
-            while not (halves := [outer.other for outer in found._open.values() if outer.other is not None]) or _reads(halves[0]):
+            while not (
+                halves := [outer.other for outer in found._open.values() if outer.other is not None]
+            ) or _reads(halves[0]):
                 await asyncio.sleep(0)
         (outer,) = found._open.values()
         assert outer.transport is not None and outer.transport.get_write_buffer_size() < 4 << 20
         got = 0
         while data := await reader.read(1 << 20):
             got += len(data)
-        assert got == size and await left(found), "gone, although the client never ended its direction"
+        assert got == size and await left(found), (
+            "gone, although the client never ended its direction"
+        )
         writer.close()
         inside.close()
         found.stop()
@@ -179,8 +203,11 @@ def test_a_slow_reader_is_not_read_for(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_who_never_reads_is_let_go_when_grpc_ends(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC gives a client up; the front does, too, a little later, although what it has for the client was never taken."""
+def test_who_never_reads_is_let_go_when_grpc_ends(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC gives a client up; the front does, too, a little later, although what it has for the
+    client was never taken."""
     monkeypatch.setattr(front, "LAST_WORDS_S", 0.05)
 
     async def burst(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,7 +252,8 @@ async def _settings_first(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 async def large_echo(port: int) -> None:
-    """Far more than any buffer holds, sent before anything is read, and the end of this direction before that of the other."""
+    """Far more than any buffer holds, sent before anything is read, and the end of this direction
+    before that of the other."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = PREFACE + os.urandom(4 << 20)
     writer.write(data)
@@ -237,13 +265,20 @@ async def large_echo(port: int) -> None:
 
 @scenario
 async def test_one_port_speaks_both(directory: Path) -> None:
-    """Plaintext and TLS on one port, large messages both ways, and the caller's address behind the name gRPC has for it."""
+    """Plaintext and TLS on one port, large messages both ways, and the caller's address behind the
+    name gRPC has for it."""
     large = os.urandom(5 << 20)
-    async with serving(files(directory)) as (found, port), channel(port) as plain, channel(port, directory / "ca.pem") as encrypted:
+    async with (
+        serving(files(directory)) as (found, port),
+        channel(port) as plain,
+        channel(port, directory / "ca.pem") as encrypted,
+    ):
         for one in (plain, encrypted):
             peer, answer = await echoed(one, large)
             assert answer == large
-            assert peer.startswith("unix-abstract:") and found.address_of(peer).startswith("127.0.0.1:")
+            assert peer.startswith("unix-abstract:") and found.address_of(peer).startswith(
+                "127.0.0.1:"
+            )
         stream = encrypted.stream_stream("/echo/stream")(timeout=20)
         for _ in range(4):
             await stream.write(large)
@@ -254,7 +289,8 @@ async def test_one_port_speaks_both(directory: Path) -> None:
 
 @scenario
 async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
-    """gRPC sends its settings the moment it accepts, which may be before the front has joined the two ends."""
+    """gRPC sends its settings the moment it accepts, which may be before the front has joined the
+    two ends."""
     async with serving() as (_, port):
         for _ in range(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -271,13 +307,22 @@ async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
 
 @scenario
 async def test_what_is_neither_is_counted_and_closed(directory: Path) -> None:
-    """Another protocol, an end before the first byte, the preface byte by byte; the port continues to serve."""
+    """Another protocol, an end before the first byte, the preface byte by byte; the port continues
+    to serve."""
     before = refused("garbage")
     async with serving(files(directory)) as (_, port):
-        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"PRI * HTTP/1.1\r\n\r\n", b"\x15\x03\x01"):
+        for data in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x00" * 64,
+            b"PRI * HTTP/1.1\r\n\r\n",
+            b"\x15\x03\x01",
+        ):
             assert await said(port, data) == b""
         assert refused("garbage") == before + 4
-        assert await said(port, b"", eof=True) == b"" and await said(port, PREFACE[:5], eof=True) == b""
+        assert (
+            await said(port, b"", eof=True) == b""
+            and await said(port, PREFACE[:5], eof=True) == b""
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for byte in PREFACE:
             writer.write(bytes([byte]))
@@ -290,7 +335,8 @@ async def test_what_is_neither_is_counted_and_closed(directory: Path) -> None:
 
 @scenario
 async def test_tls_on_a_plaintext_port_is_said_in_words(directory: Path) -> None:
-    """The commonest mistake, logged once in a while and counted every time; likewise plaintext on a TLS port."""
+    """The commonest mistake, logged once in a while and counted every time; likewise plaintext on a
+    TLS port."""
     minting.ensure(directory, {"n1": ("localhost",)})
     hello = client_hello(directory / "ca.pem")
     before = refused("tls-on-plaintext")
@@ -299,7 +345,9 @@ async def test_tls_on_a_plaintext_port_is_said_in_words(directory: Path) -> None
             for _ in range(3):
                 assert await said(port, hello) == b""
     assert refused("tls-on-plaintext") == before + 3
-    assert sum("TLS handshake on a plaintext port" in str(entry.get("reason")) for entry in logs) == 1
+    assert (
+        sum("TLS handshake on a plaintext port" in str(entry.get("reason")) for entry in logs) == 1
+    )
     before = refused("plaintext-on-tls")
     async with serving(files(directory), plain=False) as (_, port):
         assert await said(port, PREFACE) == b"" and refused("plaintext-on-tls") == before + 1
@@ -309,7 +357,9 @@ async def test_tls_on_a_plaintext_port_is_said_in_words(directory: Path) -> None
 
 def client_hello(ca: Path) -> bytes:
     outgoing = ssl.MemoryBIO()
-    talk = ssl.create_default_context(cafile=str(ca)).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    talk = ssl.create_default_context(cafile=str(ca)).wrap_bio(
+        ssl.MemoryBIO(), outgoing, server_hostname="localhost"
+    )
     with pytest.raises(ssl.SSLWantReadError):
         talk.do_handshake()
     return outgoing.read()
@@ -344,7 +394,8 @@ async def test_who_says_nothing_when_its_turn_has_come_is_let_go_too(directory: 
 
 @scenario
 async def test_connections_are_limited(directory: Path) -> None:
-    """The number of connections is limited in total and per address; an ended connection releases its slot."""
+    """The number of connections is limited in total and per address; an ended connection releases
+    its slot."""
     async with serving(connections=2) as (found, port), channel(port) as one:
         await echoed(one)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -367,8 +418,8 @@ async def test_connections_are_limited(directory: Path) -> None:
 
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
 def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
-    """In any period, at most the allowed number, plus that of a tenth of a second, plus one, in the order of arrival; no client waits too
-    long."""
+    """In any period, at most the allowed number, plus that of a tenth of a second, plus one, in the
+    order of arrival; no client waits too long."""
     door, now, turns = Front(plain=False, tls=False, new_per_s=per_s), 1000.0, [0.0]
     for pause in pauses:
         now += pause
@@ -385,13 +436,18 @@ def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]
 
 @scenario
 async def test_a_crowd_waits_for_its_turn(directory: Path) -> None:
-    """An early client is read from when its turn comes; if its turn is too far away, its connection is closed."""
+    """An early client is read from when its turn comes; if its turn is too far away, its connection
+    is closed."""
     before = refused("crowd")
     async with serving(new_per_s=0.01) as (_, port), channel(port) as first:
         assert (await echoed(first))[1] == b"x"
         assert await said(port, PREFACE) == b"" and refused("crowd") == before + 1
         assert (await echoed(first))[1] == b"x"
-    async with serving(new_per_s=20) as (_, port), asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with (
+        serving(new_per_s=20) as (_, port),
+        asyncio.timeout(10),
+        asyncio.TaskGroup() as group,
+    ):
         for _ in range(6):
             group.create_task(answered(port))
 
@@ -405,15 +461,19 @@ async def answered(port: int) -> None:
 
 @scenario
 async def test_a_direction_may_end_alone(directory: Path) -> None:
-    """A client that has sent everything still receives the rest; when gRPC is done, the connection ends."""
+    """A client that has sent everything still receives the rest; when gRPC is done, the connection
+    ends."""
     async with serving() as (found, port):
         answer = await said(port, PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", eof=True)
         assert answer[3:4] == b"\x04", "a settings frame"
         assert await left(found)
 
 
-def test_certificates_are_replaced_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New files apply from the next connection on; files that do not match are logged, and the old ones stay in use."""
+def test_certificates_are_replaced_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New files apply from the next connection on; files that do not match are logged, and the old
+    ones stay in use."""
     monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
     run(lambda: replaced(tmp_path))
 
@@ -435,7 +495,8 @@ async def replaced(directory: Path) -> None:
 
 @scenario
 async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path) -> None:
-    """Clients without a certificate of the authority are refused; the service knows the common name."""
+    """Clients without a certificate of the authority are refused; the service knows the common
+    name."""
     async with serving(files(directory, authority=True)) as (_, port):
         async with channel(port, directory / "ca.pem") as nobody:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -443,10 +504,14 @@ async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         ca, key, own = ((directory / name).read_bytes() for name in ("ca.pem", "n1.key", "n1.pem"))
         credentials = grpc.ssl_channel_credentials(ca, key, own)
-        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options=LIFTED) as known:
+        async with grpc.aio.secure_channel(
+            f"localhost:{port}", credentials, options=LIFTED
+        ) as known:
             assert await known.unary_unary("/echo/name")(b"x", timeout=10) == b"n1\nx"
         async with channel(port) as plain:
-            assert await plain.unary_unary("/echo/name")(b"x", timeout=10) == b"\nx", "who shows none has no name"
+            assert await plain.unary_unary("/echo/name")(b"x", timeout=10) == b"\nx", (
+                "who shows none has no name"
+            )
 
 
 class Named(asyncio.Protocol):
@@ -461,7 +526,8 @@ class Named(asyncio.Protocol):
 
 @scenario
 async def test_peers_check_each_others_names(directory: Path) -> None:
-    """A node reaches a peer only where a certificate for the peer's name answers, and shows its own."""
+    """A node reaches a peer only where a certificate for the peer's name answers, and shows its
+    own."""
     minting.ensure(directory, {"n1": ("127.0.0.1",), "n2": ("127.0.0.1",)})
     wires = {name: PeerWire(files(directory, name, authority=True)) for name in ("n1", "n2")}
     listener = await wires["n2"].listen("127.0.0.1:0")
@@ -472,7 +538,9 @@ async def test_peers_check_each_others_names(directory: Path) -> None:
         return await wires["n2"].accept(connection, Named)
 
     async def met(wire: PeerWire, peer: str) -> list[Any]:
-        return await asyncio.gather(accepted(), wire.connect(f"127.0.0.1:{port}", peer, Named), return_exceptions=True)
+        return await asyncio.gather(
+            accepted(), wire.connect(f"127.0.0.1:{port}", peer, Named), return_exceptions=True
+        )
 
     try:
         there, here = await met(wires["n1"], "n2")
@@ -490,7 +558,8 @@ async def test_peers_check_each_others_names(directory: Path) -> None:
 
 
 def test_minted_once_and_renewed_when_names_change(tmp_path: Path) -> None:
-    """What is good stays; another host is a new certificate of the same authority; keys are their owner's only."""
+    """What is good stays; another host is a new certificate of the same authority; keys are their
+    owner's only."""
     assert minting.ensure(tmp_path, {"n1": ("a",), "n2": ("b",)}) == ["n1", "n2"]
     authority = (tmp_path / "ca.pem").read_bytes()
     assert minting.ensure(tmp_path, {"n1": ("a",), "n2": ("b", "10.0.0.2")}) == ["n2"]
@@ -505,7 +574,8 @@ def test_minted_once_and_renewed_when_names_change(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_serve_are_refused_at_the_start(tmp_path: Path) -> None:
-    """A key that others can read, a key of another certificate, no file, no PEM: each with what to do."""
+    """A key that others can read, a key of another certificate, no file, no PEM: each with what to
+    do."""
     minting.ensure(tmp_path, {"n1": (), "n2": ()})
     pem, key = tmp_path / "n1.pem", tmp_path / "n1.key"
     with pytest.raises(ConfigError, match="does not belong"):
@@ -523,7 +593,11 @@ def test_files_that_cannot_serve_are_refused_at_the_start(tmp_path: Path) -> Non
 def test_inner_sockets_are_this_users_only(tmp_path: Path) -> None:
     """The directory is closed to other users, and is removed with the front."""
     found = Front(plain=True, tls=False)
-    assert found.directory.stat().st_mode & 0o077 == 0 and found.plain is not None and found.tls is None
+    assert (
+        found.directory.stat().st_mode & 0o077 == 0
+        and found.plain is not None
+        and found.tls is None
+    )
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(found.plain)
     listener.close()

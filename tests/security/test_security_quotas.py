@@ -1,4 +1,5 @@
-"""Quotas against a simple model of what they promise: rates over time, counts at once, bounded memory."""
+"""Quotas against a simple model of what they promise: rates over time, counts at once, bounded
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class Scene:
         self.now = 50.0
         self.quotas = Quotas(Settings(**settings), lambda: self.now)
 
-    def call(self, *scopes: tuple[str, str], messages: int = 1, size: int = 0, receive: bool = False) -> int:
+    def call(
+        self, *scopes: tuple[str, str], messages: int = 1, size: int = 0, receive: bool = False
+    ) -> int:
         """Make one complete call. Returns 0, or the milliseconds to wait before a retry."""
         try:
             with self.quotas.enter(list(scopes), receive=receive, messages=messages, size=size):
@@ -37,7 +40,8 @@ class Scene:
     calls=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), min_size=1, max_size=60),
 )
 def test_a_rate_is_never_exceeded(rate: float, calls: list[tuple[float, int]]) -> None:
-    """In any time no more gets in than its worth, one second's more, and the last batch; and the hint is when one gets in."""
+    """In any time no more gets in than its worth, one second's more, and the last batch; and the
+    hint is when one gets in."""
     scene = Scene(client=Quota(messages_per_s=rate))
     let_in: list[tuple[float, int]] = []
     for pause, messages in calls:
@@ -66,7 +70,10 @@ def test_bytes_count_beside_messages() -> None:
     """The one that is used up first decides, and says which it is."""
     scene = Scene(client=Quota(messages_per_s=100, bytes_per_s=1000))
     assert scene.call(CLIENT, size=3000) == 0
-    with pytest.raises(TooMuch, match=r"client c has reached its quota of 1000 bytes a second; try again in 2001 ms"):
+    with pytest.raises(
+        TooMuch,
+        match=r"client c has reached its quota of 1000 bytes a second; try again in 2001 ms",
+    ):
         scene.quotas.enter([CLIENT], receive=False, messages=1, size=1)
     scene.now += 2.1
     assert scene.call(CLIENT) == 0
@@ -88,7 +95,10 @@ def test_calls_and_receives_at_once() -> None:
     group = ("group", "g")
     with scene.quotas.enter([CLIENT, group], receive=True, messages=0, size=0):
         assert scene.call(("client", "d"), group, receive=True) == module.RECEIVES_AGAIN_MS
-        with pytest.raises(ZeroDivisionError), scene.quotas.enter([CLIENT], receive=False, messages=0, size=0):
+        with (
+            pytest.raises(ZeroDivisionError),
+            scene.quotas.enter([CLIENT], receive=False, messages=0, size=0),
+        ):
             assert scene.call(CLIENT) == module.CALLS_AGAIN_MS
             raise ZeroDivisionError
         assert scene.call(CLIENT) == 0
@@ -97,15 +107,22 @@ def test_calls_and_receives_at_once() -> None:
 
 
 def test_the_longest_pattern_counts() -> None:
-    """A name before patterns, a longer pattern before a shorter, patterns before what holds for each."""
+    """A name before patterns, a longer pattern before a shorter, patterns before what holds for
+    each."""
     each, short, long, name = (Quota(messages_per_s=rate) for rate in (1, 2, 3, 4))
-    quotas = Quotas(Settings(topic=each, topics={"o*": short, "orders*": long, "orders": name, "free": Quota()}))
-    chosen = {topic: quotas._quota(("topic", topic)) for topic in ("orders", "orders2", "other", "x", "free")}
+    quotas = Quotas(
+        Settings(topic=each, topics={"o*": short, "orders*": long, "orders": name, "free": Quota()})
+    )
+    chosen = {
+        topic: quotas._quota(("topic", topic))
+        for topic in ("orders", "orders2", "other", "x", "free")
+    }
     assert chosen == {"orders": name, "orders2": long, "other": short, "x": each, "free": Quota()}
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With any number of clients, the least recently used buckets are removed first, and a used bucket keeps its debt."""
+    """With any number of clients, the least recently used buckets are removed first, and a used
+    bucket keeps its debt."""
     monkeypatch.setattr(module, "BUCKETS_MAX", 50)
     monkeypatch.setattr(module, "PRESUMED_MAX", 50)
     scene = Scene(client=Quota(messages_per_s=1, calls=1))

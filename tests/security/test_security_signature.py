@@ -1,4 +1,5 @@
-"""How calls are signed, and how the header is read: contract §3.2, every client's spelling of it."""
+"""How calls are signed, and how the header is read: contract §3.2, every client's spelling of
+it."""
 
 from __future__ import annotations
 
@@ -6,14 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.proto.signature import Claim, Credentials, claim_of, operator_of, proves, sign, signature_of
+from ledgermq.proto.signature import (
+    Claim,
+    Credentials,
+    claim_of,
+    operator_of,
+    proves,
+    sign,
+    signature_of,
+)
 
 DATE = "20260102T030405Z"
 HEX = "651888104e62e38ad7484d9e5580cfaf3226a8db"
 
 
 def header(credential: str = "ak1", signature: str = HEX, algorithm: str = "MQv2-HMAC-SHA1") -> str:
-    return f"{algorithm} Credential={credential}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return (
+        f"{algorithm} Credential={credential}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    )
 
 
 def test_vector_of_the_contract() -> None:
@@ -22,7 +33,13 @@ def test_vector_of_the_contract() -> None:
     assert sign(Credentials("ak1", "sk1"), DATE) == header()
 
 
-SPELLINGS = [header(), header(signature=HEX.upper()), header("ak1//Rocketmq"), header("ak1/region/RocketMQ"), f" {header()} "]
+SPELLINGS = [
+    header(),
+    header(signature=HEX.upper()),
+    header("ak1//Rocketmq"),
+    header("ak1/region/RocketMQ"),
+    f" {header()} ",
+]
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
@@ -40,11 +57,24 @@ def test_empty_credential_claims_nothing(text: str) -> None:
     assert claim_of(text) is None
 
 
-MALFORMED = ["", "Bearer abc", header(algorithm="MQv2-HMAC-SHA256"), header(signature=""), header(signature=HEX[:-1])]
-MALFORMED += [header(signature="0x" + HEX[2:]), header(signature=HEX[:-2] + " a"), "MQv2-HMAC-SHA1 Credential=ak1"]
+MALFORMED = [
+    "",
+    "Bearer abc",
+    header(algorithm="MQv2-HMAC-SHA256"),
+    header(signature=""),
+    header(signature=HEX[:-1]),
+]
+MALFORMED += [
+    header(signature="0x" + HEX[2:]),
+    header(signature=HEX[:-2] + " a"),
+    "MQv2-HMAC-SHA1 Credential=ak1",
+]
 
 
-@pytest.mark.parametrize("text", [*MALFORMED, "MQv2-HMAC-SHA1 Credential=ak1, Signature", "MQv2-HMAC-SHA1 ,,=,Credential=a"])
+@pytest.mark.parametrize(
+    "text",
+    [*MALFORMED, "MQv2-HMAC-SHA1 Credential=ak1, Signature", "MQv2-HMAC-SHA1 ,,=,Credential=a"],
+)
 def test_malformed_headers(text: str) -> None:
     """What is not understood is refused with words, and nothing else happens."""
     with pytest.raises(ValueError, match="the"):
@@ -58,7 +88,9 @@ def test_any_header_is_a_claim_or_a_refusal(text: str) -> None:
         claim = claim_of(text)
     except ValueError:
         return
-    assert claim is None or (claim.access_key and "/" not in claim.access_key and len(claim.signature) == 20)
+    assert claim is None or (
+        claim.access_key and "/" not in claim.access_key and len(claim.signature) == 20
+    )
 
 
 def test_operator_follows_from_the_cluster_secret() -> None:

@@ -1,4 +1,5 @@
-"""What one user's client can do to another's, and what hostile sizes can do to a node: nothing, each in one test."""
+"""What one user's client can do to another's, and what hostile sizes can do to a node: nothing,
+each in one test."""
 
 from __future__ import annotations
 
@@ -19,49 +20,72 @@ from tests.contract.backend import Backend, contract, message, signed
 from tests.security.test_security_users import Scene
 
 EVERYTHING = "admin:cluster:*"
-SETTINGS = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=pb.Resource(name="G")))
+SETTINGS = pb.Settings(
+    client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=pb.Resource(name="G"))
+)
 
 
 @contract(authentication=True, delivery=Delivery(liveness_ms=60_000))
 async def test_a_client_id_belongs_to_its_user(server: Backend) -> None:
-    """A user with the client id of another user's client can neither end its leases nor take over its Telemetry stream."""
+    """A user with the client id of another user's client can neither end its leases nor take over
+    its Telemetry stream."""
     server.user("alice", "secret of alice", EVERYTHING)
     server.user("mallory", "secret of mallory")
-    alice, mallory = (signed(name, f"secret of {name}", client_id="c1") for name in ("alice", "mallory"))
+    alice, mallory = (
+        signed(name, f"secret of {name}", client_id="c1") for name in ("alice", "mallory")
+    )
     stream = server.raw.telemetry(metadata=alice)
     await stream.write(pb.TelemetryCommand(settings=SETTINGS))
     assert (await stream.read()).status.code == pb.OK
     assert (await server.raw.send(message(), metadata=alice)).status.code == pb.OK
     assert len((await server.raw.receive(invisible=None, metadata=alice)).messages) == 1
     other = server.raw.telemetry(metadata=mallory)
-    await other.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing())))
+    await other.write(
+        pb.TelemetryCommand(
+            settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing())
+        )
+    )
     assert (await other.read()).status.code == pb.OK
     goodbye = pb.NotifyClientTerminationRequest()
-    assert (await server.raw.unary("NotifyClientTermination", goodbye, metadata=mallory)).status.code == pb.OK
+    assert (
+        await server.raw.unary("NotifyClientTermination", goodbye, metadata=mallory)
+    ).status.code == pb.OK
     server.pass_time(server.delivery.gone_grace_ms / 1000 + 1)
     assert server.engine.in_flight() == 1
-    assert (await server.raw.receive(metadata=alice)).status.code == pb.MESSAGE_NOT_FOUND, "still leased"
-    assert [found.settings.client_type for found in server.service.streams.of_group("G")] == [pb.PUSH_CONSUMER]
-    assert (await server.raw.unary("NotifyClientTermination", goodbye, metadata=alice)).status.code == pb.OK
+    assert (await server.raw.receive(metadata=alice)).status.code == pb.MESSAGE_NOT_FOUND, (
+        "still leased"
+    )
+    assert [found.settings.client_type for found in server.service.streams.of_group("G")] == [
+        pb.PUSH_CONSUMER
+    ]
+    assert (
+        await server.raw.unary("NotifyClientTermination", goodbye, metadata=alice)
+    ).status.code == pb.OK
     server.pass_time(server.delivery.gone_grace_ms / 1000 + 1)
-    assert len((await server.raw.receive(metadata=alice)).messages) == 1, "the client's own goodbye counts"
+    assert len((await server.raw.receive(metadata=alice)).messages) == 1, (
+        "the client's own goodbye counts"
+    )
 
 
 @contract({"T": "normal", "X": "transaction"})
 async def test_a_message_id_fits_what_is_made_from_it(server: Backend) -> None:
-    """The longest id of a half message gives a transaction id that ends the transaction; a longer one is refused before it is stored."""
+    """The longest id of a half message gives a transaction id that ends the transaction; a longer
+    one is refused before it is stored."""
     longest = "é" * (MESSAGE_ID_MAX // 2)
     half = message(topic="X", message_id=longest)
     half.system_properties.message_type = pb.TRANSACTION
     entry = (await server.raw.send(half)).entries[0]
-    end = pb.EndTransactionRequest(topic=pb.Resource(name="X"), transaction_id=entry.transaction_id, resolution=pb.COMMIT)
+    end = pb.EndTransactionRequest(
+        topic=pb.Resource(name="X"), transaction_id=entry.transaction_id, resolution=pb.COMMIT
+    )
     assert (await server.raw.unary("EndTransaction", end)).status.code == pb.OK
     half.system_properties.message_id = "x" * (MESSAGE_ID_MAX + 1)
     assert (await server.raw.send(half)).status.code == pb.ILLEGAL_MESSAGE_ID
 
 
 def test_no_certificate_stands_for_nobody() -> None:
-    """A user that the configuration maps to the empty name does not apply to clients without a certificate."""
+    """A user that the configuration maps to the empty name does not apply to clients without a
+    certificate."""
     scene = Scene(common_names={"": "alice", "service": "alice"})
     scene.put(scene.user("alice", "secret of alice"))
     assert (scene.who("", "", ""), scene.who("", "", "service")) == (40100, "alice")
@@ -69,7 +93,8 @@ def test_no_certificate_stands_for_nobody() -> None:
 
 @contract()
 async def test_the_messages_of_a_request_are_counted(server: Backend) -> None:
-    """Small ones by the hundred thousand would stop the node for seconds; as many as there may be are stored."""
+    """Small ones by the hundred thousand would stop the node for seconds; as many as there may be
+    are stored."""
     request = pb.SendMessageRequest(messages=[message(b"x", message_id="m")] * MESSAGES_MAX)
     assert (await server.raw.unary("SendMessage", request)).status.code == pb.OK
     request.messages.append(request.messages[0])
@@ -105,7 +130,10 @@ async def test_a_set_of_lite_topics_is_bounded_before_it_is_read(server: Backend
     names = [f"n{at}" for at in range(200_000)]
     for action in (pb.PARTIAL_ADD, pb.PARTIAL_REMOVE, pb.COMPLETE_ADD):
         request = pb.SyncLiteSubscriptionRequest(
-            action=action, topic=pb.Resource(name="L"), group=pb.Resource(name="LG"), lite_topic_set=names
+            action=action,
+            topic=pb.Resource(name="L"),
+            group=pb.Resource(name="LG"),
+            lite_topic_set=names,
         )
         answer = await server.raw.unary("SyncLiteSubscription", request)
         assert answer.status.code == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
@@ -135,7 +163,8 @@ async def test_a_producer_that_does_not_read_is_waited_for_once(server: Backend)
 
 
 def test_names_of_inner_connections_cannot_be_foretold() -> None:
-    """Every user of the host sees abstract socket names; a user who could predict the next ones could bind them first."""
+    """Every user of the host sees abstract socket names; a user who could predict the next ones
+    could bind them first."""
     front = Front(plain=True, tls=False)
     try:
         ends = [_entered(front).rpartition("-")[2] for _ in range(8)]
@@ -157,12 +186,15 @@ def _entered(front: Front) -> str:
 
 
 def test_a_key_of_an_unknown_kind_is_said_in_words(tmp_path: Path) -> None:
-    """As any other file that cannot serve: at the start a sentence, while the node runs the one before stays in force."""
+    """As any other file that cannot serve: at the start a sentence, while the node runs the one
+    before stays in force."""
     minting.ensure(tmp_path, {"n1": ("localhost",)})
     files = CertificateFiles(tmp_path / "n1.pem", tmp_path / "n1.key", None)
     before = files.current()
     unknown = base64.b64encode(bytes.fromhex("300d020100300506032a0304040178")).decode()
-    (tmp_path / "n1.key").write_text(f"-----BEGIN PRIVATE KEY-----\n{unknown}\n-----END PRIVATE KEY-----\n")
+    (tmp_path / "n1.key").write_text(
+        f"-----BEGIN PRIVATE KEY-----\n{unknown}\n-----END PRIVATE KEY-----\n"
+    )
     with pytest.raises(ConfigError, match="not PEM"):
         CertificateFiles(tmp_path / "n1.pem", tmp_path / "n1.key", None)
     files._look_at = 0.0

@@ -61,8 +61,23 @@ def test_which_grant_covers_what(grant: str, need: Need, covered: bool) -> None:
     assert grant_of(grant).covers(need) is covered
 
 
-NO_GRANTS = ["", "publish", "publish:topic", "publish:topic:", "publish:group:g", "publish:cluster:*", "read:topic:t", "admin:cluster:x"]
-NO_GRANTS += ["publish:topic:a b", "publish:topic:**", "publish:topic:a*b", "publish:topic:a@b@c", "publish:topic:*a"]
+NO_GRANTS = [
+    "",
+    "publish",
+    "publish:topic",
+    "publish:topic:",
+    "publish:group:g",
+    "publish:cluster:*",
+    "read:topic:t",
+    "admin:cluster:x",
+]
+NO_GRANTS += [
+    "publish:topic:a b",
+    "publish:topic:**",
+    "publish:topic:a*b",
+    "publish:topic:a@b@c",
+    "publish:topic:*a",
+]
 
 
 @pytest.mark.parametrize("text", NO_GRANTS)
@@ -77,21 +92,53 @@ def apply(state: State, op: str, **arguments: Any) -> tuple[State, Outcome]:
 
 
 def test_users_in_the_controller() -> None:
-    """Created, changed and deleted; the same again changes nothing; a restored state is the same; no answer holds a secret."""
-    state, made = apply(State(), "create-user", name="alice", secret="sealed-1", grants=["publish:topic:a"], roles=[])
+    """Created, changed and deleted; the same again changes nothing; a restored state is the same;
+    no answer holds a secret."""
+    state, made = apply(
+        State(),
+        "create-user",
+        name="alice",
+        secret="sealed-1",
+        grants=["publish:topic:a"],
+        roles=[],
+    )
     assert (made.code, made.changed) == (20000, True)
-    again, outcome = apply(state, "create-user", name="alice", secret="sealed-1", grants=["publish:topic:a"], roles=[])
+    again, outcome = apply(
+        state, "create-user", name="alice", secret="sealed-1", grants=["publish:topic:a"], roles=[]
+    )
     assert (again.revision, outcome.changed, outcome.code) == (state.revision, False, 20000)
-    assert apply(state, "create-user", name="alice", secret="other")[1].code == Code.PRECONDITION_FAILED
+    assert (
+        apply(state, "create-user", name="alice", secret="other")[1].code
+        == Code.PRECONDITION_FAILED
+    )
     state, _ = apply(state, "create-user", name="readers", grants=["subscribe:topic:*"])
-    changes = {"grant": ["publish:topic:b"], "revoke": ["publish:topic:a"], "give_roles": ["readers"]}
+    changes = {
+        "grant": ["publish:topic:b"],
+        "revoke": ["publish:topic:a"],
+        "give_roles": ["readers"],
+    }
     state, outcome = apply(state, "change-user", name="alice", **changes)
-    assert outcome.value == {"name": "alice", "role": False, "grants": ["publish:topic:b"], "roles": ["readers"], "secrets": 1}
-    assert {str(g) for g in effective(state.users["alice"], state.users)} == {"publish:topic:b", "subscribe:topic:*"}
+    assert outcome.value == {
+        "name": "alice",
+        "role": False,
+        "grants": ["publish:topic:b"],
+        "roles": ["readers"],
+        "secrets": 1,
+    }
+    assert {str(g) for g in effective(state.users["alice"], state.users)} == {
+        "publish:topic:b",
+        "subscribe:topic:*",
+    }
     for number in (2, 3):
         state, outcome = apply(state, "change-user", name="alice", secret=f"sealed-{number}")
-        assert outcome.value is not None and outcome.value["secrets"] == 2 and "sealed" not in str(outcome)
-    assert state.users["alice"].secrets == ("sealed-3", "sealed-2") and "sealed" not in repr(state.users)
+        assert (
+            outcome.value is not None
+            and outcome.value["secrets"] == 2
+            and "sealed" not in str(outcome)
+        )
+    assert state.users["alice"].secrets == ("sealed-3", "sealed-2") and "sealed" not in repr(
+        state.users
+    )
     assert restore(export(state)) == state
     state, _ = apply(state, "change-user", name="alice", end_former=True)
     assert state.users["alice"].secrets == ("sealed-3",)
@@ -116,7 +163,11 @@ def test_a_state_without_users_is_readable() -> None:
         ("create-user", {"name": "a", "secret": 3}, Code.BAD_REQUEST),
         ("create-user", {"name": "a", "roles": ["nobody"]}, Code.BAD_REQUEST),
         ("create-user", {"name": "a", "grants": ["publish"]}, Code.BAD_REQUEST),
-        ("create-user", {"name": "a", "grants": [f"publish:topic:t{k}" for k in range(300)]}, Code.BAD_REQUEST),
+        (
+            "create-user",
+            {"name": "a", "grants": [f"publish:topic:t{k}" for k in range(300)]},
+            Code.BAD_REQUEST,
+        ),
         ("change-user", {"name": "a"}, Code.NOT_FOUND),
         ("delete-user", {"name": "a"}, Code.NOT_FOUND),
     ],
@@ -128,7 +179,8 @@ def test_refused_commands(op: str, arguments: dict[str, Any], code: Code) -> Non
 
 
 def test_sealed_secrets() -> None:
-    """They open with the right cluster secret for the right user of the right cluster only, also the one before; equal in, equal out."""
+    """They open with the right cluster secret for the right user of the right cluster only, also
+    the one before; equal in, equal out."""
     sealer = Sealer((SECRET,), "c1")
     sealed = sealer.seal("alice", "open sesame")
     assert sealer.seal("alice", "open sesame") == sealed and "sesame" not in sealed
@@ -149,7 +201,13 @@ class Scene:
         self.barriers = 0
         self.late: User | None = None
         self.authority = Authority(
-            lambda: self.users, self.catch_up, self.sealer, operator_of(SECRET), required=True, now=lambda: self.now, **options
+            lambda: self.users,
+            self.catch_up,
+            self.sealer,
+            operator_of(SECRET),
+            required=True,
+            now=lambda: self.now,
+            **options,
         )
 
     async def catch_up(self) -> None:
@@ -161,13 +219,22 @@ class Scene:
         self.users = MappingProxyType({**self.users, user.name: user})
 
     def user(self, name: str, *secrets: str, grants: tuple[str, ...] = ()) -> User:
-        return User(name, tuple(self.sealer.seal(name, secret) for secret in secrets), frozenset(map(grant_of, grants)))
+        return User(
+            name,
+            tuple(self.sealer.seal(name, secret) for secret in secrets),
+            frozenset(map(grant_of, grants)),
+        )
 
     def who(self, access_key: str, secret: str, common_name: str = "") -> str | int:
         """The user, or the code of the refusal."""
-        header = {"x-mq-date-time": DATE, "authorization": sign(Credentials(access_key, secret), DATE)}
+        header = {
+            "x-mq-date-time": DATE,
+            "authorization": sign(Credentials(access_key, secret), DATE),
+        }
         try:
-            return asyncio.run(self.authority.authenticate(header if access_key else {}, common_name))
+            return asyncio.run(
+                self.authority.authenticate(header if access_key else {}, common_name)
+            )
         except LedgerError as error:
             return int(error.code)
 
@@ -181,19 +248,26 @@ class Scene:
 
 
 def test_who_calls() -> None:
-    """Right and wrong secrets, two secrets during a change, a role, an unknown user, and no user."""
+    """Right and wrong secrets, two secrets during a change, a role, an unknown user, and no
+    user."""
     scene = Scene()
     scene.put(scene.user("alice", "new secret", "old secret"))
     scene.put(scene.user("readers"))
     assert scene.who("alice", "new secret") == scene.who("alice", "old secret") == "alice"
-    assert {scene.who("alice", "bad"), scene.who("readers", ""), scene.who("bob", "x"), scene.who("", "")} == {40100}
+    assert {
+        scene.who("alice", "bad"),
+        scene.who("readers", ""),
+        scene.who("bob", "x"),
+        scene.who("", ""),
+    } == {40100}
     assert scene.who("readers", "no secret of anybody") == 40100
     scene.put(scene.user("alice", "new secret"))
     assert scene.who("alice", "old secret") == 40100
 
 
 def test_a_user_made_elsewhere_a_moment_ago() -> None:
-    """A stranger makes the node catch up, once a second for all strangers together; a wrong secret of a known user does not."""
+    """A stranger makes the node catch up, once a second for all strangers together; a wrong secret
+    of a known user does not."""
     scene = Scene()
     scene.put(scene.user("alice", "secret"))
     scene.who("alice", "bad")
@@ -216,11 +290,16 @@ def test_certificates_stand_for_users() -> None:
 
 
 def test_verdicts_follow_the_users() -> None:
-    """Cached verdicts end with any change of users; anonymous and unknown users have no permissions; one of several needs suffices."""
+    """Cached verdicts end with any change of users; anonymous and unknown users have no
+    permissions; one of several needs suffices."""
     scene = Scene()
     orders, logs = Need(PUB, TOPIC, "orders"), Need(PUB, TOPIC, "logs")
     scene.put(scene.user("alice", "a", grants=("publish:topic:orders",)))
-    assert scene.may("alice", orders) and not scene.may("alice", logs) and scene.may("alice", logs, orders)
+    assert (
+        scene.may("alice", orders)
+        and not scene.may("alice", logs)
+        and scene.may("alice", logs, orders)
+    )
     assert not scene.may("alice") and not scene.may("bob", orders)
     scene.put(scene.user("alice", "a", grants=("publish:topic:logs",)))
     assert scene.may("alice", logs) and not scene.may("alice", orders)
@@ -232,11 +311,14 @@ def test_the_operator_looks_after_users_only() -> None:
     assert scene.who(OPERATOR, operator_of(SECRET).secret_key) == OPERATOR
     assert scene.who(OPERATOR, "x") == 40100
     assert scene.may(OPERATOR, Need(ADMIN, CLUSTER, "users"))
-    assert not scene.may(OPERATOR, Need(ADMIN, CLUSTER)) and not scene.may(OPERATOR, Need(PUB, TOPIC, "t"))
+    assert not scene.may(OPERATOR, Need(ADMIN, CLUSTER)) and not scene.may(
+        OPERATOR, Need(PUB, TOPIC, "t")
+    )
 
 
 def test_admin_methods_need_an_administrator() -> None:
-    """Every method of the service has a need of the kind admin, and those on a topic or group name it."""
+    """Every method of the service has a need of the kind admin, and those on a topic or group name
+    it."""
     for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:
         request = getattr(admin_pb2, method.input_type.name)()
         for name in ("topic", "group"):
@@ -251,11 +333,15 @@ def test_admin_methods_need_an_administrator() -> None:
 
 def _named(**fields: str) -> dict[str, Any]:
     """`topic` and `group` as messages, all other fields as they are."""
-    return {key: admin_pb2.Name(namespace="ns", name=value) if key in ("topic", "group") else value for key, value in fields.items()}
+    return {
+        key: admin_pb2.Name(namespace="ns", name=value) if key in ("topic", "group") else value
+        for key, value in fields.items()
+    }
 
 
 def test_who_names_a_topic_beside_a_group_needs_it_too() -> None:
-    """Rights on a group alone neither show nor move anything in a topic. A question that searches all topics needs all of them."""
+    """Rights on a group alone neither show nor move anything in a topic. A question that searches
+    all topics needs all of them."""
     of_group = Need(ADMIN, GROUP, "ns@g")
     cases = [
         ("WhyNotDelivered", {"message_id": "m"}, "ns@*"),
@@ -267,16 +353,22 @@ def test_who_names_a_topic_beside_a_group_needs_it_too() -> None:
     ]
     for method, fields, topic in cases:
         request = getattr(admin_pb2, f"{method}Request")(**_named(group="g", **fields))
-        assert admin_guard.needs_of(method, request) == (of_group, Need(SUB, TOPIC, topic)), (method, fields)
+        assert admin_guard.needs_of(method, request) == (of_group, Need(SUB, TOPIC, topic)), (
+            method,
+            fields,
+        )
     for method in ("GroupLag", "CreateGroup", "UpdateGroup", "DescribeGroup", "DeleteGroup"):
         request = getattr(admin_pb2, f"{method}Request")(**_named(group="g"))
         assert admin_guard.needs_of(method, request) == (of_group,), method
     beside = {
         method.name
         for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods
-        if "group" in (fields := method.input_type.fields_by_name) and ("topic" in fields or "lite_topic" in fields)
+        if "group" in (fields := method.input_type.fields_by_name)
+        and ("topic" in fields or "lite_topic" in fields)
     }
-    assert beside == {method for method, _, _ in cases}, "a method that names a topic beside a group has no case here"
+    assert beside == {method for method, _, _ in cases}, (
+        "a method that names a topic beside a group has no case here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,7 +382,9 @@ def test_who_names_a_topic_beside_a_group_needs_it_too() -> None:
         (("admin:topic:orders",), Code.FORBIDDEN),
     ],
 )
-def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...], code: Code) -> None:
+def test_lag_and_reset_in_a_topic_of_others_are_refused(
+    grants: tuple[str, ...], code: Code
+) -> None:
     """Before the service sees the call."""
     scene = Scene()
     scene.put(scene.user("mallory", "m", grants=grants))
@@ -299,13 +393,18 @@ def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...],
     def handler(method: str) -> admin_guard.Serve:
         async def serve(request: Any, context: Any) -> Any:
             served.append(method)
-            return getattr(admin_pb2, f"{method}Response")(status=admin_pb2.Status(code=int(Code.OK)))
+            return getattr(admin_pb2, f"{method}Response")(
+                status=admin_pb2.Status(code=int(Code.OK))
+            )
 
         return serve
 
     class Context:
         def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-            return (("x-mq-date-time", DATE), ("authorization", sign(Credentials("mallory", "m"), DATE)))
+            return (
+                ("x-mq-date-time", DATE),
+                ("authorization", sign(Credentials("mallory", "m"), DATE)),
+            )
 
         def peer(self) -> str:
             return "test"
@@ -314,22 +413,29 @@ def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...],
         return await serve(request, cast(ServerCall, Context()))
 
     methods = ("GroupLag", "ResetGroup")
-    guarded = admin_guard.guarded({method: handler(method) for method in methods}, scene.authority, str)
+    guarded = admin_guard.guarded(
+        {method: handler(method) for method in methods}, scene.authority, str
+    )
     for method in methods:
-        request = getattr(admin_pb2, f"{method}Request")(group=admin_pb2.Name(name="mg1"), topic=admin_pb2.Name(name="orders"))
+        request = getattr(admin_pb2, f"{method}Request")(
+            group=admin_pb2.Name(name="mg1"), topic=admin_pb2.Name(name="orders")
+        )
         answer = asyncio.run(asked(guarded[method], request))
         assert answer.status.code == code, answer
     assert served == (list(methods) if code == Code.OK else [])
 
 
 def test_the_operator_may_let_nodes_come_stop_and_go() -> None:
-    """A node's own machine has the cluster secret and no user's keys; it changes who replicates and who leads, and no setting."""
+    """A node's own machine has the cluster secret and no user's keys; it changes who replicates and
+    who leads, and no setting."""
     scene = Scene()
     served = []
 
     async def serve(request: Any, context: Any) -> Any:
         served.append(type(request).__name__.removesuffix("Request"))
-        return getattr(admin_pb2, f"{served[-1]}Response")(status=admin_pb2.Status(code=int(Code.OK)))
+        return getattr(admin_pb2, f"{served[-1]}Response")(
+            status=admin_pb2.Status(code=int(Code.OK))
+        )
 
     class Context:
         def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
@@ -346,7 +452,15 @@ def test_the_operator_may_let_nodes_come_stop_and_go() -> None:
     methods = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
     guarded = admin_guard.guarded(dict.fromkeys(methods, serve), scene.authority, str)
     codes = {method: asyncio.run(asked(method)) for method in methods}
-    nodes = {"ClusterStatus", "ListMembers", "TransferLeadership", "ListBrokerGroups", "ChangeMember", "MoveReplica", "PlanRebalance"}
+    nodes = {
+        "ClusterStatus",
+        "ListMembers",
+        "TransferLeadership",
+        "ListBrokerGroups",
+        "ChangeMember",
+        "MoveReplica",
+        "PlanRebalance",
+    }
     allowed = {*nodes, "PreferLeader", "CreateUser", "ChangeUser", "DeleteUser", "ListUsers"}
     assert {method for method, code in codes.items() if code == Code.OK} == allowed == set(served)
     assert {code for method, code in codes.items() if method not in allowed} == {Code.FORBIDDEN}
@@ -371,21 +485,31 @@ class Quorum:
 
 
 def test_a_cluster_without_users_gets_its_first_one_once() -> None:
-    """Every node asks; one of them creates the administrator. Whoever deletes it later, beside another user, does not get it back."""
+    """Every node asks; one of them creates the administrator. Whoever deletes it later, beside
+    another user, does not get it back."""
     quorum = Quorum()
     users = UserAdmin(cast(Any, quorum), Sealer((SECRET,), "c1"))
     assert asyncio.run(users.bootstrap("root", "the secret of root"))
     root = quorum.state.users["root"]
-    assert root.grants == {grant_of("admin:cluster:*")} and Sealer((SECRET,), "c1").open("root", root.secrets[0]) == "the secret of root"
+    assert (
+        root.grants == {grant_of("admin:cluster:*")}
+        and Sealer((SECRET,), "c1").open("root", root.secrets[0]) == "the secret of root"
+    )
     assert not asyncio.run(users.bootstrap("root", "the secret of root"))
     asyncio.run(quorum.submit("create-user", {"name": "other", "secret": "x"}, 5))
     asyncio.run(quorum.submit("delete-user", {"name": "root"}, 5))
-    assert not asyncio.run(users.bootstrap("root", "the secret of root")) and set(quorum.state.users) == {"other"}
+    assert not asyncio.run(users.bootstrap("root", "the secret of root")) and set(
+        quorum.state.users
+    ) == {"other"}
 
 
 def test_without_a_quorum_no_first_user_is_created() -> None:
     """The state of a node that is behind may be empty although the cluster has users."""
     quorum = Quorum(silent=True)
     with pytest.raises(LedgerError, match="no quorum"):
-        asyncio.run(UserAdmin(cast(Any, quorum), Sealer((SECRET,), "c1")).bootstrap("root", "the secret of root"))
+        asyncio.run(
+            UserAdmin(cast(Any, quorum), Sealer((SECRET,), "c1")).bootstrap(
+                "root", "the secret of root"
+            )
+        )
     assert quorum.barriers == 1 and not quorum.state.users

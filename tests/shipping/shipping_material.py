@@ -1,4 +1,5 @@
-"""Material for tests of shipping: replicas of one group on forgetful disks, and a network in virtual time that loses and reorders packets.
+"""Material for tests of shipping: replicas of one group on forgetful disks, and a network in
+virtual time that loses and reorders packets.
 
 The module creates equal logs, runs shippers against rebuilds, and reads the results.
 """
@@ -32,7 +33,11 @@ MS = 1_000_000
 
 
 def identity_of(node: str) -> Identity:
-    return replace(make_identity(), replica=node, incarnation=f"7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d2{NODES.index(node)}")
+    return replace(
+        make_identity(),
+        replica=node,
+        incarnation=f"7c4d1c1e-9a53-4a0c-8f4f-5b1a0c9f7d2{NODES.index(node)}",
+    )
 
 
 def log_of(node: str) -> str:
@@ -61,33 +66,52 @@ class Replica:
     def shipper(self) -> Shipper:
         return Shipper("g1", self.node, self.disk, ROOT)
 
-    def repair(self, *, disk: Disk | None = None, session: int = 1, found: Exception | None = None) -> Repair:
+    def repair(
+        self, *, disk: Disk | None = None, session: int = 1, found: Exception | None = None
+    ) -> Repair:
         """Open the log, find the damage (or use `found`), and start the repair."""
         try:
             self.open(disk).abandon()
             if found is not None:
                 raise found
         except (StorageError, OSError) as failure:
-            repair = repair_needed(disk or self.disk, ROOT, identity_of(self.node), failure, others=NODES, session=session, now_ns=0)
+            repair = repair_needed(
+                disk or self.disk,
+                ROOT,
+                identity_of(self.node),
+                failure,
+                others=NODES,
+                session=session,
+                now_ns=0,
+            )
             assert repair is not None, f"{failure!r} cannot be repaired"
             return repair
         raise AssertionError("the log opens without damage")
 
     def log_files(self) -> dict[str, bytes]:
         directory = f"{log_of(self.node)}/data"
-        return {name: self.disk.read_file(f"{directory}/{name}") for name in self.disk.listdir(directory)}
+        return {
+            name: self.disk.read_file(f"{directory}/{name}")
+            for name in self.disk.listdir(directory)
+        }
 
 
-def append(store: GroupStore, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False) -> list[Range]:
+def append(
+    store: GroupStore, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False
+) -> list[Range]:
     first = store.log.end_index + 1
     batch = make_batch(count, body_bytes, first=first)
-    return store.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, new_file=new_file)
+    return store.log.append_leader(
+        term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, new_file=new_file
+    )
 
 
 def copy_to(store: GroupStore, ranges: Iterable[Range]) -> None:
     for piece in ranges:
         data = bytes(piece.data)
-        store.log.append_range(verify_range(data, piece.first_index, piece.term, piece.pos, piece.prev_chain))
+        store.log.append_range(
+            verify_range(data, piece.first_index, piece.term, piece.pos, piece.prev_chain)
+        )
 
 
 def synced(store: GroupStore) -> None:
@@ -115,7 +139,10 @@ def write_snapshot(store: GroupStore, applied: int) -> None:
         "applied_index": index - 1,
         "applied_term": store.log.term_at(index - 1),
         "chain_crc": store.log.chain_at(index - 1),
-        "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in store.queues.next_offsets().items()},
+        "queues": {
+            topic: {str(queue): end for queue, end in ends.items()}
+            for topic, ends in store.queues.next_offsets().items()
+        },
         "minimums": snapshot.export_minimums(store.queues.minimums()),
     }
     store.write_snapshot(value)
@@ -123,10 +150,14 @@ def write_snapshot(store: GroupStore, applied: int) -> None:
 
 
 def replicas(
-    batches: Batches = STANDARD, nodes: Iterable[str] = NODES, *, committed: int | None = None, early: bool = False
+    batches: Batches = STANDARD,
+    nodes: Iterable[str] = NODES,
+    *,
+    committed: int | None = None,
+    early: bool = False,
 ) -> dict[str, Replica]:
-    """Replicas with equal logs, stopped cleanly. `committed` is recorded as committed (default: all entries). `early`: each batch begins a
-    file."""
+    """Replicas with equal logs, stopped cleanly. `committed` is recorded as committed (default: all
+    entries). `early`: each batch begins a file."""
     made = {node: Replica(node) for node in nodes}
     stores = {node: replica.create() for node, replica in made.items()}
     first, *rest = stores.values()
@@ -136,15 +167,20 @@ def replicas(
             copy_to(store, ranges)
     for store in stores.values():
         synced(store)
-        store.write_checkpoints(store.log.end_index if committed is None else committed, StoreCheckpoint())
+        store.write_checkpoints(
+            store.log.end_index if committed is None else committed, StoreCheckpoint()
+        )
         store.close()
     return made
 
 
 class Wire:
-    """Delivers packets between nodes in virtual time: each is lost, or arrives after a random delay."""
+    """Delivers packets between nodes in virtual time: each is lost, or arrives after a random
+    delay."""
 
-    def __init__(self, seed: int = 0, *, loss: float = 0.0, delay_ms: tuple[int, int] = (1, 3)) -> None:
+    def __init__(
+        self, seed: int = 0, *, loss: float = 0.0, delay_ms: tuple[int, int] = (1, 3)
+    ) -> None:
         self.now_ns = 0
         self.chance = random.Random(seed)
         self.loss = loss
@@ -181,7 +217,8 @@ def run(
     limit_ns: int = 120_000 * MS,
     until: Callable[[dict[str, RebuildOutput]], bool] | None = None,
 ) -> dict[str, RebuildOutput]:
-    """Run shippers and rebuilds until every rebuild is finished or `until` holds. Returns the last output of each rebuild."""
+    """Run shippers and rebuilds until every rebuild is finished or `until` holds. Returns the last
+    output of each rebuild."""
     last: dict[str, RebuildOutput] = {}
     wakes = dict.fromkeys([*shippers, *rebuilds], wire.now_ns)
     deadline = wire.now_ns + limit_ns
@@ -201,7 +238,9 @@ def run(
                 last[node] = rebuilds[node].turn(wire.now_ns, inbox)
                 wire.send(node, last[node].packets)
                 wakes[node] = min(wakes[node], last[node].wake_at_ns)
-        if len(last) == len(rebuilds) and (until(last) if until else all(output.finished for output in last.values())):
+        if len(last) == len(rebuilds) and (
+            until(last) if until else all(output.finished for output in last.values())
+        ):
             return last
         later = min([wire.next_ns(), *wakes.values()])
         assert later < 1 << 62, f"all nodes wait without a timer: {last}"
@@ -209,4 +248,17 @@ def run(
     raise AssertionError(f"not finished after {limit_ns / 1e9} virtual seconds: {last}")
 
 
-__all__ = ["FILE_BYTES", "NODES", "ROOT", "Replica", "Wire", "append", "copy_to", "identity_of", "log_of", "replicas", "run", "synced"]
+__all__ = [
+    "FILE_BYTES",
+    "NODES",
+    "ROOT",
+    "Replica",
+    "Wire",
+    "append",
+    "copy_to",
+    "identity_of",
+    "log_of",
+    "replicas",
+    "run",
+    "synced",
+]

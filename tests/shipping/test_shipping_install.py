@@ -1,4 +1,5 @@
-"""Installation of a log from peers: left behind a trim, or with nothing; over a bad wire; interrupted anywhere."""
+"""Installation of a log from peers: left behind a trim, or with nothing; over a bad wire;
+interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -80,12 +81,24 @@ def group(behind: int = BEHIND, *, trimmed: bool = True, early: bool = False) ->
     return copy.deepcopy(_group(behind, trimmed, early))
 
 
-def install(disk: Disk, *, source: str | None = "n2", floor_pos: int = 0, session: int = 7, now_ns: int = 0) -> Install:
-    return Install.begin(disk, ROOT, identity_of("n1"), others=NODES, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
+def install(
+    disk: Disk, *, source: str | None = "n2", floor_pos: int = 0, session: int = 7, now_ns: int = 0
+) -> Install:
+    return Install.begin(
+        disk,
+        ROOT,
+        identity_of("n1"),
+        others=NODES,
+        source=source,
+        floor_pos=floor_pos,
+        session=session,
+        now_ns=now_ns,
+    )
 
 
 def check(replica: Replica, like: Replica) -> None:
-    """The log is that of its source; snapshot and hard state are right; the queues will be made again."""
+    """The log is that of its source; snapshot and hard state are right; the queues will be made
+    again."""
     store = replica.open()
     other = like.open()
     log, theirs = store.log, other.log
@@ -113,11 +126,18 @@ def check(replica: Replica, like: Replica) -> None:
 @pytest.mark.parametrize("trimmed", [True, False])
 @pytest.mark.parametrize("behind", [-1, BEHIND])
 @pytest.mark.parametrize(("loss", "early"), [(0.0, False), (0.25, False), (0.25, True)])
-def test_a_replica_gets_the_log_it_lacks(behind: int, trimmed: bool, loss: float, early: bool) -> None:
-    """Left behind, or with nothing; of a whole and of a trimmed log; also over a wire that loses and reorders."""
+def test_a_replica_gets_the_log_it_lacks(
+    behind: int, trimmed: bool, loss: float, early: bool
+) -> None:
+    """Left behind, or with nothing; of a whole and of a trimmed log; also over a wire that loses
+    and reorders."""
     replicas = group(behind, trimmed=trimmed, early=early)
     new = install(replicas["n1"].disk)
-    outputs = run(Wire(1, loss=loss, delay_ms=(0, 30)), {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new})
+    outputs = run(
+        Wire(1, loss=loss, delay_ms=(0, 30)),
+        {node: replicas[node].shipper() for node in ("n2", "n3")},
+        {"n1": new},
+    )
     progress = outputs["n1"].progress
     assert progress.done_bytes == progress.total_bytes > 0
     check(replicas["n1"], replicas["n2"])
@@ -138,7 +158,8 @@ def test_its_vote_and_identity_stay() -> None:
 
 
 def test_nothing_shorter_than_what_was_acknowledged_is_installed() -> None:
-    """A source whose committed part ends before what this replica may have acknowledged is refused, in words, until it knows more."""
+    """A source whose committed part ends before what this replica may have acknowledged is refused,
+    in words, until it knows more."""
     replicas = group()
     store = replicas["n2"].open()
     floor = store.log.end_pos + 1
@@ -147,7 +168,10 @@ def test_nothing_shorter_than_what_was_acknowledged_is_installed() -> None:
     wire = Wire()
     new = install(replicas["n1"].disk, floor_pos=floor)
     outputs = run(
-        wire, {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new}, until=lambda last: last["n1"].refused is not None
+        wire,
+        {node: replicas[node].shipper() for node in ("n2", "n3")},
+        {"n1": new},
+        until=lambda last: last["n1"].refused is not None,
     )
     assert "may have acknowledged more" in str(outputs["n1"].refused)
     assert replicas["n1"].log_files() == before
@@ -176,7 +200,12 @@ def test_an_interrupted_installation_fetches_nothing_twice() -> None:
     wire = Wire(2)
     disk = replicas["n1"].disk
     first = install(disk)
-    run(wire, {"n2": replicas["n2"].shipper()}, {"n1": first}, until=lambda last: first.received_bytes > 8_000)
+    run(
+        wire,
+        {"n2": replicas["n2"].shipper()},
+        {"n1": first},
+        until=lambda last: first.received_bytes > 8_000,
+    )
     first.close()
     store = replicas["n1"].open()
     assert store.log.end_index == BEHIND
@@ -190,7 +219,8 @@ def test_an_interrupted_installation_fetches_nothing_twice() -> None:
 
 
 def kill_points(base: dict[str, Replica]) -> Iterator[tuple[str, ForgetfulDisk]]:
-    """The disk of n1 after a kill at every file operation of an installation, the last of the exchange included."""
+    """The disk of n1 after a kill at every file operation of an installation, the last of the
+    exchange included."""
 
     def attempt(at: int, half: bool) -> tuple[KillDisk, bool]:
         made = copy.deepcopy(base)
@@ -211,17 +241,22 @@ def kill_points(base: dict[str, Replica]) -> Iterator[tuple[str, ForgetfulDisk]]
 
 
 def test_a_crash_at_any_point_leaves_the_old_log_or_the_new_one() -> None:
-    """With the page cache kept and after a power cut; and then the installation is begun again and ends."""
+    """With the page cache kept and after a power cut; and then the installation is begun again and
+    ends."""
     base = group()
     for replica in base.values():
         replica.disk.any_names = True
     seen = set()
     for number, (name, disk) in enumerate(kill_points(base)):
         for cut in (None, number):
-            replica = Replica("n1", copy.deepcopy(disk) if cut is None else after_power_cut(disk, cut))
+            replica = Replica(
+                "n1", copy.deepcopy(disk) if cut is None else after_power_cut(disk, cut)
+            )
             store = replica.open()
             log = store.log
-            assert (log.begin_index, log.end_index) in {(0, BEHIND), (base_begin(), 54)}, f"{name}, {cut}: {log.report}"
+            assert (log.begin_index, log.end_index) in {(0, BEHIND), (base_begin(), 54)}, (
+                f"{name}, {cut}: {log.report}"
+            )
             seen.add(log.end_index)
             store.close()
         if number % 7 == 0:
@@ -231,7 +266,8 @@ def test_a_crash_at_any_point_leaves_the_old_log_or_the_new_one() -> None:
 
 
 def test_what_an_interrupted_attempt_left_is_made_durable_before_it_counts() -> None:
-    """Killed with the page cache kept, resumed, finished, and then the power goes: bytes of the former life were in the cache only."""
+    """Killed with the page cache kept, resumed, finished, and then the power goes: bytes of the
+    former life were in the cache only."""
     base = group()
     for replica in base.values():
         replica.disk.any_names = True
@@ -265,7 +301,11 @@ def test_the_clock_of_these_tests_is_virtual() -> None:
     replicas = group()
     wire = Wire()
     wire.cut.add("n2")
-    run(wire, {node: replicas[node].shipper() for node in ("n2", "n3")}, {"n1": install(replicas["n1"].disk)})
+    run(
+        wire,
+        {node: replicas[node].shipper() for node in ("n2", "n3")},
+        {"n1": install(replicas["n1"].disk)},
+    )
     assert 900 * MS < wire.now_ns < 10_000 * MS
     check(replicas["n1"], replicas["n3"])
 
@@ -276,11 +316,14 @@ def test_what_was_installed_survives_a_power_cut() -> None:
     replicas["n1"].disk.any_names = True
     run(Wire(), {"n2": replicas["n2"].shipper()}, {"n1": install(replicas["n1"].disk)})
     for seed in range(5):
-        check(Replica("n1", after_power_cut(replicas["n1"].disk, seed)), copy.deepcopy(replicas["n2"]))
+        check(
+            Replica("n1", after_power_cut(replicas["n1"].disk, seed)), copy.deepcopy(replicas["n2"])
+        )
 
 
 def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> None:
-    """A consume queue file has its full length from its first unit on: without a note, units never written would count as there."""
+    """A consume queue file has its full length from its first unit on: without a note, units never
+    written would count as there."""
     replicas = group(trimmed=False)
     for node, applied in (("n1", BEHIND), ("n2", BEHIND + 3)):
         store = replicas[node].open()
@@ -297,8 +340,9 @@ def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> N
 
 
 def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
-    """The chain says that entries continue each other, not that they are the committed ones: a former leader's unconfirmed tail has the
-    same sizes at the same places. Nothing of it may stand in for what the source could not give."""
+    """The chain says that entries continue each other, not that they are the committed ones: a
+    former leader's unconfirmed tail has the same sizes at the same places. Nothing of it may stand
+    in for what the source could not give."""
     made = {node: Replica(node) for node in NODES}
     stores = {node: replica.create() for node, replica in made.items()}
     common = append(stores["n2"], 5, term=1)
@@ -315,17 +359,28 @@ def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
     new = install(made["n1"].disk, floor_pos=common[-1].end_pos + 1)
     wire = Wire()
     shippers = {node: made[node].shipper() for node in ("n2", "n3")}
-    outputs = run(wire, shippers, {"n1": new}, until=lambda last: last["n1"].finished or wire.now_ns > 5_000 * MS)
-    assert not outputs["n1"].finished, "only n3 has the entries that n2 cannot read, and no replica knows them as committed"
+    outputs = run(
+        wire,
+        shippers,
+        {"n1": new},
+        until=lambda last: last["n1"].finished or wire.now_ns > 5_000 * MS,
+    )
+    assert not outputs["n1"].finished, (
+        "only n3 has the entries that n2 cannot read, and no replica knows them as committed"
+    )
     made["n2"].disk.flip(f"{log_of('n2')}/data/{0:020d}", at)
     run(wire, shippers, {"n1": new})
     store, other = made["n1"].open(), made["n2"].open()
-    assert (store.log.end_index, store.log.end_term, store.log.end_chain) == (24, 3, other.log.end_chain)
+    assert (store.log.end_index, store.log.end_term, store.log.end_chain) == (
+        24,
+        3,
+        other.log.end_chain,
+    )
 
 
 def test_a_full_disk_makes_it_wait_and_a_failed_sync_does_not() -> None:
-    """Staged files are sparse, so a write may find no room. The host retries after NoSpace; a sync with the same error is a failed sync
-    (invariant I9)."""
+    """Staged files are sparse, so a write may find no room. The host retries after NoSpace; a sync
+    with the same error is a failed sync (invariant I9)."""
     replicas = group()
     disk, shippers = replicas["n1"].disk, {"n2": replicas["n2"].shipper()}
     disk.capacity_bytes = disk.used_bytes + 3 * FILE_BYTES // 2

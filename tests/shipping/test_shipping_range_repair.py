@@ -1,4 +1,5 @@
-"""Repair of a range while the log stays open: what is put back, what proves it, and what is refused without a byte changed."""
+"""Repair of a range while the log stays open: what is put back, what proves it, and what is refused
+without a byte changed."""
 
 from __future__ import annotations
 
@@ -58,14 +59,35 @@ def range_repair(
     master: str | None = None,
     committed: int = LAST,
 ) -> RangeRepair:
-    identity, about = identity_of(replica.node), {"rule": rule, "voters": NODES, "master": master, "committed_index": committed}
-    return RangeRepair(disk or replica.disk, ROOT, identity, first, last, others=NODES, **about, session=7, now_ns=0, now_ms=5)  # type: ignore[arg-type]
+    identity, about = (
+        identity_of(replica.node),
+        {"rule": rule, "voters": NODES, "master": master, "committed_index": committed},
+    )
+    return RangeRepair(
+        disk or replica.disk,
+        ROOT,
+        identity,
+        first,
+        last,
+        others=NODES,
+        **about,
+        session=7,
+        now_ns=0,
+        now_ms=5,
+    )  # type: ignore[arg-type]
 
 
-def carried_out(group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None) -> RebuildOutput:
+def carried_out(
+    group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None
+) -> RebuildOutput:
     """Let n1 repair from the others. Returns the result."""
     shippers = {node: replica.shipper() for node, replica in group.items() if node != "n1"}
-    ended = run(wire or Wire(), shippers, {"n1": repair}, until=lambda last: last["n1"].finished or last["n1"].refused is not None)["n1"]
+    ended = run(
+        wire or Wire(),
+        shippers,
+        {"n1": repair},
+        until=lambda last: last["n1"].finished or last["n1"].refused is not None,
+    )["n1"]
     repair.close()
     return ended
 
@@ -76,12 +98,18 @@ def everything(disk: ForgetfulDisk) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: float, early: bool) -> None:
-    """Across a file's end, early or not, blank included; the owner keeps its files open, appends before, meanwhile and after, and reads it
-    all."""
+def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(
+    loss: float, early: bool
+) -> None:
+    """Across a file's end, early or not, blank included; the owner keeps its files open, appends
+    before, meanwhile and after, and reads it all."""
     group = replicas(early=early)
     places = entry_places(group["n1"])
-    across = next(at for at in range(1, len(places)) if places[at][0] // FILE_BYTES > places[at - 1][0] // FILE_BYTES)
+    across = next(
+        at
+        for at in range(1, len(places))
+        if places[at][0] // FILE_BYTES > places[at - 1][0] // FILE_BYTES
+    )
     before = group["n1"].log_files()
     victim = group["n1"]
     for index in range(across - 2, across + 3):
@@ -92,20 +120,32 @@ def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: fl
     repair = range_repair(victim, across - 2, across + 2)
     output = carried_out(group, repair, Wire(4, loss=loss, delay_ms=(1, 30)))
     assert output.finished and repair.source in ("n2", "n3") and repair.written_bytes > 0
-    assert len(repair.repaired) == 1 and f"entries {across - 2} to {across + 2}" in repair.repaired[0]
+    assert (
+        len(repair.repaired) == 1 and f"entries {across - 2} to {across + 2}" in repair.repaired[0]
+    )
     append(store, 3, term=6)
     synced(store)
     index, chain = 0, store.log.chain_at(-1)
     while index <= store.log.end_index:
         entries = store.log.read(index, 1 << 16)
-        chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+        chain = verify_range(
+            bytes(entries.data), index, entries.term, entries.pos, chain
+        ).last_chain
         index = entries.last_index + 1
     store.close()
     after, end = victim.log_files(), places[-1][0] + places[-1][1]
-    assert all(after[name][: max(0, end - int(name))] == raw[: max(0, end - int(name))] for name, raw in before.items())
+    assert all(
+        after[name][: max(0, end - int(name))] == raw[: max(0, end - int(name))]
+        for name, raw in before.items()
+    )
     assert not victim.disk.exists(f"{log_of('n1')}/{MARKER}")
     (line,) = read_notes(victim.disk, ROOT)
-    assert (line["step"], line["first"], line["last"], line["source"]) == ("range", across - 2, across + 2, repair.source)
+    assert (line["step"], line["first"], line["last"], line["source"]) == (
+        "range",
+        across - 2,
+        across + 2,
+        repair.source,
+    )
 
 
 def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
@@ -121,7 +161,9 @@ def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
     assert everything(group["n1"].disk) == whole
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 5), (LAST, LAST), (LAST - 3, LAST), (0, LAST)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 0), (0, 5), (LAST, LAST), (LAST - 3, LAST), (0, LAST)]
+)
 def test_the_first_and_the_last_entries_are_put_back_too(first: int, last: int) -> None:
     group = replicas()
     places = entry_places(group["n1"])
@@ -135,7 +177,8 @@ def test_the_first_and_the_last_entries_are_put_back_too(first: int, last: int) 
 
 
 def test_one_peer_is_enough_where_this_replica_knows_both_ends_itself() -> None:
-    """A body is damaged, headers stand: with one peer that makes two of three. Without a known end both peers are needed."""
+    """A body is damaged, headers stand: with one peer that makes two of three. Without a known end
+    both peers are needed."""
     group = replicas()
     places = entry_places(group["n1"])
     spoil(group["n1"], places[20][0] + 70)
@@ -146,12 +189,17 @@ def test_one_peer_is_enough_where_this_replica_knows_both_ends_itself() -> None:
     spoil(group["n1"], places[20][0] + 8)
     whole = everything(group["n1"].disk)
     refused = carried_out(group, range_repair(group["n1"], 20, 20), wire)
-    assert refused.refused is not None and "no majority" in refused.refused and "no answer from n3" in refused.refused
+    assert (
+        refused.refused is not None
+        and "no majority" in refused.refused
+        and "no answer from n3" in refused.refused
+    )
     assert everything(group["n1"].disk) == whole
 
 
 def lagging(batches: Batches, committed: int | None = None) -> dict[str, Replica]:
-    """The standard logs, but n3 has these entries, and recorded this number of them as confirmed."""
+    """The standard logs, but n3 has these entries, and recorded this number of them as
+    confirmed."""
     return {**replicas(), "n3": replicas(batches, committed=committed)["n3"]}
 
 
@@ -160,11 +208,16 @@ LOST_TAIL: Batches = (*(*STANDARD,)[:3], (25, 2, 70))
 """Entries of the standard logs up to 20, then those of an epoch that was lost."""
 
 
-@pytest.mark.parametrize(("there", "noted"), [(SHORT, None), (LOST_TAIL, 20)], ids=["short", "lost-tail"])
+@pytest.mark.parametrize(
+    ("there", "noted"), [(SHORT, None), (LOST_TAIL, 20)], ids=["short", "lost-tail"]
+)
 @pytest.mark.parametrize("master", [None, "n1", "n2"])
 @pytest.mark.parametrize("rule", [Rule.IN_SYNC, Rule.ALL])
-def test_the_confirmed_is_put_back_where_no_majority_holds_it(there: Batches, noted: int | None, master: str | None, rule: Rule) -> None:
-    """n1 and n2 are in sync, and n1 lost the headers: one of three has them. The chain of n1 after the range continues from this copy."""
+def test_the_confirmed_is_put_back_where_no_majority_holds_it(
+    there: Batches, noted: int | None, master: str | None, rule: Rule
+) -> None:
+    """n1 and n2 are in sync, and n1 lost the headers: one of three has them. The chain of n1 after
+    the range continues from this copy."""
     group = lagging(there, noted)
     before = group["n1"].log_files()
     for index in (30, 31, 32):
@@ -178,22 +231,33 @@ def test_the_confirmed_is_put_back_where_no_majority_holds_it(there: Batches, no
 
 @pytest.mark.parametrize("case", ["recorded", "master", "alone", "nobody"])
 def test_a_peer_proves_nothing_of_an_ha_group_against_the_confirmed_history(case: str) -> None:
-    """A replica that recorded another entry as confirmed contradicts, and so does a master with another entry; a tail of a lost epoch
-    proves nothing; entries that only this replica had are lost."""
-    group = lagging(SHORT) if case == "nobody" else lagging(LOST_TAIL, None if case == "recorded" else 20)
+    """A replica that recorded another entry as confirmed contradicts, and so does a master with
+    another entry; a tail of a lost epoch proves nothing; entries that only this replica had are
+    lost."""
+    group = (
+        lagging(SHORT)
+        if case == "nobody"
+        else lagging(LOST_TAIL, None if case == "recorded" else 20)
+    )
     spoil(group["n1"], entry_places(group["n1"])[30][0] + 8)
     whole, wire = everything(group["n1"].disk), Wire()
     if case in ("alone", "nobody"):
         wire.cut.add("n2")
-    repair = range_repair(group["n1"], 30, 30, rule=Rule.IN_SYNC, master="n3" if case == "master" else None)
+    repair = range_repair(
+        group["n1"], 30, 30, rule=Rule.IN_SYNC, master="n3" if case == "master" else None
+    )
     refused = carried_out(group, repair, wire).refused
     said = {"alone": "the entry behind it", "nobody": "holds entry 30; no answer from n2"}
-    assert refused is not None and said.get(case, "n3 tells of another entry 30 as confirmed") in refused
+    assert (
+        refused is not None
+        and said.get(case, "n3 tells of another entry 30 as confirmed") in refused
+    )
     assert everything(group["n1"].disk) == whole
 
 
 def test_a_source_that_is_damaged_itself_is_left_for_another_one() -> None:
-    """n2 lost the same entry, and a further one in the range: what it gave in front of that counts, n3 gives the rest."""
+    """n2 lost the same entry, and a further one in the range: what it gave in front of that counts,
+    n3 gives the rest."""
     group = replicas()
     places = entry_places(group["n1"])
     before = group["n1"].log_files()
@@ -212,21 +276,36 @@ class Liar:
         self._told, self._sent = told.shipper(), sent.shipper()
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
-        about = [found for found in packets if isinstance(decode(found[1], found[0]).content, FactsWanted)]
+        about = [
+            found
+            for found in packets
+            if isinstance(decode(found[1], found[0]).content, FactsWanted)
+        ]
         told = self._told.turn(now_ns, about)
         sent = self._sent.turn(now_ns, [found for found in packets if found not in about])
         return ShipperOutput((*told.packets, *sent.packets), sent.wake_at_ns)
 
 
 def test_entries_that_verify_and_lead_elsewhere_are_not_written() -> None:
-    """Another history from the same beginning: every entry continues the one before, and the last one is not the proven one."""
-    group, other = replicas(), replicas(batches=((10, 2, 100), (8, 2, 300), (3, 2, 1500), (12, 3, 50), (20, 5, 200)))
-    assert [size for _, size in entry_places(other["n1"])] == [size for _, size in entry_places(group["n1"])]
+    """Another history from the same beginning: every entry continues the one before, and the last
+    one is not the proven one."""
+    group, other = (
+        replicas(),
+        replicas(batches=((10, 2, 100), (8, 2, 300), (3, 2, 1500), (12, 3, 50), (20, 5, 200))),
+    )
+    assert [size for _, size in entry_places(other["n1"])] == [
+        size for _, size in entry_places(group["n1"])
+    ]
     spoil(group["n1"], entry_places(group["n1"])[3][0] + 70)
     whole = everything(group["n1"].disk)
     repair = range_repair(group["n1"], 0, 9)
     liars = {node: Liar(group[node], other[node]) for node in ("n2", "n3")}
-    ended = run(Wire(), liars, {"n1": repair}, until=lambda last: last["n1"].finished or last["n1"].refused is not None)["n1"]  # type: ignore[arg-type]
+    ended = run(
+        Wire(),
+        liars,
+        {"n1": repair},
+        until=lambda last: last["n1"].finished or last["n1"].refused is not None,
+    )["n1"]  # type: ignore[arg-type]
     assert ended.refused is not None and "none could give all of it" in ended.refused
     assert everything(group["n1"].disk) == whole
 
@@ -243,7 +322,8 @@ def test_what_nobody_has_is_refused_and_nothing_changes() -> None:
 
 
 def test_another_history_behind_the_range_is_no_matter_for_a_repair_in_place() -> None:
-    """The peers agree with each other and not with what this replica has behind the range: refused, not overwritten."""
+    """The peers agree with each other and not with what this replica has behind the range: refused,
+    not overwritten."""
     group = replicas(batches=((10, 1, 100),))
     other = replicas(batches=((10, 1, 100), (20, 3, 90)))
     mine = replicas(batches=((10, 1, 100), (20, 2, 110)))
@@ -258,7 +338,8 @@ def test_another_history_behind_the_range_is_no_matter_for_a_repair_in_place() -
 
 @pytest.mark.parametrize("damage", ["missing", "short", "beside", "beyond", "open"])
 def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
-    """Files that are not whole, a damaged entry beside the range, entries that are not durable here: the whole log has to be looked at."""
+    """Files that are not whole, a damaged entry beside the range, entries that are not durable
+    here: the whole log has to be looked at."""
     group = replicas()
     places = entry_places(group["n1"])
     path = data("n1", places[20][0] // FILE_BYTES)
@@ -274,7 +355,8 @@ def test_what_cannot_be_put_back_alone_says_why(damage: str) -> None:
         spoil(group["n1"], places[20][0] + 70)
         spoil(group["n1"], places[21][0] + 70)
     elif damage == "open":
-        # Synced, and a leader may still let others follow in its place: the owner would cut it off while it is written.
+        # Synced, and a leader may still let others follow in its place: the owner would cut it off
+        # while it is written.
         spoil(group["n1"], places[LAST][0] + 70)
         first = last = LAST
     else:
@@ -304,19 +386,33 @@ def test_units_of_the_range_are_put_back_with_the_entries() -> None:
     store.close()
     places = entry_places(group["n1"])
     disk, before = group["n1"].disk, everything(group["n1"].disk)
-    index = next(path for path in disk.files() if "/index/" in path and int(path[-20:]) <= 20 * 32 < int(path[-20:]) + 512)
-    queue = next(path for path in disk.files() if "/consumequeue/" in path and int(path[-20:]) <= 20 * 20 < int(path[-20:]) + 200)
+    index = next(
+        path
+        for path in disk.files()
+        if "/index/" in path and int(path[-20:]) <= 20 * 32 < int(path[-20:]) + 512
+    )
+    queue = next(
+        path
+        for path in disk.files()
+        if "/consumequeue/" in path and int(path[-20:]) <= 20 * 20 < int(path[-20:]) + 200
+    )
     overwrite(disk, index, 20 * 32 - int(index[-20:]), b"\xff" * 32)
     overwrite(disk, queue, 20 * 20 - int(queue[-20:]), b"\xff" * 20)
     spoil(group["n1"], places[20][0] + 70)
     repair = range_repair(group["n1"], 20, 20)
     # Without its unit the entry cannot be found here: both peers together know it.
     assert carried_out(group, repair).finished
-    assert {path: raw for path, raw in everything(disk).items() if not path.endswith("/repairs")} == before
-    assert any(index in text for text in repair.repaired) and any(queue in text for text in repair.repaired), repair.repaired
+    assert {
+        path: raw for path, raw in everything(disk).items() if not path.endswith("/repairs")
+    } == before
+    assert any(index in text for text in repair.repaired) and any(
+        queue in text for text in repair.repaired
+    ), repair.repaired
 
 
-def test_pages_that_the_disk_refuses_to_give_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_the_disk_refuses_to_give_are_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     group = replicas()
     places = entry_places(group["n1"])
     before = group["n1"].log_files()
@@ -325,7 +421,11 @@ def test_pages_that_the_disk_refuses_to_give_are_written_again(monkeypatch: pyte
     read, write = ForgetfulFile.pread, ForgetfulFile.pwrite
 
     def pread(file: ForgetfulFile, offset: int, length: int) -> bytes:
-        if file.path in bad and offset < pos % FILE_BYTES + size and offset + length > pos % FILE_BYTES + 60:
+        if (
+            file.path in bad
+            and offset < pos % FILE_BYTES + size
+            and offset + length > pos % FILE_BYTES + 60
+        ):
             raise OSError(errno.EIO, "pending sector", file.path)
         return read(file, offset, length)
 
@@ -343,8 +443,11 @@ def test_pages_that_the_disk_refuses_to_give_are_written_again(monkeypatch: pyte
 
 @pytest.mark.parametrize("kind", ["data", "index"])
 @pytest.mark.parametrize("beside", [0, 1])
-def test_whole_pages_that_the_disk_refuses_to_give_end_no_process(monkeypatch: pytest.MonkeyPatch, kind: str, beside: int) -> None:
-    """Headers go with bodies, and index units with their neighbours; the page of the entry behind may be a bad one, too."""
+def test_whole_pages_that_the_disk_refuses_to_give_end_no_process(
+    monkeypatch: pytest.MonkeyPatch, kind: str, beside: int
+) -> None:
+    """Headers go with bodies, and index units with their neighbours; the page of the entry behind
+    may be a bad one, too."""
     group = replicas()
     places = entry_places(group["n1"])
     before, at = group["n1"].log_files(), 20 + beside
@@ -378,8 +481,11 @@ def test_whole_pages_that_the_disk_refuses_to_give_end_no_process(monkeypatch: p
 
 
 @pytest.mark.parametrize("opens", range(8))
-def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(monkeypatch: pytest.MonkeyPatch, opens: int) -> None:
-    """Whenever the limit is met: a sentence with the remedy, and what was written by then is verified by the next open, or is whole."""
+def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(
+    monkeypatch: pytest.MonkeyPatch, opens: int
+) -> None:
+    """Whenever the limit is met: a sentence with the remedy, and what was written by then is
+    verified by the next open, or is whole."""
     group = replicas()
     victim = group["n1"]
     spoil(victim, entry_places(victim)[20][0] + 70)
@@ -398,7 +504,9 @@ def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(monkeypatc
 
     for name in ("open", "sync_dir"):
         original = getattr(ForgetfulDisk, name)
-        monkeypatch.setattr(ForgetfulDisk, name, lambda disk, path, original=original: opened(disk, path, original))
+        monkeypatch.setattr(
+            ForgetfulDisk, name, lambda disk, path, original=original: opened(disk, path, original)
+        )
     ended = carried_out(group, repair)
     monkeypatch.undo()
     store.close()
@@ -409,8 +517,8 @@ def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(monkeypatc
 
 
 def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not() -> None:
-    """Killed at every operation, followed by a power cut: either nothing is missing, or the marker exists and a complete repair restores
-    the log."""
+    """Killed at every operation, followed by a power cut: either nothing is missing, or the marker
+    exists and a complete repair restores the log."""
     group = replicas()
     places = entry_places(group["n1"])
     before = group["n1"].log_files()
@@ -434,7 +542,9 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
                 after.open().close()
                 continue
             # Something in between is only there while the marker says so.
-            assert after.disk.exists(f"{log_of('n1')}/{MARKER}") or after.log_files() == damaged, disk.operations[at]
+            assert after.disk.exists(f"{log_of('n1')}/{MARKER}") or after.log_files() == damaged, (
+                disk.operations[at]
+            )
             after.disk.replace_file(f"{ROOT}/abort", b"1")
             try:
                 repair = after.repair(found=LogDamaged("found by the audit"))
@@ -446,8 +556,11 @@ def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not(
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(draw: st.DataObject) -> None:
-    """Any bytes of any entries on any replica, any range: put back and equal to what it was, or refused and not written to."""
+def test_whatever_is_damaged_either_all_comes_back_or_nothing_is_touched(
+    draw: st.DataObject,
+) -> None:
+    """Any bytes of any entries on any replica, any range: put back and equal to what it was, or
+    refused and not written to."""
     group = replicas(batches=((6, 1, 100), (2, 2, 1500), (5, 3, 60)))
     places = entry_places(group["n1"])
     before = group["n1"].log_files()

@@ -1,4 +1,5 @@
-"""Repair of damaged logs from peers: every kind of damage, on one replica and on all, over a wire that loses and reorders."""
+"""Repair of damaged logs from peers: every kind of damage, on one replica and on all, over a wire
+that loses and reorders."""
 
 from __future__ import annotations
 
@@ -86,7 +87,9 @@ KINDS: dict[str, Damage] = {
     "a header": flips(0, 8),
     "the first header of a file": flips(1, 3),
     "a term": flips(1, 16),
-    "one byte of the term of a file's first entry": lambda r: overwrite(r.disk, data(r.node, 1), 16, b"\x01"),
+    "one byte of the term of a file's first entry": lambda r: overwrite(
+        r.disk, data(r.node, 1), 16, b"\x01"
+    ),
     "a body": flips(1, 200),
     "one byte of a chain CRC": lambda r: overwrite(r.disk, data(r.node, 1), 37, b"\x01"),
     "a file of zeros": lambda r: overwrite(r.disk, data(r.node, 1), 0, bytes(FILE_BYTES)),
@@ -96,7 +99,9 @@ KINDS: dict[str, Damage] = {
     "a short file": lambda r: shorten(r.disk, data(r.node, 1), 1000),
     "a file of no length": lambda r: shorten(r.disk, data(r.node, 0), 0),
     "a long file": lambda r: shorten(r.disk, data(r.node, 0), 5000),
-    "another file's content": lambda r: overwrite(r.disk, data(r.node, 1), 0, r.disk.read_file(data(r.node, 2))),
+    "another file's content": lambda r: overwrite(
+        r.disk, data(r.node, 1), 0, r.disk.read_file(data(r.node, 2))
+    ),
     "a blank": lambda r: overwrite(r.disk, data(r.node, 0), FILE_BYTES - 9, b"\xff"),
     "all index units too": units_too,
 }
@@ -108,7 +113,8 @@ UNNOTICED = ("one byte of a chain CRC", "a body")
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str, early: bool) -> None:
-    """The log is restored byte for byte and opens, and no hard state changed. Also if its files ended early."""
+    """The log is restored byte for byte and opens, and no hard state changed. Also if its files
+    ended early."""
     group = replicas(early=early)
     victim, peer = group["n1"], group["n2"]
     before = victim.log_files()
@@ -149,7 +155,9 @@ def test_different_damage_on_every_replica_is_repaired_by_each_from_the_others()
         for index in range(at, len(places), 3):
             spoil(replica, places[index][0] + 8)
     repairs = {node: replica.repair() for node, replica in group.items()}
-    outputs = run(Wire(3, loss=0.2, delay_ms=(1, 40)), {n: r.shipper() for n, r in group.items()}, repairs)
+    outputs = run(
+        Wire(3, loss=0.2, delay_ms=(1, 40)), {n: r.shipper() for n, r in group.items()}, repairs
+    )
     assert all(output.finished for output in outputs.values())
     for replica in group.values():
         replica.open().close()
@@ -158,7 +166,8 @@ def test_different_damage_on_every_replica_is_repaired_by_each_from_the_others()
 
 
 def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_is_lost() -> None:
-    """It says entry, file, bytes and what every peer answered, keeps asking, renumbers nothing; when a whole copy comes back, it ends."""
+    """It says entry, file, bytes and what every peer answered, keeps asking, renumbers nothing;
+    when a whole copy comes back, it ends."""
     group = replicas()
     places = entry_places(group["n1"])
     whole = group["n1"].log_files()
@@ -168,15 +177,28 @@ def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_i
     repairs = {node: replica.repair() for node, replica in group.items()}
     shippers = {node: replica.shipper() for node, replica in group.items()}
     wire = Wire(5)
-    outputs = run(wire, shippers, repairs, until=lambda last: all(output.refused for output in last.values()))
+    outputs = run(
+        wire, shippers, repairs, until=lambda last: all(output.refused for output in last.values())
+    )
     for node, output in outputs.items():
         assert output.refused is not None and not output.finished
-        assert "entries 20 to 20" in output.refused and data(node, places[20][0] // FILE_BYTES) in output.refused
-        assert all(f"{other}: entry 20 is damaged here too" in output.refused for other in NODES if other != node)
+        assert (
+            "entries 20 to 20" in output.refused
+            and data(node, places[20][0] // FILE_BYTES) in output.refused
+        )
+        assert all(
+            f"{other}: entry 20 is damaged here too" in output.refused
+            for other in NODES
+            if other != node
+        )
         with pytest.raises(LogFenced):
             group[node].open()
     at = places[20][0]
-    spoil(group["n3"], at + 8, whole[f"{at // FILE_BYTES * FILE_BYTES:020d}"][at % FILE_BYTES + 8 : at % FILE_BYTES + 11])
+    spoil(
+        group["n3"],
+        at + 8,
+        whole[f"{at // FILE_BYTES * FILE_BYTES:020d}"][at % FILE_BYTES + 8 : at % FILE_BYTES + 11],
+    )
     outputs = run(wire, shippers, {node: repairs[node] for node in ("n1", "n2")})
     assert [output.refused for output in outputs.values()] == [None, None]
     assert group["n1"].log_files() == group["n2"].log_files() == whole
@@ -185,11 +207,14 @@ def test_the_same_entry_damaged_everywhere_is_refused_by_name_and_nothing_else_i
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> None:
-    """Any bytes of any entries changed, anywhere, as long as every entry is whole on one replica: all logs come back byte for byte."""
+    """Any bytes of any entries changed, anywhere, as long as every entry is whole on one replica:
+    all logs come back byte for byte."""
     group = replicas(batches=((6, 1, 100), (2, 2, 1500), (5, 3, 60)))
     places = entry_places(group["n1"])
     whole = group["n1"].log_files()
-    keepers = draw.draw(st.lists(st.sampled_from(NODES), min_size=len(places), max_size=len(places)))
+    keepers = draw.draw(
+        st.lists(st.sampled_from(NODES), min_size=len(places), max_size=len(places))
+    )
     damaged = set()
     for replica in group.values():
         unclean(replica)
@@ -197,12 +222,17 @@ def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> N
         for node in NODES:
             if node != keeper and draw.draw(st.booleans()):
                 at = draw.draw(st.integers(0, size - 1))
-                old = group[node].disk.read_file(data(node, pos // FILE_BYTES))[(pos + at) % FILE_BYTES]
+                old = group[node].disk.read_file(data(node, pos // FILE_BYTES))[
+                    (pos + at) % FILE_BYTES
+                ]
                 spoil(group[node], pos + at, bytes([old ^ draw.draw(st.integers(1, 255))]))
                 damaged.add(node)
     found = LogFenced("found by an audit", 75)
     repairs = {
-        node: repair_needed(group[node].disk, ROOT, identity_of(node), found, others=NODES, session=1, now_ns=0) for node in sorted(damaged)
+        node: repair_needed(
+            group[node].disk, ROOT, identity_of(node), found, others=NODES, session=1, now_ns=0
+        )
+        for node in sorted(damaged)
     }
     shippers = {node: replica.shipper() for node, replica in group.items()}
     seed = draw.draw(st.integers(0, 99))
@@ -213,7 +243,8 @@ def test_whatever_one_replica_keeps_whole_all_get_back(draw: st.DataObject) -> N
 
 
 def test_an_older_entry_that_came_back_is_replaced_only_by_a_proven_history() -> None:
-    """A lost write: the file holds entries of a former term that continue what is before them. Their CRCs are right, the mark says more."""
+    """A lost write: the file holds entries of a former term that continue what is before them.
+    Their CRCs are right, the mark says more."""
     old = replicas(batches=((10, 1, 100), (25, 2, 100)))
     group = replicas(batches=((10, 1, 100), (25, 3, 100)))
     victim, whole = group["n1"], group["n2"].log_files()
@@ -227,7 +258,9 @@ def test_an_older_entry_that_came_back_is_replaced_only_by_a_proven_history() ->
     repair = victim.repair()
     run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
     victim.open().close()
-    assert victim.log_files() == {name.replace("n2", "n1"): content for name, content in whole.items()}
+    assert victim.log_files() == {
+        name.replace("n2", "n1"): content for name, content in whole.items()
+    }
 
 
 def test_a_whole_file_of_another_history_at_the_end_is_found_by_the_mark() -> None:
@@ -237,7 +270,12 @@ def test_a_whole_file_of_another_history_at_the_end_is_found_by_the_mark() -> No
     victim, whole = group["n1"], group["n2"].log_files()
     unclean(victim)
     for name in victim.disk.listdir(f"{log_of('n1')}/data"):
-        overwrite(victim.disk, f"{log_of('n1')}/data/{name}", 0, old["n1"].disk.read_file(f"{log_of('n1')}/data/{name}"))
+        overwrite(
+            victim.disk,
+            f"{log_of('n1')}/data/{name}",
+            0,
+            old["n1"].disk.read_file(f"{log_of('n1')}/data/{name}"),
+        )
     repair = victim.repair()
     run(Wire(), {node: group[node].shipper() for node in ("n2", "n3")}, {"n1": repair})
     victim.open().close()
@@ -245,7 +283,8 @@ def test_a_whole_file_of_another_history_at_the_end_is_found_by_the_mark() -> No
 
 
 def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
-    """A former leader's last entries are damaged and its peers committed others in their place: these count, and the mark follows them."""
+    """A former leader's last entries are damaged and its peers committed others in their place:
+    these count, and the mark follows them."""
     group = replicas(batches=((10, 1, 100), (8, 4, 100), (20, 4, 60)))
     lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
     unclean(lone)
@@ -261,7 +300,8 @@ def test_a_damaged_tail_that_never_was_committed_gives_way_to_what_is() -> None:
 
 
 def test_what_a_peer_says_it_has_takes_no_room() -> None:
-    """A peer far ahead, or one that boasts: files behind the mark are made for entries that are here, not for a number in a packet."""
+    """A peer far ahead, or one that boasts: files behind the mark are made for entries that are
+    here, not for a number in a packet."""
 
     class Boaster(Shipper):
         def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
@@ -280,12 +320,17 @@ def test_what_a_peer_says_it_has_takes_no_room() -> None:
     unclean(lone)
     spoil(lone, places[15][0] + 8)
     lone.disk.capacity_bytes = lone.disk.used_bytes + 20 * FILE_BYTES
-    run(Wire(), {"n2": Boaster("g1", "n2", group["n2"].disk, ROOT), "n3": group["n3"].shipper()}, {"n1": lone.repair()})
+    run(
+        Wire(),
+        {"n2": Boaster("g1", "n2", group["n2"].disk, ROOT), "n3": group["n3"].shipper()},
+        {"n1": lone.repair()},
+    )
     assert lone.log_files() == group["n3"].log_files()
 
 
 def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed() -> None:
-    """The only peer has other entries there and cannot prove them: the damaged replica waits for one that can."""
+    """The only peer has other entries there and cannot prove them: the damaged replica waits for
+    one that can."""
     group = replicas(batches=((10, 1, 100), (12, 3, 100)))
     other = replicas(batches=((10, 1, 100), (6, 2, 100)), nodes=("n1", "n2"), committed=9)["n2"]
     victim = group["n1"]
@@ -295,7 +340,12 @@ def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed()
     before = victim.log_files()
     repair = victim.repair()
     wire = Wire()
-    outputs = run(wire, {"n2": other.shipper()}, {"n1": repair}, until=lambda last: last["n1"].refused is not None)
+    outputs = run(
+        wire,
+        {"n2": other.shipper()},
+        {"n1": repair},
+        until=lambda last: last["n1"].refused is not None,
+    )
     assert "entries 12 to 12" in str(outputs["n1"].refused)
     assert victim.log_files() == before
     run(wire, {"n2": other.shipper(), "n3": group["n3"].shipper()}, {"n1": repair})
@@ -304,9 +354,11 @@ def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed()
 
 
 @pytest.mark.parametrize("sizes", [(170, 60), (20, 20), (2500, 2500)])
-def test_a_damaged_tail_gives_way_to_committed_entries_that_lie_elsewhere(sizes: tuple[int, int]) -> None:
-    """The committed entries have other lengths, so at the position of the damaged one a peer has the middle of another entry, or nothing
-    yet."""
+def test_a_damaged_tail_gives_way_to_committed_entries_that_lie_elsewhere(
+    sizes: tuple[int, int],
+) -> None:
+    """The committed entries have other lengths, so at the position of the damaged one a peer has
+    the middle of another entry, or nothing yet."""
     group = replicas(batches=((10, 1, 100), (8, 4, sizes[0]), (20, 4, sizes[1])))
     lone = replicas(batches=((10, 1, 100), (12, 3, 1500)), nodes=("n1",))["n1"]
     places = entry_places(lone)
@@ -324,7 +376,8 @@ def test_a_damaged_tail_gives_way_to_committed_entries_that_lie_elsewhere(sizes:
 
 
 def test_one_committed_entry_of_a_later_term_proves_that_a_damaged_tail_never_was() -> None:
-    """The term start of the next leader is committed where the tail had an entry, and nothing else yet: it is shorter than the tail."""
+    """The term start of the next leader is committed where the tail had an entry, and nothing else
+    yet: it is shorter than the tail."""
     group = replicas(batches=((10, 1, 100), (1, 4, 100)))
     lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
     places = entry_places(lone)
@@ -338,13 +391,21 @@ def test_one_committed_entry_of_a_later_term_proves_that_a_damaged_tail_never_wa
     store.close()
 
 
-@pytest.mark.parametrize("batches", [((10, 1, 100),), ((10, 1, 100), (5, 3, 100)), ((10, 1, 100), (12, 3, 100))])
-def test_a_damaged_tail_that_no_peer_contradicts_is_never_cut(batches: tuple[tuple[int, int, int], ...]) -> None:
-    """What the peers committed is the beginning of this very log, or has the same damage: a majority may have stored the entry."""
+@pytest.mark.parametrize(
+    "batches", [((10, 1, 100),), ((10, 1, 100), (5, 3, 100)), ((10, 1, 100), (12, 3, 100))]
+)
+def test_a_damaged_tail_that_no_peer_contradicts_is_never_cut(
+    batches: tuple[tuple[int, int, int], ...],
+) -> None:
+    """What the peers committed is the beginning of this very log, or has the same damage: a
+    majority may have stored the entry."""
     group = replicas(batches=batches)
     victim = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
     places = entry_places(victim)
-    for replica in (victim, *([group["n2"], group["n3"]] if len(entry_places(group["n2"])) > 20 else [])):
+    for replica in (
+        victim,
+        *([group["n2"], group["n3"]] if len(entry_places(group["n2"])) > 20 else []),
+    ):
         unclean(replica)
         spoil(replica, places[21][0] + 8)
     before = victim.log_files()
@@ -357,7 +418,8 @@ def test_a_damaged_tail_that_no_peer_contradicts_is_never_cut(batches: tuple[tup
 
 
 def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:
-    """Pages that answer with EIO are fetched and written again; the disk takes the write and gives it back from then on."""
+    """Pages that answer with EIO are fetched and written again; the disk takes the write and gives
+    it back from then on."""
     group = replicas()
     victim, whole = group["n1"], group["n2"].log_files()
     unclean(victim)
@@ -387,7 +449,8 @@ def test_index_units_that_the_disk_refuses_to_give_are_made_again() -> None:
 
 
 def test_files_behind_a_gap_above_the_mark_are_in_nobodys_way() -> None:
-    """A committed history that reaches further than the mark is written over what a torn tail left there."""
+    """A committed history that reaches further than the mark is written over what a torn tail left
+    there."""
     group = replicas(batches=((10, 1, 100), (8, 4, 100), (60, 4, 60)))
     lone = replicas(batches=((10, 1, 100), (12, 3, 100)), nodes=("n1",))["n1"]
     places = entry_places(lone)
@@ -424,7 +487,10 @@ class BadPagesFile:
         self._disk, self._file = disk, file
 
     def _pages(self, offset: int, length: int) -> set[tuple[str, int]]:
-        return {(self._file.path, page) for page in range(offset // 4096, (offset + length - 1) // 4096 + 1)}
+        return {
+            (self._file.path, page)
+            for page in range(offset // 4096, (offset + length - 1) // 4096 + 1)
+        }
 
     def pread(self, offset: int, length: int) -> bytes:
         if self._disk.bad & self._pages(offset, length):
@@ -442,13 +508,35 @@ class BadPagesFile:
 def test_lost_promises_and_other_faults_are_not_repaired() -> None:
     """Hard state or mark lost, a failed sync, a full disk: another finding."""
     replica = replicas(nodes=("n1",))["n1"]
-    for failure in (PromisesLost("x"), LogFenced("a sync failed", 73), OSError(errno.ENOSPC, "full"), ValueError()):
-        assert repair_needed(replica.disk, ROOT, identity_of("n1"), failure, others=NODES, session=1, now_ns=0) is None
-    assert repair_needed(replica.disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0) is not None
+    for failure in (
+        PromisesLost("x"),
+        LogFenced("a sync failed", 73),
+        OSError(errno.ENOSPC, "full"),
+        ValueError(),
+    ):
+        assert (
+            repair_needed(
+                replica.disk, ROOT, identity_of("n1"), failure, others=NODES, session=1, now_ns=0
+            )
+            is None
+        )
+    assert (
+        repair_needed(
+            replica.disk,
+            ROOT,
+            identity_of("n1"),
+            LogDamaged("x"),
+            others=NODES,
+            session=1,
+            now_ns=0,
+        )
+        is not None
+    )
 
 
 def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> None:
-    """A missing file, a damaged header and a damaged blank: killed before and half-way through every write, cache kept or power cut."""
+    """A missing file, a damaged header and a damaged blank: killed before and half-way through
+    every write, cache kept or power cut."""
     base = replicas()
     victim, whole = base["n1"], base["n2"].log_files()
     victim.disk.any_names = True
@@ -460,7 +548,9 @@ def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> Non
     def attempt(at: int, half: bool) -> tuple[KillDisk, bool]:
         medium = copy.deepcopy(victim.disk)
         disk = KillDisk(medium, at, half=half)
-        repair = repair_needed(disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0)  # type: ignore[arg-type]
+        repair = repair_needed(
+            disk, ROOT, identity_of("n1"), LogDamaged("x"), others=NODES, session=1, now_ns=0
+        )  # type: ignore[arg-type]
         assert repair is not None
         try:
             run(Wire(), {"n2": base["n2"].shipper()}, {"n1": repair})
@@ -475,7 +565,12 @@ def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> Non
             killed, done = attempt(at, half)
             assert not done
             for cut in (None, at):
-                again = Replica("n1", copy.deepcopy(killed.disk) if cut is None else after_power_cut(killed.disk, cut))
+                again = Replica(
+                    "n1",
+                    copy.deepcopy(killed.disk)
+                    if cut is None
+                    else after_power_cut(killed.disk, cut),
+                )
                 try:
                     again.open().abandon()
                 except (LogDamaged, LogFenced):
@@ -486,7 +581,8 @@ def test_a_crash_at_any_point_of_a_repair_leaves_what_is_repaired_again() -> Non
 
 
 def test_a_repair_that_was_killed_is_finished_before_anything_opens() -> None:
-    """Its writes may be in the page cache only: a log that looks whole now would be damaged again by a power cut, after it has promised."""
+    """Its writes may be in the page cache only: a log that looks whole now would be damaged again
+    by a power cut, after it has promised."""
     group = replicas()
     victim, whole = group["n1"], group["n2"].log_files()
     unclean(victim)
@@ -494,8 +590,17 @@ def test_a_repair_that_was_killed_is_finished_before_anything_opens() -> None:
     disk = KillDisk(victim.disk)
     repair = victim.repair(disk=disk)  # type: ignore[arg-type]
     before = len(disk.operations)
-    run(Wire(), {"n2": group["n2"].shipper()}, {"n1": repair}, until=lambda last: victim.log_files() == whole)
-    assert not [path for name, path in disk.operations[before:] if name == "sync" and path.startswith(f"{log_of('n1')}/data/")]
+    run(
+        Wire(),
+        {"n2": group["n2"].shipper()},
+        {"n1": repair},
+        until=lambda last: victim.log_files() == whole,
+    )
+    assert not [
+        path
+        for name, path in disk.operations[before:]
+        if name == "sync" and path.startswith(f"{log_of('n1')}/data/")
+    ]
     with pytest.raises(LogDamaged, match="was interrupted"):
         victim.open()
     run(Wire(), {"n2": group["n2"].shipper()}, {"n1": victim.repair(session=77)})
@@ -511,7 +616,11 @@ def trimmed_group() -> dict[str, Replica]:
     for replica in group.values():
         store = replica.open()
         store.queues.start({}, 0)
-        begin = next(index for index in range(store.log.end_index + 1) if store.log.pos_of(index) == 2 * FILE_BYTES)
+        begin = next(
+            index
+            for index in range(store.log.end_index + 1)
+            if store.log.pos_of(index) == 2 * FILE_BYTES
+        )
         write_snapshot(store, store.log.end_index - 3)
         store.log.trim(begin)
         synced(store)
@@ -535,7 +644,8 @@ def test_a_trimmed_log_is_repaired_from_its_begin_on_and_gets_its_snapshot_back(
 
 
 def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
-    """The damage is before the begin of every other log: the output names the peer whose log to install."""
+    """The damage is before the begin of every other log: the output names the peer whose log to
+    install."""
     group = trimmed_group()
     victim = replicas()["n1"]
     unclean(victim)
@@ -543,7 +653,9 @@ def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
     repair = victim.repair()
     wire = Wire()
     shippers = {node: group[node].shipper() for node in ("n2", "n3")}
-    outputs = run(wire, shippers, {"n1": repair}, until=lambda last: last["n1"].install_wanted is not None)
+    outputs = run(
+        wire, shippers, {"n1": repair}, until=lambda last: last["n1"].install_wanted is not None
+    )
     wanted = outputs["n1"].install_wanted
     assert wanted is not None and wanted[0] in ("n2", "n3") and wanted[1] > 0
     repair.close()
@@ -552,7 +664,14 @@ def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
     assert floor == store.log.end_pos
     store.close()
     new = Install.begin(
-        victim.disk, ROOT, identity_of("n1"), others=NODES, source=wanted[0], floor_pos=floor, session=50, now_ns=wire.now_ns
+        victim.disk,
+        ROOT,
+        identity_of("n1"),
+        others=NODES,
+        source=wanted[0],
+        floor_pos=floor,
+        session=50,
+        now_ns=wire.now_ns,
     )
     run(wire, shippers, {"n1": new})
     victim.open().close()

@@ -1,4 +1,5 @@
-"""Installation of a replica from the object store and its peers: what the store gives, what it must not, and what happens when it fails."""
+"""Installation of a replica from the object store and its peers: what the store gives, what it must
+not, and what happens when it fails."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ FILES = 6
 
 @cache
 def _material() -> tuple[dict[str, Replica], FakeStore, int]:
-    """Two replicas with a log of some files, whose snapshot names the sealed ones; n1 has nothing. And the store, and the log's end."""
+    """Two replicas with a log of some files, whose snapshot names the sealed ones; n1 has nothing.
+    And the store, and the log's end."""
     made = {node: Replica(node) for node in NODES}
     stores = {node: replica.create() for node, replica in made.items()}
     for count, term, body_bytes in ((5, 1, 100), (60, 2, 300), (60, 4, 200)):
@@ -68,12 +70,23 @@ def seals(replica: Replica, opened: GroupStore, store: FakeStore) -> Iterator[di
     """The seals of the first files, which are put into the store."""
     log, index = opened.log, 0
     for base in range(0, FILES * FILE_BYTES, FILE_BYTES):
-        last = next(at for at in range(index, log.end_index + 1) if log.pos_of(at + 1) >= base + FILE_BYTES)
+        last = next(
+            at for at in range(index, log.end_index + 1) if log.pos_of(at + 1) >= base + FILE_BYTES
+        )
         path = f"{log_of(replica.node)}/data/{file_name(base)}"
         sha256 = file_digest(replica.disk, path, lambda length: None)
-        store.objects[f"g1/{opened.identity.log_id}/{file_name(base)}-{sha256}.log"] = replica.disk.read_file(path)
+        store.objects[f"g1/{opened.identity.log_id}/{file_name(base)}-{sha256}.log"] = (
+            replica.disk.read_file(path)
+        )
         end = log.read(last, 1).end_pos
-        yield {"base": base, "first": index, "last": last, "end": end, "sha256": sha256, "replicas": ["n2", "n3"]}
+        yield {
+            "base": base,
+            "first": index,
+            "last": last,
+            "end": end,
+            "sha256": sha256,
+            "replicas": ["n2", "n3"],
+        }
         index = last + 1
 
 
@@ -89,11 +102,24 @@ class Case:
         where, others = disk or self.replicas["n1"].disk, list(NODES)
         own = self.store if store else None
         return Install.begin(
-            where, ROOT, identity_of("n1"), others=others, source="n2", floor_pos=0, session=session, now_ns=self.wire.now_ns, store=own
+            where,
+            ROOT,
+            identity_of("n1"),
+            others=others,
+            source="n2",
+            floor_pos=0,
+            session=session,
+            now_ns=self.wire.now_ns,
+            store=own,
         )
 
     def run(self, new: Install, **options: Any) -> Any:
-        return run(self.wire, {node: self.replicas[node].shipper() for node in ("n2", "n3")}, {"n1": new}, **options)["n1"].progress
+        return run(
+            self.wire,
+            {node: self.replicas[node].shipper() for node in ("n2", "n3")},
+            {"n1": new},
+            **options,
+        )["n1"].progress
 
     def check(self) -> None:
         check(self.replicas["n1"], self.replicas["n2"])
@@ -105,7 +131,8 @@ def case() -> Case:
 
 
 def test_sealed_files_come_from_the_store_and_only_the_rest_from_peers(case: Case) -> None:
-    """Counted: the store gives every sealed file once, byte for byte; peers give the snapshot and what lies behind the last sealed file."""
+    """Counted: the store gives every sealed file once, byte for byte; peers give the snapshot and
+    what lies behind the last sealed file."""
     assert case.end > (FILES + 1) * FILE_BYTES
     progress = case.run(case.install())
     case.check()
@@ -114,7 +141,10 @@ def test_sealed_files_come_from_the_store_and_only_the_rest_from_peers(case: Cas
     assert progress.peer_bytes <= snapshot + case.end - FILES * FILE_BYTES
     assert progress.store_problem == ""
     for base in range(0, FILES * FILE_BYTES, FILE_BYTES):
-        mine, theirs = (case.replicas[node].disk.read_file(f"{log_of(node)}/data/{file_name(base)}") for node in ("n1", "n2"))
+        mine, theirs = (
+            case.replicas[node].disk.read_file(f"{log_of(node)}/data/{file_name(base)}")
+            for node in ("n1", "n2")
+        )
         assert mine == theirs
 
 
@@ -126,7 +156,9 @@ def test_without_a_store_everything_comes_from_peers(case: Case) -> None:
 
 @pytest.mark.parametrize("fails_at", range(FILES))
 @pytest.mark.parametrize("fault", ["away", "missing", "other bytes", "short"])
-def test_a_store_that_fails_at_any_point_costs_only_bytes(case: Case, fails_at: int, fault: str) -> None:
+def test_a_store_that_fails_at_any_point_costs_only_bytes(
+    case: Case, fails_at: int, fault: str
+) -> None:
     """The files before are used, the rest comes from the peers, and the reason is told."""
     key = case.key(fails_at * FILE_BYTES)
     data = case.store.objects[key]
@@ -145,12 +177,16 @@ def test_a_store_that_fails_at_any_point_costs_only_bytes(case: Case, fails_at: 
     progress = case.run(case.install())
     case.check()
     received = fails_at + (fault == "other bytes")
-    assert progress.store_bytes == received * FILE_BYTES and case.store.requests["read"] == fails_at + 1
+    assert (
+        progress.store_bytes == received * FILE_BYTES
+        and case.store.requests["read"] == fails_at + 1
+    )
     assert progress.store_problem
 
 
 def test_a_consistent_foreign_file_is_not_used(case: Case) -> None:
-    """An object of another history, whose entries verify by themselves: the digest in the seal decides, before an entry is looked at."""
+    """An object of another history, whose entries verify by themselves: the digest in the seal
+    decides, before an entry is looked at."""
     keys = [case.key(base) for base in (0, FILE_BYTES)]
     case.store.objects[keys[1]] = case.store.objects[keys[0]]
     progress = case.run(case.install())
@@ -159,7 +195,8 @@ def test_a_consistent_foreign_file_is_not_used(case: Case) -> None:
 
 
 def test_a_seal_that_does_not_fit_the_log_is_not_followed(case: Case) -> None:
-    """The snapshot says that a file ends with an earlier entry: its entries are verified, the file is dropped, and peers give it."""
+    """The snapshot says that a file ends with an earlier entry: its entries are verified, the file
+    is dropped, and peers give it."""
     for node in ("n2", "n3"):
         opened = case.replicas[node].open()
         value = opened.read_snapshot()
@@ -205,16 +242,23 @@ def test_peers_give_the_rest_of_a_file_and_the_store_the_next_one(case: Case) ->
     whole = KillDisk(case.replicas["n1"].disk, -1, half=False)
     case.run(case.install(store=False, disk=whole))
     path = f"{log_of('n1')}/data/{file_name(FILE_BYTES)}.staged"
-    at = next(number for number, operation in enumerate(whole.operations) if operation == ("pwrite", path))
+    at = next(
+        number for number, operation in enumerate(whole.operations) if operation == ("pwrite", path)
+    )
     case.replicas["n1"].disk, case.wire = before, Wire()
     with pytest.raises(Killed):
         case.run(case.install(store=False, disk=KillDisk(before, at, half=True)))
     second = case.install(session=1000)
     progress = case.run(second)
     case.check()
-    assert FILE_BYTES < second.reused_bytes < 2 * FILE_BYTES and progress.store_bytes == (FILES - 2) * FILE_BYTES
+    assert (
+        FILE_BYTES < second.reused_bytes < 2 * FILE_BYTES
+        and progress.store_bytes == (FILES - 2) * FILE_BYTES
+    )
     snapshot = len(case.replicas["n2"].disk.read_file(f"{ROOT}/state/snapshot"))
-    assert progress.peer_bytes <= snapshot + case.end - (FILES - 2) * FILE_BYTES - second.reused_bytes
+    assert (
+        progress.peer_bytes <= snapshot + case.end - (FILES - 2) * FILE_BYTES - second.reused_bytes
+    )
 
 
 def test_what_came_from_the_store_survives_a_power_cut(case: Case) -> None:
@@ -222,12 +266,16 @@ def test_what_came_from_the_store_survives_a_power_cut(case: Case) -> None:
     case.replicas["n1"].disk.any_names = True
     case.run(case.install())
     for seed in range(5):
-        check(Replica("n1", after_power_cut(case.replicas["n1"].disk, seed)), copy.deepcopy(case.replicas["n2"]))
+        check(
+            Replica("n1", after_power_cut(case.replicas["n1"].disk, seed)),
+            copy.deepcopy(case.replicas["n2"]),
+        )
 
 
 @pytest.mark.verify
 def test_a_crash_at_any_point_is_continued(case: Case) -> None:
-    """With the page cache kept, and after a power cut: the old log counts, or the new one; then the installation goes on to its end."""
+    """With the page cache kept, and after a power cut: the old log counts, or the new one; then the
+    installation goes on to its end."""
     for replica in case.replicas.values():
         replica.disk.any_names = True
     base = copy.deepcopy(case.replicas)
@@ -250,7 +298,9 @@ def test_a_crash_at_any_point_is_continued(case: Case) -> None:
             for cut in (False, True):
                 again = copy.copy(case)
                 again.replicas, again.wire = copy.deepcopy(base), Wire()
-                again.replicas["n1"] = Replica("n1", after_power_cut(killed, at) if cut else copy.deepcopy(killed))
+                again.replicas["n1"] = Replica(
+                    "n1", after_power_cut(killed, at) if cut else copy.deepcopy(killed)
+                )
                 opened = again.replicas["n1"].open()
                 ends.add(opened.log.end_index)
                 opened.close()

@@ -1,4 +1,5 @@
-"""Streams from a peer whose packets arrive in any order and number: the packets in front are never lost to those behind them."""
+"""Streams from a peer whose packets arrive in any order and number: the packets in front are never
+lost to those behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, ShippingMessage, SnapshotSent, decode
+from ledgermq.node.replica.shipping.shipping_wire import (
+    EntriesSent,
+    ShippingMessage,
+    SnapshotSent,
+    decode,
+)
 from ledgermq.node.replica.shipping.windowed_fetch import (
     EARLY_BYTES,
     EARLY_PACKETS,
@@ -42,11 +48,15 @@ def session_of(stream: EntryStream | SnapshotStream, now_ns: int) -> int:
 
 
 def entries(packets: int) -> EntryStream:
-    return EntryStream(requester(), "n2", Point(0, 0, -1, 0), packets * SMALL, 0, window=WINDOW_BYTES)
+    return EntryStream(
+        requester(), "n2", Point(0, 0, -1, 0), packets * SMALL, 0, window=WINDOW_BYTES
+    )
 
 
 def give(stream: EntryStream, session: int, place: int, size: int = SMALL) -> None:
-    message = ShippingMessage("n2", "log", session, EntriesSent(place, place, 1, place * SMALL), bytes(size))
+    message = ShippingMessage(
+        "n2", "log", session, EntriesSent(place, place, 1, place * SMALL), bytes(size)
+    )
     stream.take(message, 0)
 
 
@@ -69,14 +79,23 @@ def test_a_window_of_small_packets_is_taken_whole_in_whatever_order_it_arrives(o
     assert taken(stream) == list(range(packets))
 
 
-@given(order=st.permutations(range(40)), size=st.sampled_from([EARLY_BYTES // 8, EARLY_BYTES // 3, EARLY_BYTES, 2 * EARLY_BYTES]))
+@given(
+    order=st.permutations(range(40)),
+    size=st.sampled_from([EARLY_BYTES // 8, EARLY_BYTES // 3, EARLY_BYTES, 2 * EARLY_BYTES]),
+)
 def test_of_too_many_bytes_those_farthest_ahead_are_dropped(order: list[int], size: int) -> None:
-    """A peer that sends more than it was allowed: memory is bounded, and what is kept begins with the next packet."""
+    """A peer that sends more than it was allowed: memory is bounded, and what is kept begins with
+    the next packet."""
     stream = entries(40)
     session = session_of(stream, 0)
     payload = bytes(size)
     for place in order:
-        stream.take(ShippingMessage("n2", "log", session, EntriesSent(place, place, 1, place * SMALL), payload), 0)
+        stream.take(
+            ShippingMessage(
+                "n2", "log", session, EntriesSent(place, place, 1, place * SMALL), payload
+            ),
+            0,
+        )
     assert taken(stream) == list(range(max(1, EARLY_BYTES // size)))
 
 

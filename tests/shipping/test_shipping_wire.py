@@ -1,4 +1,5 @@
-"""Packets of shipping, and a shipper against whatever arrives: all survives the way, nothing misshapen does harm, work is bounded."""
+"""Packets of shipping, and a shipper against whatever arrives: all survives the way, nothing
+misshapen does harm, work is bounded."""
 
 from __future__ import annotations
 
@@ -52,9 +53,26 @@ POINTS = st.builds(Point, N, N, INDEX, CRC)
 SIZES = st.integers(1, 1 << 62)
 CONTENTS = (
     st.builds(FactsWanted, st.lists(st.tuples(N, INDEX), max_size=5).map(tuple))
-    | st.builds(EntriesWanted, st.builds(Point, st.integers(0, 100), N, INDEX, CRC), st.integers(100, 1 << 62), N)
+    | st.builds(
+        EntriesWanted,
+        st.builds(Point, st.integers(0, 100), N, INDEX, CRC),
+        st.integers(100, 1 << 62),
+        N,
+    )
     | st.builds(SnapshotWanted, st.integers(0, 100), st.integers(100, 1 << 62))
-    | st.builds(Facts, SIZES, SIZES, POINTS, POINTS, INDEX, INDEX, N, INDEX, N, st.lists(POINTS, max_size=4).map(tuple))
+    | st.builds(
+        Facts,
+        SIZES,
+        SIZES,
+        POINTS,
+        POINTS,
+        INDEX,
+        INDEX,
+        N,
+        INDEX,
+        N,
+        st.lists(POINTS, max_size=4).map(tuple),
+    )
     | st.builds(Missing, st.sampled_from(Why), N, N, st.text(max_size=20))
 )
 
@@ -64,7 +82,12 @@ def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> N
     """Every field comes back; each decoder refuses the packets of the other."""
     packet = encode("n1", "n2", "log", session, content)
     message = decode(packet, "n1")
-    assert (message.content, message.session, message.log_id, message.sender) == (content, session, "log", "n1")
+    assert (message.content, message.session, message.log_id, message.sender) == (
+        content,
+        session,
+        "log",
+        "n1",
+    )
     assert is_shipping(packet)
     with pytest.raises(BadPacket):
         replica_wire.decode(packet, "n1")
@@ -74,7 +97,10 @@ def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> N
         decode(vote, "n1")
 
 
-@given(st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]), st.binary(min_size=1, max_size=7))
+@given(
+    st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]),
+    st.binary(min_size=1, max_size=7),
+)
 def test_payloads_travel_beside(content: Sent, payload: bytes) -> None:
     """As they are."""
     message = decode(encode("n1", "n2", "log", 1, content, payload), "n1")
@@ -118,7 +144,11 @@ def sealed(**fields: object) -> PeerPacket:
         {"fetched__entries__index": 3},
         {"fetched__snapshot__total_bytes": 3},
         {"fetched__facts__data_file_bytes": 0, "fetched__facts__committed_index": 3},
-        {"fetched__facts__committed_index": -2, "fetched__facts__data_file_bytes": 4096, "fetched__facts__index_file_bytes": 64},
+        {
+            "fetched__facts__committed_index": -2,
+            "fetched__facts__data_file_bytes": 4096,
+            "fetched__facts__index_file_bytes": 64,
+        },
     ],
 )
 def test_what_no_correct_peer_says_is_refused(fields: dict[str, object]) -> None:
@@ -133,7 +163,14 @@ def test_a_stranger_in_anothers_name_is_refused() -> None:
         decode(encode("n1", "n2", "log", 1, FactsWanted()), "n3")
 
 
-def ask(shipper: Shipper, content: Wanted, *, session: int = 1, sender: str = "n2", log_id: str | None = None) -> list[tuple[Sent, bytes]]:
+def ask(
+    shipper: Shipper,
+    content: Wanted,
+    *,
+    session: int = 1,
+    sender: str = "n2",
+    log_id: str | None = None,
+) -> list[tuple[Sent, bytes]]:
     """What the shipper answers to one request, over as many turns as it wants."""
     log_id = identity_of("n1").log_id if log_id is None else log_id
     packets, answers = [(sender, encode(sender, "n1", log_id, session, content))], []
@@ -154,7 +191,8 @@ def start() -> Point:
 
 
 def test_a_whole_log_is_shipped_in_verified_pieces_as_far_as_it_is_allowed() -> None:
-    """Every piece continues the one before; nothing behind what is allowed; more allowance continues the same stream."""
+    """Every piece continues the one before; nothing behind what is allowed; more allowance
+    continues the same stream."""
     replica = replicas(nodes=("n1",))["n1"]
     shipper, point = replica.shipper(), start()
     for allowed in (2000, 6000, 1 << 40):
@@ -181,7 +219,10 @@ def test_refusals_name_their_reason() -> None:
         "no snapshot": ask(shipper, SnapshotWanted(0, 10), session=3),
         "no such place": ask(shipper, EntriesWanted(Point(7, 3, 1, 1), 4096, 4096), session=4),
     }
-    whys = {name: [sent.why for sent, _ in answers if isinstance(sent, Missing)] for name, answers in reasons.items()}
+    whys = {
+        name: [sent.why for sent, _ in answers if isinstance(sent, Missing)]
+        for name, answers in reasons.items()
+    }
     assert whys == {
         "another log": [Why.OTHER_LOG],
         "another history": [Why.DIFFERS],
@@ -195,26 +236,37 @@ def test_refusals_name_their_reason() -> None:
 
 def test_a_directory_without_a_replica_refuses() -> None:
     """Nothing is there to be shipped, and nothing breaks."""
-    assert [sent.why for sent, _ in ask(Replica("n1").shipper(), FactsWanted()) if isinstance(sent, Missing)] == [Why.OTHER_LOG]
+    assert [
+        sent.why
+        for sent, _ in ask(Replica("n1").shipper(), FactsWanted())
+        if isinstance(sent, Missing)
+    ] == [Why.OTHER_LOG]
 
 
 def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
-    """Random packets cause no exception, streams stay bounded, and a valid request is still served."""
+    """Random packets cause no exception, streams stay bounded, and a valid request is still
+    served."""
     replica = replicas(nodes=("n1",))["n1"]
     shipper, chance = replica.shipper(), random.Random(5)
     good = encode("n2", "n1", identity_of("n1").log_id, 3, EntriesWanted(start(), 1 << 40, 1 << 40))
     for number in range(300):
         changed = bytearray(good.header)
         changed[chance.randrange(len(changed))] = chance.randrange(256)
-        stranger = encode(f"x{number}", "n1", identity_of("n1").log_id, number, EntriesWanted(start(), 1 << 40, 0))
+        stranger = encode(
+            f"x{number}", "n1", identity_of("n1").log_id, number, EntriesWanted(start(), 1 << 40, 0)
+        )
         garbage = [("n2", PeerPacket(raw)) for raw in (bytes(changed), b"", b"\x07x")]
         shipper.turn(0, [*garbage, (f"x{number}", stranger)])
     assert len(shipper._streams) <= PEERS_MAX and sum(shipper.refused.values()) > 300
-    assert any(isinstance(sent, EntriesSent) for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99))
+    assert any(
+        isinstance(sent, EntriesSent)
+        for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99)
+    )
 
 
 def test_a_peer_that_allows_everything_gets_a_window() -> None:
-    """One packet is no order for the whole log: what the other side does not take would wait in the memory of this one."""
+    """One packet is no order for the whole log: what the other side does not take would wait in the
+    memory of this one."""
     replica = Replica("n1")
     store = replica.create()
     for _ in range(3):
@@ -228,14 +280,16 @@ def test_a_peer_that_allows_everything_gets_a_window() -> None:
         first = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
         sent = sum(len(payload) for _, payload in first)
         # Blanks at the ends of files are allowed for and not sent.
-        assert 20_000 <= sent <= 30_000 + FILE_BYTES < end_pos and not any(isinstance(content, Missing) for content, _ in first)
+        assert 20_000 <= sent <= 30_000 + FILE_BYTES < end_pos and not any(
+            isinstance(content, Missing) for content, _ in first
+        )
         more = ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 60))
         assert sum(len(payload) for _, payload in more) > 0
 
 
 def test_a_snapshot_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installing replica requests facts twice a second; parsing a large snapshot each time would block the interpreter, and so every
-    group of the node."""
+    """An installing replica requests facts twice a second; parsing a large snapshot each time would
+    block the interpreter, and so every group of the node."""
     replica = Replica("n1")
     store = replica.create()
     append(store, 20)
@@ -244,7 +298,9 @@ def test_a_snapshot_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None
     write_snapshot(store, 5)
     seen: list[str] = []
     decode_sealed = sealed_json.decode
-    monkeypatch.setattr(sealed_json, "decode", lambda data, path: seen.append(path) or decode_sealed(data, path))
+    monkeypatch.setattr(
+        sealed_json, "decode", lambda data, path: seen.append(path) or decode_sealed(data, path)
+    )
     source = LogSource(replica.disk, ROOT)
 
     def applied() -> tuple[int, int]:

@@ -1,7 +1,9 @@
-"""An audit as a client of a simulated cluster: its calls are answered by the simulated nodes, and between them the cluster goes on.
+"""An audit as a client of a simulated cluster: its calls are answered by the simulated nodes, and
+between them the cluster goes on.
 
-It needs of a node's process its log, its machine, its consume queues and its pins, and of a medium its files. A simulated node has no
-thread that indexes keys; `Indexing` does that thread's work with the product's own index, in small files.
+It needs of a node's process its log, its machine, its consume queues and its pins, and of a medium
+its files. A simulated node has no thread that indexes keys; `Indexing` does that thread's work with
+the product's own index, in small files.
 """
 
 from __future__ import annotations
@@ -36,15 +38,20 @@ MARK_NS = 20 * SECOND
 class Indexing:
     """The work of one process's indexing thread."""
 
-    def __init__(self, life: Life, root: str, log_id: str, data_file_bytes: int, index_file_bytes: int) -> None:
+    def __init__(
+        self, life: Life, root: str, log_id: str, data_file_bytes: int, index_file_bytes: int
+    ) -> None:
         self.life = life
         self.index = KeyIndex(life.disk, root, log_id, slots=KEY_SLOTS, units=KEY_UNITS)
-        self._reader = LogReader(life.disk, life.store.log_directory, data_file_bytes, index_file_bytes)
+        self._reader = LogReader(
+            life.disk, life.store.log_directory, data_file_bytes, index_file_bytes
+        )
         self.index.start(life.begin_index, life.end_index, life.log.chain_at)
         assert self.index.load(iter(lambda: None, 0))
 
     def advance(self, *, trims: bool = True) -> None:
-        """Index what is applied and durable by now, note it, and remove what only trimmed entries need."""
+        """Index what is applied and durable by now, note it, and remove what only trimmed entries
+        need."""
         life = self.life
         end = min(life.machine.applied_index, life.replica.durable_index) + 1
         self.index.skip_to(life.begin_index)
@@ -92,7 +99,9 @@ class SimulatedNode(Served):
         return min(self._life.machine.applied_index, self._life.replica.durable_index)
 
     def reaches(self, index: int) -> bool:
-        pass_time(self.world, lambda: not self.up or self.applied >= index, self.world.now + MARK_NS)
+        pass_time(
+            self.world, lambda: not self.up or self.applied >= index, self.world.now + MARK_NS
+        )
         if not self.up:
             raise NodeLost(self.name, f"{self.name} went away")
         return self.applied >= index
@@ -118,7 +127,14 @@ class SimulatedNode(Served):
 
     def content(self, path: str) -> bytes | None:
         if path == NODE_FILE:
-            return sealed_json.encode({"cluster_id": CLUSTER_ID, "created_ms": CREATED_MS, "format_version": 1, "node": self.name})
+            return sealed_json.encode(
+                {
+                    "cluster_id": CLUSTER_ID,
+                    "created_ms": CREATED_MS,
+                    "format_version": 1,
+                    "node": self.name,
+                }
+            )
         disk = self.station.medium.disk
         try:
             return disk.read_file(f"/{self.name}/{path}")
@@ -139,7 +155,8 @@ class SimulatedNode(Served):
 
 
 def pass_time(world: World, enough: Callable[[], bool], until_ns: int) -> None:
-    """Run the cluster, within one of its own events, until something is so, but not longer than this."""
+    """Run the cluster, within one of its own events, until something is so, but not longer than
+    this."""
     while not enough() and world.now < until_ns:
         world._one_event()
 
@@ -163,13 +180,17 @@ class Auditing:
             try:
                 self.results.append(self.audit())
             except Unreachable:
-                # The node with which an audit begins is away: there is no audit, and the next one is asked for.
+                # The node with which an audit begins is away: there is no audit, and the next one
+                # is asked for.
                 times += 1
             self.world.after(gap_ns, self._work, gap_ns, times - 1)
 
     def audit(self) -> Audit:
         world = self.world
-        nodes = {f"127.0.0.1:{9000 + at}": SimulatedNode(name, world.settings.group, world) for at, name in enumerate(world.names)}
+        nodes = {
+            f"127.0.0.1:{9000 + at}": SimulatedNode(name, world.settings.group, world)
+            for at, name in enumerate(world.names)
+        }
         here = Here(nodes, world.settings.group, self._mark, lambda number, method: self.go_on())
         self.index()
         with connected(here) as connection:
@@ -202,9 +223,15 @@ class Auditing:
             answers.clear()
             for node in world.names:
                 world.ask(node, lambda token: Mark(token, AuditRecord(name)), answers.append)
-            pass_time(world, lambda: any(isinstance(answer, Marked) for answer in answers), world.now + SECOND)
+            pass_time(
+                world,
+                lambda: any(isinstance(answer, Marked) for answer in answers),
+                world.now + SECOND,
+            )
             index = next((answer.index for answer in answers if isinstance(answer, Marked)), None)
-            for life in [station.life for station in world.stations.values()] if index is not None else []:
+            for life in (
+                [station.life for station in world.stations.values()] if index is not None else []
+            ):
                 if life is not None and life.machine.applied_index >= index:
                     found = life.log.read(index, 1)
                     return index, found.pos + len(found.data), found.term, found.last_chain
@@ -213,4 +240,11 @@ class Auditing:
 
 def reasons(result: Audit) -> str:
     """For the message of a failed test."""
-    return json.dumps({"verdict": result.verdict, "reasons": result.reasons, "findings": [f.text for f in result.findings]}, indent=1)
+    return json.dumps(
+        {
+            "verdict": result.verdict,
+            "reasons": result.reasons,
+            "findings": [f.text for f in result.findings],
+        },
+        indent=1,
+    )

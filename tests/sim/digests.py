@@ -1,7 +1,9 @@
-"""Digests of simulated runs: what clients were answered, the log files and the derived state of every node.
+"""Digests of simulated runs: what clients were answered, the log files and the derived state of
+every node.
 
-A change that moves code changes no digest. `python -m tests.sim.digests --record FILE` before it, and `--compare FILE` behind it; the
-comparison runs the seeds that the file has, and exits with 1 if one of them differs.
+A change that moves code changes no digest. `python -m tests.sim.digests --record FILE` before it,
+and `--compare FILE` behind it; the comparison runs the seeds that the file has, and exits with 1 if
+one of them differs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from ledgermq.sim.runs.world import World
 
 STEPS = 2000
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-RAFT_KINDS = tuple(name for name in KNOWN if name in FAULTS or name in ("trim", "transfer", "kill-inside", "full-disk"))
+RAFT_KINDS = tuple(
+    name
+    for name in KNOWN
+    if name in FAULTS or name in ("trim", "transfer", "kill-inside", "full-disk")
+)
 PROFILES: dict[str, tuple[Settings, tuple[str, ...] | None]] = {
     "default": (Settings(), None),
     "small-files": (replace(Settings(), file_bytes=SMALL_FILE_BYTES), RAFT_KINDS),
@@ -74,12 +80,20 @@ def runs(counts: dict[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=60, help="of the default profile, and an eighth of them of each other one")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=60,
+        help="of the default profile, and an eighth of them of each other one",
+    )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--record", type=Path, metavar="FILE")
     chosen.add_argument("--compare", type=Path, metavar="FILE")
     given = parser.parse_args()
-    counts = {profile: given.seeds if profile == "default" else max(1, given.seeds // 8) for profile in PROFILES}
+    counts = {
+        profile: given.seeds if profile == "default" else max(1, given.seeds // 8)
+        for profile in PROFILES
+    }
     if given.record:
         given.record.write_text(json.dumps(dict(runs(counts)), indent=1) + "\n")
         return 0
@@ -96,5 +110,9 @@ def main() -> int:
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Answers with sets are told in the order that sets have.
-        os.execve(sys.executable, [sys.executable, "-m", "tests.sim.digests", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.sim.digests", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     sys.exit(main())

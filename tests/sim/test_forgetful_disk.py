@@ -47,7 +47,8 @@ def test_synced_bytes_survive_any_power_cut(disk: ForgetfulDisk) -> None:
 
 
 def test_unsynced_bytes_survive_in_any_subset(disk: ForgetfulDisk) -> None:
-    """Unsynced sectors are lost, kept and torn: all three happen, and nothing but old or new content is ever read."""
+    """Unsynced sectors are lost, kept and torn: all three happen, and nothing but old or new
+    content is ever read."""
     seen = set()
     file = disk.open("/d/f")
     for seed in range(200):
@@ -72,7 +73,8 @@ def test_a_killed_process_loses_nothing(disk: ForgetfulDisk) -> None:
 
 
 def test_names_survive_only_after_sync_dir(disk: ForgetfulDisk) -> None:
-    """A created name may vanish before the directory is synced, and never after; a synced file alone does not save its name."""
+    """A created name may vanish before the directory is synced, and never after; a synced file
+    alone does not save its name."""
     fates = set()
     for seed in range(30):
         disk.create(f"/d/new{seed}", 10, allocate=True).sync()
@@ -97,7 +99,8 @@ def test_a_rename_is_atomic(disk: ForgetfulDisk) -> None:
 
 
 def test_a_failed_sync_is_reported_once_and_its_pages_are_lost(disk: ForgetfulDisk) -> None:
-    """After EIO the cache still returns the bytes, a second sync succeeds, and the medium has never seen them."""
+    """After EIO the cache still returns the bytes, a second sync succeeds, and the medium has never
+    seen them."""
     file = disk.open("/d/f")
     file.pwrite(0, b"lost")
 
@@ -130,7 +133,8 @@ def test_rewriting_in_place_saves_what_a_failed_sync_left(disk: ForgetfulDisk) -
 
 
 def test_a_full_disk_refuses_new_pages_only() -> None:
-    """ENOSPC comes with the first byte of a new page of a sparse file; allocated files and old pages take writes on."""
+    """ENOSPC comes with the first byte of a new page of a sparse file; allocated files and old
+    pages take writes on."""
     disk = ForgetfulDisk(capacity_bytes=3 * PAGE_BYTES)
     disk.mkdirs("/d")
     allocated = disk.create("/d/a", 2 * PAGE_BYTES, allocate=True)
@@ -156,19 +160,23 @@ def test_flipped_bits_stay_flipped(disk: ForgetfulDisk) -> None:
 
 
 def test_pages_survive_exactly_as_told(disk: ForgetfulDisk) -> None:
-    """For tests that enumerate: the named pages are new, the torn ones half new, all others old, whichever call made them dirty."""
+    """For tests that enumerate: the named pages are new, the torn ones half new, all others old,
+    whichever call made them dirty."""
     file = disk.open("/d/f")
     file.pwrite(0, b"\x01" * PAGE_BYTES)
     file.store(PAGE_BYTES, b"\x01" * 2 * PAGE_BYTES)
     assert disk.unsynced_pages() == [("/d/f", 0), ("/d/f", 1), ("/d/f", 2)]
     disk.power_cut_keeping({("/d/f", 0)}, torn={("/d/f", 2)})
     half = PAGE_BYTES // 2
-    assert file.pread(0, SIZE) == b"\x01" * PAGE_BYTES + bytes(PAGE_BYTES) + b"\x01" * half + bytes(half) + bytes(PAGE_BYTES)
+    assert file.pread(0, SIZE) == b"\x01" * PAGE_BYTES + bytes(PAGE_BYTES) + b"\x01" * half + bytes(
+        half
+    ) + bytes(PAGE_BYTES)
     assert disk.unsynced_pages() == []
 
 
 def test_written_back_pages_are_what_they_were_at_that_moment(disk: ForgetfulDisk) -> None:
-    """Write-back makes some pages durable without a sync: afterwards a power cut may leave a state between the last two syncs."""
+    """Write-back makes some pages durable without a sync: afterwards a power cut may leave a state
+    between the last two syncs."""
     seen = set()
     for seed in range(60):
         file = disk.open("/d/f")
@@ -195,7 +203,8 @@ def test_any_names_survive_where_order_is_not_promised(disk: ForgetfulDisk) -> N
 
 
 def test_a_new_directory_may_vanish_with_all_it_holds(disk: ForgetfulDisk) -> None:
-    """With `forgets_directories` synced files in a directory whose parent was not synced are lost with it."""
+    """With `forgets_directories` synced files in a directory whose parent was not synced are lost
+    with it."""
     disk.forgets_directories = True
     fates = set()
     for seed in range(20):
@@ -211,7 +220,8 @@ def test_a_new_directory_may_vanish_with_all_it_holds(disk: ForgetfulDisk) -> No
 
 
 def test_a_lost_write_is_there_until_the_power_goes(disk: ForgetfulDisk) -> None:
-    """The sync says done, the cache shows what was written, and the power cut brings back what the medium really has."""
+    """The sync says done, the cache shows what was written, and the power cut brings back what the
+    medium really has."""
     file = disk.open("/d/f")
     disk.lie_at_next_sync("/d/", random.Random(1), misdirected=False)
     file.pwrite(0, b"x" * PAGE_BYTES)
@@ -250,7 +260,8 @@ def test_a_stale_page_reads_as_before_its_last_change(disk: ForgetfulDisk) -> No
 
 
 def test_a_broken_page_reports_an_error_until_it_is_written(disk: ForgetfulDisk) -> None:
-    """EIO for every read that touches it, whole-file reads included; other pages are read as ever."""
+    """EIO for every read that touches it, whole-file reads included; other pages are read as
+    ever."""
     disk.break_page("/d/f", PAGE_BYTES + 5)
     file = disk.open("/d/f")
     assert file.pread(0, PAGE_BYTES) == bytes(PAGE_BYTES)

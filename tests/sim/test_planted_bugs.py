@@ -1,7 +1,8 @@
-"""The simulator's own test: every rule of the product that is broken on purpose is noticed, and its page says by which seed.
+"""The simulator's own test: every rule of the product that is broken on purpose is noticed, and its
+page says by which seed.
 
-A bug that 2,000 seeds do not find is a defect of the simulator. The seed of each is committed here; the search, for when the draws
-change, is marked `soak` and prints what to write down.
+A bug that 2,000 seeds do not find is a defect of the simulator. The seed of each is committed here;
+the search, for when the draws change, is marked `soak` and prints what to write down.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Found:
     steps: int = STEPS
 
     def case(self, bug: Bug, seed: int | None = None) -> Case:
-        return Case.drawn(self.seed if seed is None else seed, self.steps, self.settings, self.kinds, bug)
+        return Case.drawn(
+            self.seed if seed is None else seed, self.steps, self.settings, self.kinds, bug
+        )
 
 
 FOUND: dict[Bug, Found] = {
@@ -69,14 +72,22 @@ FOUND: dict[Bug, Found] = {
     Bug.CACHE_BELIEVED: Found(15, ("slow-follower", "kill", "slow-follower", "kill")),
     Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
     Bug.SHRUNK_BEFORE_AGREED: Found(8, settings=HA, steps=1500),
-    Bug.JOINER_NOT_COUNTED: Found(44, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500),
-    Bug.JOINS_BEHIND: Found(3, ("in-sync-race", "slow-slave", "in-sync-race", "lost-tail"), HA, 1500),
+    Bug.JOINER_NOT_COUNTED: Found(
+        44, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500
+    ),
+    Bug.JOINS_BEHIND: Found(
+        3, ("in-sync-race", "slow-slave", "in-sync-race", "lost-tail"), HA, 1500
+    ),
     Bug.EPOCH_LED_TWICE: Found(1, settings=HA, steps=1500),
-    Bug.EPOCH_NOT_DURABLE: Found(17, ("slow-disks", "depose", "power-cut-all", "power-cut-all"), HA, 1500),
+    Bug.EPOCH_NOT_DURABLE: Found(
+        17, ("slow-disks", "depose", "power-cut-all", "power-cut-all"), HA, 1500
+    ),
     Bug.IN_SYNC_BY_MAJORITY: Found(1, settings=HA, steps=1500),
     Bug.MINIMUM_IGNORED: Found(13, ("in-sync-race", "slow-slave", "isolate"), TWO_IN_SYNC, 1500),
     Bug.EPOCH_AS_ASKED: Found(53, settings=HA, steps=1500),
-    Bug.INCARNATION_IGNORED: Found(8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA, 1500),
+    Bug.INCARNATION_IGNORED: Found(
+        8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA, 1500
+    ),
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
     Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
@@ -95,9 +106,21 @@ def _cuts_while_disks_lag() -> Plan:
     for number in range(8):
         at = 1500 + 1500 * number
         late = {"node": "follower", "sync_ns": 1200 * MS, "for_ns": 1400 * MS}
-        events += [FaultEvent((at + k) * MS, "slow-follower", {**late, "salt": 10 * number + k}) for k in range(4)]
-        events += [FaultEvent((at + 300 + 200 * k) * MS, "trim", {"files": 20, "salt": 3 * number + k}) for k in range(3)]
-        events.append(FaultEvent((at + 1000) * MS, "power-cut", {"node": "follower", "for_ns": 20 * MS, "salt": number}))
+        events += [
+            FaultEvent((at + k) * MS, "slow-follower", {**late, "salt": 10 * number + k})
+            for k in range(4)
+        ]
+        events += [
+            FaultEvent((at + 300 + 200 * k) * MS, "trim", {"files": 20, "salt": 3 * number + k})
+            for k in range(3)
+        ]
+        events.append(
+            FaultEvent(
+                (at + 1000) * MS,
+                "power-cut",
+                {"node": "follower", "for_ns": 20 * MS, "salt": number},
+            )
+        )
     return Plan(tuple(events))
 
 
@@ -108,23 +131,47 @@ def _groups_begin_while_the_store_is_away() -> Plan:
         at = 500 + 500 * number
         events.append(FaultEvent(at * MS, "trim-stored", {"files": 3, "salt": number}))
         if number % 2:
-            events.append(FaultEvent((at + 100) * MS, "store-away", {"for_ns": 3000 * MS, "salt": number}))
+            events.append(
+                FaultEvent((at + 100) * MS, "store-away", {"for_ns": 3000 * MS, "salt": number})
+            )
             events.append(FaultEvent((at + 110) * MS, "late-group", {"salt": number}))
     return Plan(tuple(events))
 
 
 def _only_the_late_one_is_left() -> Plan:
     """A slave is cut off until it is out of the in-sync set; then both others end."""
-    away = FaultEvent(600 * MS, "isolate", {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0})
-    return Plan((away, *(FaultEvent(2600 * MS, "kill", {"node": name, "for_ns": 3000 * MS, "salt": 0}) for name in ("n1", "n2"))))
+    away = FaultEvent(
+        600 * MS,
+        "isolate",
+        {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0},
+    )
+    return Plan(
+        (
+            away,
+            *(
+                FaultEvent(2600 * MS, "kill", {"node": name, "for_ns": 3000 * MS, "salt": 0})
+                for name in ("n1", "n2")
+            ),
+        )
+    )
 
 
 def _alone_with_the_quorum() -> Plan:
-    """A leader that only the metadata quorum can reach is asked to change the group to appointed masters."""
+    """A leader that only the metadata quorum can reach is asked to change the group to appointed
+    masters."""
     hears: dict[str, Value] = {"deaf": False, "mute": False}
-    apart: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, **hears, "for_ns": 3000 * MS, "salt": 0}
+    apart: dict[str, Value] = {
+        "node": "leader",
+        "inbound": True,
+        "outbound": True,
+        **hears,
+        "for_ns": 3000 * MS,
+        "salt": 0,
+    }
     asked: dict[str, Value] = {"stage": "", "hit": "all", "how": "kill", "for_ns": MS, "salt": 0}
-    return Plan((FaultEvent(1200 * MS, "two-masters", apart), FaultEvent(1220 * MS, "change-over", asked)))
+    return Plan(
+        (FaultEvent(1200 * MS, "two-masters", apart), FaultEvent(1220 * MS, "change-over", asked))
+    )
 
 
 @dataclass(frozen=True)
@@ -144,17 +191,33 @@ class Planned:
 
 
 PLANNED: dict[Bug, Planned] = {
-    Bug.SNAPSHOT_ABOVE_DURABLE: Planned(2, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
+    Bug.SNAPSHOT_ABOVE_DURABLE: Planned(
+        2, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}
+    ),
     Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
-    Bug.FAILURE_AS_END: Planned(1, "delivery", _groups_begin_while_the_store_is_away(), 4000, {"file_bytes": SMALL_FILE_BYTES}),
+    Bug.FAILURE_AS_END: Planned(
+        1,
+        "delivery",
+        _groups_begin_while_the_store_is_away(),
+        4000,
+        {"file_bytes": SMALL_FILE_BYTES},
+    ),
     Bug.CHANGE_OVER_AT_ONCE: Planned(1, "I1", _alone_with_the_quorum(), 1500, {}),
-    Bug.BATCH_PASSED: Planned(1, "I7", Plan((FaultEvent(300 * MS, "fifo-group", {"salt": 1}),)), 2500, {}),
+    Bug.BATCH_PASSED: Planned(
+        1, "I7", Plan((FaultEvent(300 * MS, "fifo-group", {"salt": 1}),)), 2500, {}
+    ),
 }
 NOT_YET = [bug for bug in Bug if bug is not Bug.NONE and bug not in FOUND and bug not in PLANNED]
 """Planted, and no seed is known: docs/simulator.md says why."""
 
 
-LONG = {Bug.CACHE_BELIEVED, Bug.CHAIN_NOT_VERIFIED, Bug.TAIL_NOT_ERASED, Bug.SNAPSHOT_ABOVE_DURABLE, Bug.JOINER_NOT_COUNTED}
+LONG = {
+    Bug.CACHE_BELIEVED,
+    Bug.CHAIN_NOT_VERIFIED,
+    Bug.TAIL_NOT_ERASED,
+    Bug.SNAPSHOT_ABOVE_DURABLE,
+    Bug.JOINER_NOT_COUNTED,
+}
 """Bugs whose seeds or plans take more than four seconds."""
 
 
@@ -166,11 +229,14 @@ def of_all(bugs: Iterable[Bug]) -> list[Any]:
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize("bug", of_all(BUGS))
 def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
-    """Its seed, or one of the first few when a change of the product moved the draws, breaks an invariant, and none without the bug."""
+    """Its seed, or one of the first few when a change of the product moved the draws, breaks an
+    invariant, and none without the bug."""
     found = FOUND[bug]
     seeds = (found.seed, *range(1, NEAR + 1))
     noticed = next((seed for seed in seeds if not found.case(bug, seed).run().result.passed), None)
-    assert noticed is not None, f"none of {len(seeds)} seeds notices {bug.value}; search again, and write the new seed down"
+    assert noticed is not None, (
+        f"none of {len(seeds)} seeds notices {bug.value}; search again, and write the new seed down"
+    )
     assert found.case(Bug.NONE, noticed).run().result.passed
 
 
@@ -178,7 +244,9 @@ def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
 def test_a_planted_bug_is_found_by_its_plan(bug: Bug) -> None:
     """As with seeds; without the bug the same invariant holds."""
     planned = PLANNED[bug]
-    noticed = next((seed for seed in (planned.seed, *range(1, NEAR + 1)) if planned.broken(seed, bug)), None)
+    noticed = next(
+        (seed for seed in (planned.seed, *range(1, NEAR + 1)) if planned.broken(seed, bug)), None
+    )
     assert noticed is not None
     assert not planned.broken(noticed, Bug.NONE)
 
@@ -196,7 +264,15 @@ def test_a_planted_bug_is_found_within_the_seeds(bug: Bug) -> None:
 def test_the_page_tells_every_bug_with_its_seed_and_every_kind_with_its_rows() -> None:
     """What docs/simulator.md says is what the code has."""
     assert [bug.value for bug in BUGS if f"| {bug.value} | {FOUND[bug].seed} |" not in PAGE] == []
-    assert [bug.value for bug, planned in PLANNED.items() if f"| {bug.value} | {planned.seed} |" not in PAGE] == []
+    assert [
+        bug.value
+        for bug, planned in PLANNED.items()
+        if f"| {bug.value} | {planned.seed} |" not in PAGE
+    ] == []
     assert [bug.value for bug in NOT_YET if f"* {bug.value}:" not in PAGE] == []
     rows = {name: ", ".join(map(str, kind.rows)) for name, kind in KNOWN.items()}
-    assert [name for name, told in rows.items() if f"| {name} | {told} | {KNOWN[name].about} |" not in PAGE] == []
+    assert [
+        name
+        for name, told in rows.items()
+        if f"| {name} | {told} | {KNOWN[name].about} |" not in PAGE
+    ] == []

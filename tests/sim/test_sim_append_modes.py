@@ -8,7 +8,8 @@ from ledgermq.storage.log.log_writer import MODES
 
 
 def test_each_node_appends_in_another_way() -> None:
-    """After a run with crashes, the three logs are still written in three different modes, and are equal."""
+    """After a run with crashes, the three logs are still written in three different modes, and are
+    equal."""
     world = World(11)
     assert world.run(800, schedule()).passed
     lives = [station.life for station in world.stations.values()]

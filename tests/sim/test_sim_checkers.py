@@ -23,7 +23,8 @@ WRITTEN = 2
 
 
 def checkers(led: int, held: bool = True) -> Checkers:
-    """Checkers that saw the node lead this epoch at their last look; `held` is whether its medium has the entry."""
+    """Checkers that saw the node lead this epoch at their last look; `held` is whether its medium
+    has the entry."""
     medium = SimpleNamespace(holds=lambda pos, data: held)
     made = Checkers(cast(Committed, None), {NODE: medium}, cast(Appointments, None))
     made.seen[NODE] = Seen(life=1, led=led)
@@ -33,7 +34,16 @@ def checkers(led: int, held: bool = True) -> Checkers:
 def replica(role: Role, term: int, confirmed: int) -> Watched:
     """A replica whose commit index lies in an entry of the epoch `confirmed`."""
     entry = SimpleNamespace(pos=0, data=b"")
-    return cast(Watched, SimpleNamespace(role=role, term=term, commit_index=9, term_at=lambda index: confirmed, entry=lambda index: entry))
+    return cast(
+        Watched,
+        SimpleNamespace(
+            role=role,
+            term=term,
+            commit_index=9,
+            term_at=lambda index: confirmed,
+            entry=lambda index: entry,
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +63,8 @@ def replica(role: Role, term: int, confirmed: int) -> Watched:
 def test_a_master_acknowledges_alone_only_behind_a_confirmed_entry_of_the_epoch_it_led(
     role: Role, term: int, led: int, confirmed: int, right: bool
 ) -> None:
-    """Also in the turn in which it learns of its successor: seed 3143311116 (HA async) reached that after 100,000 virtual seconds."""
+    """Also in the turn in which it learns of its successor: seed 3143311116 (HA async) reached that
+    after 100,000 virtual seconds."""
     found = replica(role, term, confirmed)
     if right:
         checkers(led).promised(NODE, INDEX, WRITTEN, "master", found)
@@ -68,7 +79,9 @@ def test_a_master_acknowledges_alone_only_what_its_medium_holds() -> None:
         checkers(2, held=False).promised(NODE, INDEX, WRITTEN, "master", replica(Role.LEADER, 2, 2))
 
 
-OLD = Appointment(generation=0, version=2, epoch=2, master="n2", in_sync={"n1": "", "n2": "", "n3": ""})
+OLD = Appointment(
+    generation=0, version=2, epoch=2, master="n2", in_sync={"n1": "", "n2": "", "n3": ""}
+)
 NEW = Appointment(generation=392, version=3, epoch=4, master="n3", in_sync={"n1": "", "n3": ""})
 
 
@@ -76,7 +89,12 @@ NEW = Appointment(generation=392, version=3, epoch=4, master="n3", in_sync={"n1"
     ("appointed", "members", "lacks", "right"),
     [
         (OLD, Members(("n1", "n2", "n3"), rule=Rule.IN_SYNC), "n2", False),
-        (OLD, Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=66), "n2", False),
+        (
+            OLD,
+            Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=66),
+            "n2",
+            False,
+        ),
         (OLD, Members(("n1", "n3"), rule=Rule.MAJORITY), "n2", True),
         (OLD, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n2", True),
         (NEW, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n2", True),
@@ -87,8 +105,11 @@ NEW = Appointment(generation=392, version=3, epoch=4, master="n3", in_sync={"n1"
 def test_an_appointment_counts_until_the_group_has_had_another_rule(
     appointed: Appointment | None, members: Members, lacks: str, right: bool
 ) -> None:
-    """A group left the rule in-sync, removed n2, and took the rule again (seed 3217134228): the appointment from before elects nobody."""
-    made = Checkers(cast(Committed, None), {}, cast(Appointments, SimpleNamespace(appointment=appointed)))
+    """A group left the rule in-sync, removed n2, and took the rule again (seed 3217134228): the
+    appointment from before elects nobody."""
+    made = Checkers(
+        cast(Committed, None), {}, cast(Appointments, SimpleNamespace(appointment=appointed))
+    )
     made._note_rule(members)
     holders = {"n1", "n2", "n3"} - {lacks}
     if right:
@@ -99,11 +120,14 @@ def test_an_appointment_counts_until_the_group_has_had_another_rule(
 
 
 def test_an_error_that_a_node_only_logs_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of a node survives unexpected errors, so nothing else might tell that there was one."""
+    """A thread of a node survives unexpected errors, so nothing else might tell that there was
+    one."""
 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(Shipper, "turn", broken)
     outcome = World(0, file_bytes=SMALL_FILE_BYTES).run(1500, schedule(("bit-rot",)))
-    assert outcome.violation is not None and "serving files to peers failed" in str(outcome.violation)
+    assert outcome.violation is not None and "serving files to peers failed" in str(
+        outcome.violation
+    )

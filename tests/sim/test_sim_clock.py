@@ -1,4 +1,5 @@
-"""Monotonic clocks that run apart or stand still: the arithmetic between a node's time and the world's, and that nothing rests on them."""
+"""Monotonic clocks that run apart or stand still: the arithmetic between a node's time and the
+world's, and that nothing rests on them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ SEEDS = 6
 PPM = st.integers(-900_000, 900_000)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 40), PPM), max_size=5), st.integers(0, 1 << 41), st.integers(0, 1 << 41))
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 40), PPM), max_size=5),
+    st.integers(0, 1 << 41),
+    st.integers(0, 1 << 41),
+)
 def test_a_clock_never_goes_back_and_a_moment_is_the_first_that_shows_its_time(
     rates: list[tuple[int, int]], first: int, later: int
 ) -> None:
@@ -39,11 +44,17 @@ def test_a_clock_never_goes_back_and_a_moment_is_the_first_that_shows_its_time(
 
 def test_a_clock_that_was_never_set_shows_the_time_of_the_world() -> None:
     """So runs without this fault are what they were."""
-    assert [Clock().at(k) for k in (0, 7, 1 << 50)] == [0, 7, 1 << 50] == [Clock().when(k) for k in (0, 7, 1 << 50)]
+    assert (
+        [Clock().at(k) for k in (0, 7, 1 << 50)]
+        == [0, 7, 1 << 50]
+        == [Clock().when(k) for k in (0, 7, 1 << 50)]
+    )
 
 
 @given(st.integers(0, 1 << 40), PPM, st.integers(1, 1 << 40), PPM, st.integers(0, 1 << 40))
-def test_a_clock_that_stood_still_goes_on_where_it_was(began: int, ppm: int, stood: int, then: int, passed: int) -> None:
+def test_a_clock_that_stood_still_goes_on_where_it_was(
+    began: int, ppm: int, stood: int, then: int, passed: int
+) -> None:
     """At the rate that it got meanwhile, or at once when it is told to."""
     clock = Clock()
     clock.set_rate(0, ppm)
@@ -58,18 +69,35 @@ def test_a_clock_that_stood_still_goes_on_where_it_was(began: int, ppm: int, sto
 
 
 def apart(seed: int, ppm: int) -> Outcome:
-    """The leader's clock runs slow, all others fast, and the leader is repeatedly partitioned in one direction or both."""
-    events = [FaultEvent(5 * MS, "clock-drift", {"node": node, "ppm": ppm, "for_ns": 1 << 40, "salt": 1}) for node in ("n1", "n2", "n3")]
+    """The leader's clock runs slow, all others fast, and the leader is repeatedly partitioned in
+    one direction or both."""
+    events = [
+        FaultEvent(5 * MS, "clock-drift", {"node": node, "ppm": ppm, "for_ns": 1 << 40, "salt": 1})
+        for node in ("n1", "n2", "n3")
+    ]
     for number in range(12):
         at = (1500 + 2500 * number) * MS
-        events.append(FaultEvent(at - MS, "clock-drift", {"node": "leader", "ppm": -ppm, "for_ns": 2000 * MS, "salt": 2}))
-        events.append(FaultEvent(at, "depose", {"crash": False, "power": False, "for_ns": 600 * MS, "salt": number}))
-    return World(seed).run(STEPS, acting(Plan(tuple(sorted(events, key=lambda event: event.at_ns)))))
+        events.append(
+            FaultEvent(
+                at - MS,
+                "clock-drift",
+                {"node": "leader", "ppm": -ppm, "for_ns": 2000 * MS, "salt": 2},
+            )
+        )
+        events.append(
+            FaultEvent(
+                at, "depose", {"crash": False, "power": False, "for_ns": 600 * MS, "salt": number}
+            )
+        )
+    return World(seed).run(
+        STEPS, acting(Plan(tuple(sorted(events, key=lambda event: event.at_ns))))
+    )
 
 
 @pytest.mark.verify
 def test_clocks_apart_break_nothing() -> None:
-    """A leader's clock runs at half the rate of the others, or a quarter; no node answers an old read."""
+    """A leader's clock runs at half the rate of the others, or a quarter; no node answers an old
+    read."""
     for seed in range(SEEDS):
         for ppm in (DRIFT_PPM, 6 * DRIFT_PPM, 10 * DRIFT_PPM):
             outcome = apart(seed, ppm)
@@ -83,7 +111,9 @@ def test_suspended_machines_among_other_faults() -> None:
     for seed in range(SEEDS):
         outcome = World(seed).run(2000, schedule(kinds))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
-        outcome = World(seed, settings=Settings.of_ha()).run(2000, schedule((*kinds, "usurper", "two-masters")))
+        outcome = World(seed, settings=Settings.of_ha()).run(
+            2000, schedule((*kinds, "usurper", "two-masters"))
+        )
         assert outcome.passed, f"HA, seed {seed}: {outcome.violation}"
 
 
@@ -92,5 +122,10 @@ def test_suspended_machines_among_other_faults() -> None:
 def test_drift_among_other_faults() -> None:
     """Nothing rests on clocks."""
     for seed in range(SEEDS):
-        outcome = World(seed).run(2000, schedule(("clock-drift", "clock-drift", "late-answers", "isolate", "pause", "kill-leader")))
+        outcome = World(seed).run(
+            2000,
+            schedule(
+                ("clock-drift", "clock-drift", "late-answers", "isolate", "pause", "kill-leader")
+            ),
+        )
         assert outcome.passed, f"seed {seed}: {outcome.violation}"

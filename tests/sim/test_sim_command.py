@@ -1,4 +1,5 @@
-"""`ledgermq sim`: what it prints is a pure function of its arguments; a failure is explained, kept and replayed."""
+"""`ledgermq sim`: what it prints is a pure function of its arguments; a failure is explained, kept
+and replayed."""
 
 from __future__ import annotations
 
@@ -27,25 +28,54 @@ def test_it_prints_a_pure_function_of_its_arguments() -> None:
 
 
 def test_it_tells_what_was_lost_from_memory() -> None:
-    """With another policy the verdict counts both classes; what is lost from memory breaks no invariant."""
-    result = run("--seed", "3", "--steps", "1500", "--policy", "memory", "--faults", "power-cut-all", "--json")
+    """With another policy the verdict counts both classes; what is lost from memory breaks no
+    invariant."""
+    result = run(
+        "--seed",
+        "3",
+        "--steps",
+        "1500",
+        "--policy",
+        "memory",
+        "--faults",
+        "power-cut-all",
+        "--json",
+    )
     told = json.loads(result.stdout)
-    assert (result.exit_code, told["verdict"], told["batches_acknowledged_durable"]) == (0, "PASS", 0)
+    assert (result.exit_code, told["verdict"], told["batches_acknowledged_durable"]) == (
+        0,
+        "PASS",
+        0,
+    )
     assert 0 <= told["batches_lost_from_memory"] < told["batches_acknowledged_memory"]
     assert told["faults"]["power_cut_all"] > 0
 
 
 def test_a_failure_is_explained_kept_and_replayed(tmp_path: Path) -> None:
-    """One screen: the rule, a column for each node, the command that replays; the file replays the same failure."""
+    """One screen: the rule, a column for each node, the command that replays; the file replays the
+    same failure."""
     file = tmp_path / "run.json"
-    arguments = ("--seeds", "1..40", "--steps", "800", "--faults", "power-cut-all,kill", "--bug", "vote-not-synced")
+    arguments = (
+        "--seeds",
+        "1..40",
+        "--steps",
+        "800",
+        "--faults",
+        "power-cut-all,kill",
+        "--bug",
+        "vote-not-synced",
+    )
     result = run(*arguments, "--save", str(file))
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0].startswith("broken: ")
     assert len(lines) < 60
     assert [line for line in lines if "n1" in line and "n2" in line and "n3" in line]
-    replay = next(line for line in lines if line.startswith("replay: ")).removeprefix("replay: ledgermq sim ").split()
+    replay = (
+        next(line for line in lines if line.startswith("replay: "))
+        .removeprefix("replay: ledgermq sim ")
+        .split()
+    )
     again, from_file = run(*replay), run("--plan", str(file))
     assert again.exit_code == from_file.exit_code == 1
     assert again.stdout.splitlines()[-1] == from_file.stdout.splitlines()[-1] == lines[-1]

@@ -1,4 +1,5 @@
-"""Checks the answers to producers of transactions against the log; hand-made histories show that each check detects its violation."""
+"""Checks the answers to producers of transactions against the log; hand-made histories show that
+each check detects its violation."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def decided(commit: bool, *visible: int) -> Decisions:
 
 
 def test_true_decisions_are_accepted() -> None:
-    """A commit that is visible once, a rollback that is not visible, and a transaction without a reported outcome, in both variants."""
+    """A commit that is visible once, a rollback that is not visible, and a transaction without a
+    reported outcome, in both variants."""
     for found in (decided(True, 7), decided(False)):
         open_ = found.begun(1, KEY, 8)
         found.asked(open_, True, 6)
@@ -52,9 +54,16 @@ def test_true_decisions_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("commit", "visible", "said"),
-    [(True, (), "is not in"), (False, (7,), "rolled back but is in"), (True, (7, 7), "stands twice"), (True, (7, 9), "no client sent")],
+    [
+        (True, (), "is not in"),
+        (False, (7,), "rolled back but is in"),
+        (True, (7, 7), "stands twice"),
+        (True, (7, 9), "no client sent"),
+    ],
 )
-def test_what_the_log_contradicts_is_a_violation(commit: bool, visible: tuple[int, ...], said: str) -> None:
+def test_what_the_log_contradicts_is_a_violation(
+    commit: bool, visible: tuple[int, ...], said: str
+) -> None:
     """A lost commit, a visible rollback, two copies, and an unrequested copy."""
     found = decided(commit, *visible)
     found.begun(2, KEY, 9)
@@ -71,7 +80,8 @@ def test_two_answers_that_contradict_each_other_are_a_violation() -> None:
 
 
 def test_more_checks_than_there_may_be_are_a_violation() -> None:
-    """The checks that a client receives are compared with the number that the leader reports and with the maximum."""
+    """The checks that a client receives are compared with the number that the leader reports and
+    with the maximum."""
     found = decided(False)
     record = bytes(RECORD_BODY_AT) + (7).to_bytes(8, "big")
     for number in (1, 2):
@@ -84,4 +94,10 @@ def test_a_run_decides_transactions_both_ways() -> None:
     """The workload of every run has commits, rollbacks and checks."""
     outcome = Case.drawn(3, 4000, Settings(), ("kill-leader", "isolate")).run().result
     assert outcome.passed, outcome.violation
-    assert min(outcome.coverage[name] for name in ("transactions-committed", "transactions-rolled-back", "transaction-checks")) > 3
+    assert (
+        min(
+            outcome.coverage[name]
+            for name in ("transactions-committed", "transactions-rolled-back", "transaction-checks")
+        )
+        > 3
+    )

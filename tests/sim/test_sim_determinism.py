@@ -19,7 +19,11 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     told = [
         subprocess.run(
-            [sys.executable, "-c", RUN], env={**environment, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", RUN],
+            env={**environment, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "77")
     ]

@@ -1,4 +1,5 @@
-"""What clients saw, held against the log: each law is shown to catch what breaks it, on histories made by hand."""
+"""What clients saw, held against the log: each law is shown to catch what breaks it, on histories
+made by hand."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def history(log: Log) -> Histories:
 
 
 def read(told: Histories, end: int, invoked: int, returned: int, *values: int) -> None:
-    told.shown(KEY, Peeked(tuple(record(value) for value in values), end, end), 0, invoked, returned)
+    told.shown(
+        KEY, Peeked(tuple(record(value) for value in values), end, end), 0, invoked, returned
+    )
 
 
 def lease(offset: int, value: int, number: int = 7, attempt: int = 1) -> Lease:
@@ -55,7 +58,8 @@ def lease(offset: int, value: int, number: int = 7, attempt: int = 1) -> Lease:
 
 
 def test_a_true_history_is_accepted() -> None:
-    """Sends, reads, deliveries and acknowledgements as they should be, with a repeated delivery before the acknowledgement."""
+    """Sends, reads, deliveries and acknowledgements as they should be, with a repeated delivery
+    before the acknowledgement."""
     told = history(Log(10, 11, 12))
     read(told, 2, 5, 6, 10, 11)
     read(told, 3, 10, 11, 12)
@@ -73,7 +77,8 @@ def test_an_acknowledged_message_that_is_not_there_is_noticed(values: tuple[int,
 
 
 def test_a_stale_read_is_noticed() -> None:
-    """A read that began after a send was acknowledged must see it, and one that began after another read ended must not see less."""
+    """A read that began after a send was acknowledged must see it, and one that began after another
+    read ended must not see less."""
     told = history(Log(10, 11, 12))
     read(told, 2, 10, 11)
     with pytest.raises(Violation, match="linearizable"):
@@ -117,7 +122,8 @@ def test_acknowledgements_out_of_order_are_noticed() -> None:
 
 
 def test_a_message_done_is_done() -> None:
-    """It is not delivered again. A repeated acknowledgement is confirmed; an acknowledgement with another lease never is."""
+    """It is not delivered again. A repeated acknowledgement is confirmed; an acknowledgement with
+    another lease never is."""
     told = history(Log(10, 11, 12))
     told.delivered("g", "t", [lease(0, 10)], 0, 10)
     told.acked([Handle("g", "t", 0, 0, 7, 1)], [True], 20)
@@ -141,7 +147,8 @@ def test_first_deliveries_out_of_order_are_noticed() -> None:
 
 @pytest.mark.parametrize(("end", "true"), [(3, True), (2, False)])
 def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: bool) -> None:
-    """A leader failed in the middle of a send of nine; the next leader continues after its first message."""
+    """A leader failed in the middle of a send of nine; the next leader continues after its first
+    message."""
     told = Histories(Log(5, 10, 20))
     told.produced(told.sent(2, KEY, 5, 1, now=0), produced(0), now=1)
     told.sent(1, KEY, 10, 9, now=2)
@@ -155,8 +162,8 @@ def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: 
 
 
 def test_a_group_is_owed_what_every_trim_waited_for() -> None:
-    """A trim without an object store takes the messages of a topic that a group has not read yet, and that is no fault. Of two trims the
-    group must have been in the way of both."""
+    """A trim without an object store takes the messages of a topic that a group has not read yet,
+    and that is no fault. Of two trims the group must have been in the way of both."""
     world = World(1)
     assert world.owed("g") == [NORMAL, FIFO], "nothing was trimmed"
     world.trimmed_for_good([("g", NORMAL, 0), ("g", NORMAL, 1), ("g", FIFO, 0), ("h", FIFO, 0)])

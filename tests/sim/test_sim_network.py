@@ -1,4 +1,5 @@
-"""The simulated network: conditions overlap and end by themselves, and each shape of a partition cuts exactly its links."""
+"""The simulated network: conditions overlap and end by themselves, and each shape of a partition
+cuts exactly its links."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ def test_the_end_of_one_partition_does_not_mend_another() -> None:
     """A link that two conditions cut is open when both are over; a number ends once."""
     network = Network(random.Random(1))
     first, second = network.sever({("a", "b"), ("a", "c")}), network.sever({("a", "b")})
-    assert not network.reaches("a", "b") and not network.reaches("a", "c") and network.reaches("b", "a")
+    assert (
+        not network.reaches("a", "b")
+        and not network.reaches("a", "c")
+        and network.reaches("b", "a")
+    )
     network.end(first)
     network.end(first)
     assert not network.reaches("a", "b") and network.reaches("a", "c")
@@ -26,10 +31,16 @@ def test_the_end_of_one_partition_does_not_mend_another() -> None:
 def test_weathers_add_up_and_pass() -> None:
     """The worst share counts, delays add up, and nothing is left of a weather that is over."""
     network = Network(random.Random(1))
-    numbers = [network.worsen(Weather(loss=1.0)), network.worsen(Weather(delay_ns=50 * MS)), network.worsen(Weather(delay_ns=10 * MS))]
+    numbers = [
+        network.worsen(Weather(loss=1.0)),
+        network.worsen(Weather(delay_ns=50 * MS)),
+        network.worsen(Weather(delay_ns=10 * MS)),
+    ]
     assert network.deliveries("a", "b") == []
     network.end(numbers[0])
-    assert all(60 * MS <= delay < 63 * MS for _ in range(20) for delay in network.deliveries("a", "b"))
+    assert all(
+        60 * MS <= delay < 63 * MS for _ in range(20) for delay in network.deliveries("a", "b")
+    )
     network.heal()
     assert all(delay < 3 * MS for _ in range(20) for delay in network.deliveries("a", "b"))
 
@@ -51,7 +62,9 @@ def test_shapes_of_partitions() -> None:
     assert between(("a",), ("a", "b")) == {("a", "b"), ("b", "a")}
     assert bridge(FIVE) == between(("b", "c"), ("d", "e"))
     cut = ring(FIVE)
-    assert all(sum((name, other) not in cut for other in FIVE if other != name) == 2 for name in FIVE)
+    assert all(
+        sum((name, other) not in cut for other in FIVE if other != name) == 2 for name in FIVE
+    )
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])

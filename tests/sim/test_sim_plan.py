@@ -1,4 +1,5 @@
-"""A plan is data: what is drawn, written, read and dropped from it says exactly what happens in a run."""
+"""A plan is data: what is drawn, written, read and dropped from it says exactly what happens in a
+run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from ledgermq.sim.runs.world import World
 
 NAMES = ("n1", "n2", "n3")
 VALUES = st.integers(-(1 << 62), 1 << 62) | st.floats(allow_nan=False) | st.text() | st.booleans()
-EVENTS = st.builds(FaultEvent, st.integers(0, 1 << 62), st.text(), st.dictionaries(st.text(), VALUES))
+EVENTS = st.builds(
+    FaultEvent, st.integers(0, 1 << 62), st.text(), st.dictionaries(st.text(), VALUES)
+)
 
 
 @given(st.lists(EVENTS))
@@ -53,7 +56,8 @@ def test_every_kind_is_drawn_as_data_that_can_be_carried_out(kind: str) -> None:
 
 
 def test_a_run_is_a_function_of_its_seed_and_plan() -> None:
-    """The plan of a seed, read from a file, replays the run of that seed; without its events it is another run."""
+    """The plan of a seed, read from a file, replays the run of that seed; without its events it is
+    another run."""
     whole = World(5).run(300, schedule())
     plan = draw(5, NAMES, 2000)
     assert World(5).run(300, acting(Plan.from_json(plan.to_json()))) == whole

@@ -1,5 +1,5 @@
-"""Bit rot under a running replica, on virtual time: the scrub finds it, with and without recorded digests, and the replica is repaired from
-its peers while the others continue."""
+"""Bit rot under a running replica, on virtual time: the scrub finds it, with and without recorded
+digests, and the replica is repaired from its peers while the others continue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ LOOK_EVERY_NS = 25 * MS
 def seals_of(stations: Sequence[Station]) -> dict[int, SealRecord]:
     """What a majority has, of every file behind which each replica has applied an entry."""
     media = [station.medium for station in stations]
-    settled = min(0 if station.life is None else station.life.machine.applied_end_pos for station in stations)
+    settled = min(
+        0 if station.life is None else station.life.machine.applied_end_pos for station in stations
+    )
     found = {}
     for base in [base for base in files(media[0]) if base + FILE_BYTES < settled]:
-        digests = [file_digest(medium.disk, f"{medium.data_directory}/{base:020d}", lambda length: None) for medium in media]
+        digests = [
+            file_digest(medium.disk, f"{medium.data_directory}/{base:020d}", lambda length: None)
+            for medium in media
+        ]
         found[base] = SealRecord(base, 0, 0, 0, max(digests, key=digests.count), ("others",))
     return found
 
@@ -38,7 +43,9 @@ class Loops:
     def __init__(self, world: World, name: str, *, sealed: bool) -> None:
         self.world, self.station = world, world.stations[name]
         self.found: list[str] = []
-        self.seals: Callable[[], dict[int, SealRecord]] = (lambda: seals_of([*world.stations.values()])) if sealed else dict
+        self.seals: Callable[[], dict[int, SealRecord]] = (
+            (lambda: seals_of([*world.stations.values()])) if sealed else dict
+        )
         self.life: Life | None = None
         self.scrubber: Scrubber
 
@@ -50,7 +57,13 @@ class Loops:
             return
         if life is not self.life:
             self.life = life
-            self.scrubber = Scrubber(medium.disk, medium.root, self.seals, lambda: 1_800_000_000_000 + self.world.now // MS, 300)
+            self.scrubber = Scrubber(
+                medium.disk,
+                medium.root,
+                self.seals,
+                lambda: 1_800_000_000_000 + self.world.now // MS,
+                300,
+            )
         try:
             base = self.scrubber.due()
             if base is not None:
@@ -64,8 +77,11 @@ class Loops:
 @pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("seed", "sealed"), [(1, False), (4, True)])
-def test_a_byte_that_rots_in_a_complete_file_is_found_named_and_mended(seed: int, sealed: bool) -> None:
-    """While everything runs, and long before anybody verifies the replica as a whole; nothing that is whole is ever called damaged."""
+def test_a_byte_that_rots_in_a_complete_file_is_found_named_and_mended(
+    seed: int, sealed: bool
+) -> None:
+    """While everything runs, and long before anybody verifies the replica as a whole; nothing that
+    is whole is ever called damaged."""
     world = World(seed, file_bytes=FILE_BYTES)
     loops = [Loops(world, name, sealed=sealed) for name in world.names]
     harmed: list[tuple[Loops, int]] = []
@@ -97,7 +113,8 @@ def test_a_byte_that_rots_in_a_complete_file_is_found_named_and_mended(seed: int
 
 
 def test_another_history_is_told_and_not_mended() -> None:
-    """Every entry right in itself, and the file another one: that is no rot, and no repair begins."""
+    """Every entry right in itself, and the file another one: that is no rot, and no repair
+    begins."""
     world = World(4, file_bytes=FILE_BYTES)
     told: list[str] = []
 
@@ -106,7 +123,11 @@ def test_another_history_is_told_and_not_mended() -> None:
         base = files(medium)[1]
         seals = {base: SealRecord(base, 0, 0, 0, "ab" * 32, ("n2", "n3"))}
         with pytest.raises(Differs) as differs:
-            sum(Scrubber(medium.disk, medium.root, lambda: seals, lambda: 1_900_000_000_000, 1).read(base))
+            sum(
+                Scrubber(
+                    medium.disk, medium.root, lambda: seals, lambda: 1_900_000_000_000, 1
+                ).read(base)
+            )
         told.append(str(differs.value))
 
     outcome = world.run(100_000, lambda world: world.after(6 * SECOND, look), until_ns=7 * SECOND)

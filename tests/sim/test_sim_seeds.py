@@ -1,4 +1,5 @@
-"""The simulator as a test: a few seeds of every kind hold every invariant. Many more run from the commit (bench/alone/sim_soak.py)."""
+"""The simulator as a test: a few seeds of every kind hold every invariant. Many more run from the
+commit (bench/alone/sim_soak.py)."""
 
 from __future__ import annotations
 
@@ -22,12 +23,18 @@ STEPS = 2000
 """About three virtual seconds."""
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.verify) for first in range(SLICE, HELD, SLICE))])
+@pytest.mark.parametrize(
+    "first",
+    [0, *(pytest.param(first, marks=pytest.mark.verify) for first in range(SLICE, HELD, SLICE))],
+)
 def test_every_invariant_holds(first: int) -> None:
-    """Power cuts, kills, pauses, partitions, bad networks, slow disks and failed syncs, in any mixture, break nothing."""
+    """Power cuts, kills, pauses, partitions, bad networks, slow disks and failed syncs, in any
+    mixture, break nothing."""
     for seed in range(first, first + SLICE):
         outcome = World(seed).run(STEPS, schedule())
-        assert outcome.passed, f"seed {seed}: {outcome.violation} (ledgermq sim --seed {seed} --steps {STEPS})"
+        assert outcome.passed, (
+            f"seed {seed}: {outcome.violation} (ledgermq sim --seed {seed} --steps {STEPS})"
+        )
 
 
 @pytest.mark.verify
@@ -40,10 +47,15 @@ def test_a_seed_is_repeatable() -> None:
 
 
 @pytest.mark.one_in(17)
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.verify)], ids=["one seed", "more seeds"])
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1), pytest.param(range(1, 3), marks=pytest.mark.verify)],
+    ids=["one seed", "more seeds"],
+)
 @pytest.mark.parametrize("fault", [name for name in KNOWN if name not in faults_ha.KINDS])
 def test_each_fault_alone_is_survived(fault: str, seeds: range) -> None:
-    """A run devoted to one kind of fault commits something and ends well; those of HA groups are in test_sim_ha.py."""
+    """A run devoted to one kind of fault commits something and ends well; those of HA groups are in
+    test_sim_ha.py."""
     outcomes = [World(seed).run(STEPS, schedule((fault,))) for seed in seeds]
     assert all(outcome.passed for outcome in outcomes), [outcome.violation for outcome in outcomes]
     assert sum(outcome.commits for outcome in outcomes) > 4 * len(seeds)
@@ -51,9 +63,12 @@ def test_each_fault_alone_is_survived(fault: str, seeds: range) -> None:
 
 @pytest.mark.verify
 def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
-    """Rolls, cuts, slots, marks and recoveries are interrupted in their middle, with and without the power, and on full disks."""
+    """Rolls, cuts, slots, marks and recoveries are interrupted in their middle, with and without
+    the power, and on full disks."""
     for seed in range(DEVOTED):
-        outcome = World(seed).run(STEPS, schedule(("kill-inside", "full-disk", "power-cut", "depose", "failed-sync")))
+        outcome = World(seed).run(
+            STEPS, schedule(("kill-inside", "full-disk", "power-cut", "depose", "failed-sync"))
+        )
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
 
@@ -66,7 +81,8 @@ def test_trimmed_logs_hold_the_same_invariants() -> None:
         outcome = world.run(STEPS, schedule((*FAULTS, *["trim"] * (len(FAULTS) // 2))))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += outcome.coverage["files-trimmed"]
-    # Undecided transactions and delayed messages keep files: without them it would be three times as many.
+    # Undecided transactions and delayed messages keep files: without them it would be three times
+    # as many.
     assert trimmed > 4
 
 
@@ -76,7 +92,9 @@ def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
     trimmed = 0
     for seed in range(DEVOTED):
         world = World(seed, file_bytes=SMALL_FILE_BYTES)
-        outcome = world.run(STEPS, schedule(("trim", "kill-inside", "trim", "power-cut", "failed-sync")))
+        outcome = world.run(
+            STEPS, schedule(("trim", "kill-inside", "trim", "power-cut", "failed-sync"))
+        )
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         trimmed += outcome.coverage["files-trimmed"]
     assert trimmed > 10
@@ -84,7 +102,8 @@ def test_a_trim_may_end_between_any_two_accesses_of_the_disk() -> None:
 
 @pytest.mark.verify
 def test_transfers_hold_the_same_invariants() -> None:
-    """Leadership that is handed over in the middle of everything, to nodes in any state: nothing is lost, and it really moves."""
+    """Leadership that is handed over in the middle of everything, to nodes in any state: nothing is
+    lost, and it really moves."""
     moved = 0
     for seed in range(DEVOTED):
         world = World(seed)
@@ -99,18 +118,25 @@ def test_transfers_hold_the_same_invariants() -> None:
 def test_earlier_acknowledgements_weaken_nothing_else(policy: FlushPolicy) -> None:
     """The same faults and the same checkers: what is committed or called durable is never lost."""
     outcomes = {seed: World(seed, policy=policy).run(STEPS, schedule()) for seed in range(10)}
-    assert all(outcome.passed for outcome in outcomes.values()), [outcome.violation for outcome in outcomes.values()]
+    assert all(outcome.passed for outcome in outcomes.values()), [
+        outcome.violation for outcome in outcomes.values()
+    ]
     assert sum(outcome.acknowledged_memory for outcome in outcomes.values()) > 50
     # Frames of native producers ask for durability, whatever the policy.
-    durable = sum(outcome.acknowledged_durable for seed, outcome in outcomes.items() if seed % NATIVES_EVERY)
+    durable = sum(
+        outcome.acknowledged_durable for seed, outcome in outcomes.items() if seed % NATIVES_EVERY
+    )
     assert (durable > 50) is (policy is FlushPolicy.HYBRID)
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("policy", [FlushPolicy.MEMORY, FlushPolicy.DURABLE])
 def test_only_memory_is_lost_when_the_power_fails_everywhere(policy: FlushPolicy) -> None:
-    """Without a sync a majority in memory is worth nothing to a power cut of all nodes; under `durable` the same cuts lose nothing."""
-    cuts = Plan(tuple(FaultEvent(k * 1_700 * MS, "power-cut-all", {"salt": k}) for k in range(1, 9)))
+    """Without a sync a majority in memory is worth nothing to a power cut of all nodes; under
+    `durable` the same cuts lose nothing."""
+    cuts = Plan(
+        tuple(FaultEvent(k * 1_700 * MS, "power-cut-all", {"salt": k}) for k in range(1, 9))
+    )
     lost = 0
     for seed in range(6 if policy is FlushPolicy.DURABLE else 40):
         outcome = World(seed, policy=policy).run(3 * STEPS, acting(cuts))
@@ -129,11 +155,21 @@ def test_five_nodes() -> None:
 
 
 def test_what_a_majority_loses_somebody_else_still_has() -> None:
-    """The kinds that damage several replicas leave a copy: of what the third one lacks, because it was cut off, nothing is harmed on both
-    others. Else the group could only refuse, and a run that demands progress would blame it."""
-    apart = FaultEvent(400 * MS, "isolate", {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0})
+    """The kinds that damage several replicas leave a copy: of what the third one lacks, because it
+    was cut off, nothing is harmed on both others. Else the group could only refuse, and a run that
+    demands progress would blame it."""
+    apart = FaultEvent(
+        400 * MS,
+        "isolate",
+        {"node": "n3", "inbound": True, "outbound": True, "for_ns": 60_000 * MS, "salt": 0},
+    )
     salts = range(20)
-    rots = [FaultEvent((2500 + 150 * k) * MS, "same-rot-majority", {"all": False, "for_ns": 20 * MS, "salt": k}) for k in salts]
+    rots = [
+        FaultEvent(
+            (2500 + 150 * k) * MS, "same-rot-majority", {"all": False, "for_ns": 20 * MS, "salt": k}
+        )
+        for k in salts
+    ]
     for seed in range(3):
         outcome = World(seed).run(3 * STEPS, acting(Plan((apart, *rots))))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"

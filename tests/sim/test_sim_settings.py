@@ -44,7 +44,11 @@ def test_a_node_and_the_simulator_read_the_same(tmp_path: Path, text: str, place
     node = load(file, ())
     group = node.cluster.groups[place]
     settings = read(text, group.name)
-    assert (settings.group, settings.names, settings.preferred) == (group.name, group.replicas, group.preferred_leader)
+    assert (settings.group, settings.names, settings.preferred) == (
+        group.name,
+        group.replicas,
+        group.preferred_leader,
+    )
     raft, timing = node.raft, settings.timing
     assert (timing.heartbeat_ns, timing.election_min_ns, timing.election_max_ns) == (
         raft.heartbeat_ms * MS,
@@ -54,7 +58,10 @@ def test_a_node_and_the_simulator_read_the_same(tmp_path: Path, text: str, place
     assert (timing.range_bytes_max, timing.window_bytes) == (raft.push_bytes, raft.window_bytes)
     assert settings.policy is FlushPolicy(node.flush.of(group.name))
     lazy = settings.lazy
-    assert (lazy.interval_ns, lazy.thorough_ns) == (node.flush.interval_ms * MS, node.flush.thorough_ms * MS)
+    assert (lazy.interval_ns, lazy.thorough_ns) == (
+        node.flush.interval_ms * MS,
+        node.flush.thorough_ms * MS,
+    )
     assert lazy.least_bytes == node.flush.least_pages * 4096
     assert settings.times.liveness_ns == node.delivery.liveness_ms * MS
     assert settings.append == node.storage.append
@@ -62,7 +69,8 @@ def test_a_node_and_the_simulator_read_the_same(tmp_path: Path, text: str, place
 
 
 def test_defaults_are_those_of_a_node() -> None:
-    """What a configuration leaves out is as it is for a node, not as it is for a run without one."""
+    """What a configuration leaves out is as it is for a node, not as it is for a run without
+    one."""
     group = "cluster: {groups: [{name: g, replicas: [x]}]}"
     raft = Raft()
     settings = read(group)
@@ -82,9 +90,15 @@ def test_defaults_are_those_of_a_node() -> None:
         ({"flush": {"policy": "sometimes"}}, "flush.policy"),
         ({"storage": {"append": "hope"}}, "storage.append"),
         ({"cluster": {"groups": []}}, "cluster.groups"),
-        ({"cluster": {"groups": [{"name": "g", "replicas": ["a", "a"]}]}}, "cluster.groups.replicas"),
+        (
+            {"cluster": {"groups": [{"name": "g", "replicas": ["a", "a"]}]}},
+            "cluster.groups.replicas",
+        ),
         ({"cluster": {"groups": [{"name": "g", "replicas": "a"}]}}, "cluster.groups.replicas"),
-        ({"cluster": {"groups": [{"name": "g", "replicas": ["a"], "data_file_bytes": True}]}}, "cluster.groups.data_file_bytes"),
+        (
+            {"cluster": {"groups": [{"name": "g", "replicas": ["a"], "data_file_bytes": True}]}},
+            "cluster.groups.data_file_bytes",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_named(change: dict[str, object], key: str) -> None:

@@ -1,4 +1,5 @@
-"""Shrinking: what it finds breaks the same invariant with less, is a function of the case, and replays from its file."""
+"""Shrinking: what it finds breaks the same invariant with less, is a function of the case, and
+replays from its file."""
 
 from __future__ import annotations
 
@@ -16,16 +17,26 @@ SECOND = 1_000_000_000
 
 
 def imagined(case: Case) -> Ran:
-    """A product that fails exactly when kinds a and b both happened before step 900, however many others did."""
+    """A product that fails exactly when kinds a and b both happened before step 900, however many
+    others did."""
     kinds = {event.kind for event in case.plan if event.at_ns < case.steps * SECOND // 1000}
     failing = {"a", "b"} <= kinds
-    violation = Violation("I2", "imagined") if failing else Violation("I4", "another one") if "c" in kinds and "a" not in kinds else None
+    violation = (
+        Violation("I2", "imagined")
+        if failing
+        else Violation("I4", "another one")
+        if "c" in kinds and "a" not in kinds
+        else None
+    )
     steps = 900 if failing and case.steps >= 900 else case.steps + 100
-    return Ran(case, Outcome(case.seed, steps, "", violation, virtual_ns=steps * SECOND // 1000), (), {})
+    return Ran(
+        case, Outcome(case.seed, steps, "", violation, virtual_ns=steps * SECOND // 1000), (), {}
+    )
 
 
 def test_only_what_the_failure_needs_is_left() -> None:
-    """Of forty faults the two that matter stay; a run that breaks another invariant is no shorter version of this one."""
+    """Of forty faults the two that matter stay; a run that breaks another invariant is no shorter
+    version of this one."""
     events = [FaultEvent(k * SECOND // 50, "c" if k % 2 else "d") for k in range(40)]
     events[7], events[31] = FaultEvent(events[7].at_ns, "a"), FaultEvent(events[31].at_ns, "b")
     told: list[Ran] = []
@@ -40,13 +51,19 @@ def test_only_what_the_failure_needs_is_left() -> None:
 def test_a_search_ends() -> None:
     """Its number of runs is bounded, whatever the failure hangs on."""
     events = tuple(FaultEvent(k, "a" if k % 2 else "b") for k in range(300))
-    _, runs = shrink(imagined(Case(1, 1000, plan=Plan(events))), imagined, lambda ran: None, runs_max=17)
+    _, runs = shrink(
+        imagined(Case(1, 1000, plan=Plan(events))), imagined, lambda ran: None, runs_max=17
+    )
     assert runs <= 17
 
 
 def test_a_planted_bug_shrinks_and_replays() -> None:
-    """The shorter run of a real world fails at the same step with the same digest when it is read from its file."""
-    cases = (Case.drawn(seed, 800, Settings(), ("power-cut-all", "kill"), Bug.VOTE_NOT_SYNCED) for seed in range(40))
+    """The shorter run of a real world fails at the same step with the same digest when it is read
+    from its file."""
+    cases = (
+        Case.drawn(seed, 800, Settings(), ("power-cut-all", "kill"), Bug.VOTE_NOT_SYNCED)
+        for seed in range(40)
+    )
     ran = next(ran for case in cases if not (ran := case.run()).result.passed)
     found, _ = shrink(ran, Case.run, lambda ran: None, runs_max=30)
     assert len(found.case.plan) <= len(ran.case.plan)
@@ -59,7 +76,13 @@ def test_a_planted_bug_shrinks_and_replays() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"v":1}', '{"v":1,"seed":1,"steps":0}', '{"v":1,"seed":1,"steps":5,"settings":{"names":[]},"plan":{"v":1,"events":[]}}'],
+    [
+        "",
+        "[]",
+        '{"v":1}',
+        '{"v":1,"seed":1,"steps":0}',
+        '{"v":1,"seed":1,"steps":5,"settings":{"names":[]},"plan":{"v":1,"events":[]}}',
+    ],
 )
 def test_what_is_no_case_is_refused(text: str) -> None:
     with pytest.raises(PlanError):

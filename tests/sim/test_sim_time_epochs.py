@@ -1,4 +1,5 @@
-"""All wall clocks are ahead together; then they are right, and a time epoch begins, whatever ends or is cut off meanwhile."""
+"""All wall clocks are ahead together; then they are right, and a time epoch begins, whatever ends
+or is cut off meanwhile."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ OTHERS = ("kill-leader", "kill-all", "power-cut", "isolate", "rolling-restart")
 
 
 def run(seed: int, steps: int = 3000) -> World:
-    """A run that must end well: the laws of delayed messages, of the log and of the derived state are those of every run. The clocks are
-    ahead once, early, by minutes or by a year."""
+    """A run that must end well: the laws of delayed messages, of the log and of the derived state
+    are those of every run. The clocks are ahead once, early, by minutes or by a year."""
     world = World(seed)
     ahead = {"offset_ms": 5 * MINUTE_MS if seed % 2 else YEAR_MS, "for_ns": 4000 * MS, "salt": seed}
-    events = (FaultEvent(300 * MS, "clocks-ahead", ahead), *draw(seed, world.names, steps, OTHERS).events)
+    events = (
+        FaultEvent(300 * MS, "clocks-ahead", ahead),
+        *draw(seed, world.names, steps, OTHERS).events,
+    )
     outcome = world.run(steps, acting(Plan(tuple(sorted(events, key=lambda event: event.at_ns)))))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
     return world
@@ -35,7 +39,8 @@ def falls(world: World) -> list[int]:
 
 
 def test_time_epochs_begin_under_faults() -> None:
-    """Store times fall where an epoch begins, and nowhere else. Everything that is due is delivered once."""
+    """Store times fall where an epoch begins, and nowhere else. Everything that is due is delivered
+    once."""
     begun = 0
     for seed in range(1, 4):
         world = run(seed)

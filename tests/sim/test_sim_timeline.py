@@ -19,8 +19,13 @@ class Event:
 
 
 def test_each_node_has_a_column() -> None:
-    """Two nodes side by side; events of all nodes span the columns; times are relative to the start of the run."""
-    events = [Event(SECOND, "a", "start"), Event(SECOND, "b", "start"), Event(3 * SECOND // 2, "", "everything heals")]
+    """Two nodes side by side; events of all nodes span the columns; times are relative to the start
+    of the run."""
+    events = [
+        Event(SECOND, "a", "start"),
+        Event(SECOND, "b", "start"),
+        Event(3 * SECOND // 2, "", "everything heals"),
+    ]
     drawn = draw(events, ["a", "b"], since_ns=SECOND, width=60)
     assert drawn == [
         "                      a                       b",
@@ -33,7 +38,9 @@ def test_each_node_has_a_column() -> None:
 
 def test_only_the_last_rows_are_shown_and_repetitions_fold() -> None:
     """However long the run, its page has a limited number of lines, none wider than a screen."""
-    events = [Event(k * SECOND, "abc"[k % 3], f"event {k} " + "word " * (k % 40)) for k in range(500)]
+    events = [
+        Event(k * SECOND, "abc"[k % 3], f"event {k} " + "word " * (k % 40)) for k in range(500)
+    ]
     drawn = draw(events, ["a", "b", "c"], rows=20)
     assert len(drawn) == 20 and max(map(len, drawn)) <= WIDTH
     assert "event 499" in "\n".join(drawn) and "event 1 " not in "\n".join(drawn)

@@ -1,4 +1,5 @@
-"""Checks the answers to producers of delayed messages against the log; hand-made logs show that each check detects its violation."""
+"""Checks the answers to producers of delayed messages against the log; hand-made logs show that
+each check detects its violation."""
 
 from __future__ import annotations
 
@@ -26,9 +27,21 @@ class Log:
 
     def __init__(self, *values: int) -> None:
         self._values: I64 = np.array(values, np.int64)
-        drafts = [Draft(*KEY, value.to_bytes(8, "big"), b"UNIQ_KEY\x01x\x02", 0, origin=1) for value in values or (0,)]
-        batch, place = encode_entries(drafts), {"first_index": 0, "term": 1, "pos": 0, "prev_chain": 0}
-        seal(batch, queue_offsets=np.arange(len(batch)), store_ms=STORED_MS, store_host=bytes(8), **place)
+        drafts = [
+            Draft(*KEY, value.to_bytes(8, "big"), b"UNIQ_KEY\x01x\x02", 0, origin=1)
+            for value in values or (0,)
+        ]
+        batch, place = (
+            encode_entries(drafts),
+            {"first_index": 0, "term": 1, "pos": 0, "prev_chain": 0},
+        )
+        seal(
+            batch,
+            queue_offsets=np.arange(len(batch)),
+            store_ms=STORED_MS,
+            store_host=bytes(8),
+            **place,
+        )
         self._entries = make_range(batch, 0, len(batch), **place)
 
     def __len__(self) -> int:
@@ -53,7 +66,8 @@ def acknowledged(*visible: int, deliver_ms: int = STORED_MS, **told: bool) -> Ti
 
 
 def test_true_deliveries_are_accepted() -> None:
-    """In time; recalled and gone; asked to be recalled, whatever became of it; and one that waits."""
+    """In time; recalled and gone; asked to be recalled, whatever became of it; and one that
+    waits."""
     acknowledged(7).finish(0)
     acknowledged(asked=True, recalled=True).finish(0)
     for visible in ((), (7,)):
@@ -69,7 +83,9 @@ def test_true_deliveries_are_accepted() -> None:
         ((7,), {"deliver_ms": STORED_MS + 1}, "before its time"),
     ],
 )
-def test_what_the_log_contradicts_is_a_violation(visible: tuple[int, ...], told: dict[str, Any], said: str) -> None:
+def test_what_the_log_contradicts_is_a_violation(
+    visible: tuple[int, ...], told: dict[str, Any], said: str
+) -> None:
     """Forgotten, delivered although it was recalled, and early."""
     with pytest.raises(Violation, match=said):
         acknowledged(*visible, **told).finish(0)

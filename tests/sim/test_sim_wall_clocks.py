@@ -89,7 +89,8 @@ PLANS: dict[str, list[FaultEvent]] = {
         jump(2000 + 400 * k, node, -HOUR_MS, 60_000) for k, node in enumerate(("n1", "n2", "n3"))
     ],
     "all of them, each to another time": [
-        jump(1000 + 400 * k, node, -HOUR_MS * (k + 1), 60_000) for k, node in enumerate(("n1", "n2", "n3"))
+        jump(1000 + 400 * k, node, -HOUR_MS * (k + 1), 60_000)
+        for k, node in enumerate(("n1", "n2", "n3"))
     ],
 }
 

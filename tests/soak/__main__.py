@@ -1,7 +1,9 @@
-"""The soak: `python -m tests.soak --hours 24` runs pieces until the record has so many hours; `--report` writes docs/soak.md.
+"""The soak: `python -m tests.soak --hours 24` runs pieces until the record has so many hours;
+`--report` writes docs/soak.md.
 
-A piece is a cluster under load and faults (`piece.py`). Its record is one line of `pieces.jsonl`, written when the piece is over. An
-interrupted piece leaves no record; one that fails leaves its reason, and its directory in `.soak/`.
+A piece is a cluster under load and faults (`piece.py`). Its record is one line of `pieces.jsonl`,
+written when the piece is over. An interrupted piece leaves no record; one that fails leaves its
+reason, and its directory in `.soak/`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def read() -> list[dict[str, Any]]:
 
 
 def claimed(state: Path) -> tuple[int, Path]:
-    """The next seed, and its directory. Another soak that runs at the same time gets another one."""
+    """The next seed, and its directory. Another soak that runs at the same time gets another
+    one."""
     state.mkdir(exist_ok=True)
     seed = 1 + max((piece["seed"] for piece in read()), default=0)
     while True:
@@ -58,7 +61,13 @@ def piece(seconds: float) -> dict[str, Any]:
         shutil.rmtree(directory)
         raise
     except Exception as error:
-        record = {"v": 1, "seed": seed, "began_ms": began_ms, "commit": commit(), "failed": f"{type(error).__name__}: {error}"}
+        record = {
+            "v": 1,
+            "seed": seed,
+            "began_ms": began_ms,
+            "commit": commit(),
+            "failed": f"{type(error).__name__}: {error}",
+        }
     with PIECES.open("a") as file:
         file.write(json.dumps(record) + "\n")
     if "failed" not in record:
@@ -67,10 +76,21 @@ def piece(seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run a cluster under load and faults for hours.")
-    parser.add_argument("--hours", type=float, default=HOURS, help=f"stop when the record has so many hours (default: {HOURS})")
-    parser.add_argument("--piece-minutes", type=float, default=30.0, help="length of a piece (default: 30)")
-    parser.add_argument("--report", action="store_true", help="write docs/soak.md from the record, and run nothing")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak", description="Run a cluster under load and faults for hours."
+    )
+    parser.add_argument(
+        "--hours",
+        type=float,
+        default=HOURS,
+        help=f"stop when the record has so many hours (default: {HOURS})",
+    )
+    parser.add_argument(
+        "--piece-minutes", type=float, default=30.0, help="length of a piece (default: 30)"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="write docs/soak.md from the record, and run nothing"
+    )
     chosen = parser.parse_args()
     if chosen.report:
         PAGE.write_text(render(read()))

@@ -1,7 +1,9 @@
-"""The faults of a soak. Each one is done to a whole cluster under load and undone; afterwards the cluster must become whole by itself.
+"""The faults of a soak. Each one is done to a whole cluster under load and undone; afterwards the
+cluster must become whole by itself.
 
-A fault takes the cluster and a source of chance, and returns once it is undone. `kinds` lists all of them; a piece draws from it. Steps
-of the clock are not among them, because all processes share the clock of the machine.
+A fault takes the cluster and a source of chance, and returns once it is undone. `kinds` lists all
+of them; a piece draws from it. Steps of the clock are not among them, because all processes share
+the clock of the machine.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ SHORT_S, LONG_S = (0.2, 3.0), (3.0, 20.0)
 """Ranges of the duration of a fault: shorter and longer than an election."""
 DISK_BYTES, BLOCK_BYTES = 256 << 20, 4096
 EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH = 0x8004587D, 2
-"""`_IOR('X', 125, __u32)` of Linux: the file system stops without writing its journal or any dirty page."""
+"""`_IOR('X', 125, __u32)` of Linux: the file system stops without writing its journal or any dirty
+page."""
 
 
 class SoakedCluster(BadDisks):
-    """Every node has a file system of its own, in a file, and a library that makes calls fail. It may run another build of the program."""
+    """Every node has a file system of its own, in a file, and a library that makes calls fail. It
+    may run another build of the program."""
 
     builds: Mapping[str, Build]
 
@@ -71,15 +75,21 @@ class SoakedCluster(BadDisks):
 
         def gone() -> bool:
             place = self.data(node)
-            return not place.is_mount() or subprocess.run(["umount", str(place)], capture_output=True).returncode == 0
+            return (
+                not place.is_mount()
+                or subprocess.run(["umount", str(place)], capture_output=True).returncode == 0
+            )
 
         wait_for(gone, WAIT_S, f"the end of the file system of {node}")
 
     def cut_power(self, nodes: Sequence[str]) -> None:
-        """The file systems stop where they are: what was written and not synced is gone. Then the processes end."""
+        """The file systems stop where they are: what was written and not synced is gone. Then the
+        processes end."""
         for node in nodes:
             descriptor = os.open(self.data(node), os.O_RDONLY)
-            fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", EXT4_GOING_FLAGS_NOLOGFLUSH))
+            fcntl.ioctl(
+                descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", EXT4_GOING_FLAGS_NOLOGFLUSH)
+            )
             os.close(descriptor)
         for node in nodes:
             self.kill(node)
@@ -194,7 +204,9 @@ def isolate(cluster: SoakedCluster, chance: random.Random) -> None:
 def one_way(cluster: SoakedCluster, chance: random.Random) -> None:
     victim = cluster.pick(chance)
     inwards = [(other, victim) for other in cluster.others(victim)]
-    cluster.network.block(inwards if chance.random() < 0.5 else [(to, other) for other, to in inwards])
+    cluster.network.block(
+        inwards if chance.random() < 0.5 else [(to, other) for other, to in inwards]
+    )
     try:
         time.sleep(chance.uniform(*LONG_S))
     finally:
@@ -202,7 +214,11 @@ def one_way(cluster: SoakedCluster, chance: random.Random) -> None:
 
 
 def bad_network(cluster: SoakedCluster, chance: random.Random) -> None:
-    rules = {"delay_s": chance.uniform(0.0, 0.05), "jitter_s": chance.uniform(0.0, 0.05), "loss": chance.uniform(0.0, 0.1)}
+    rules = {
+        "delay_s": chance.uniform(0.0, 0.05),
+        "jitter_s": chance.uniform(0.0, 0.05),
+        "loss": chance.uniform(0.0, 0.1),
+    }
     cluster.network.shape(cluster.network.ways, **rules)
     try:
         time.sleep(chance.uniform(*LONG_S))
@@ -219,7 +235,11 @@ def torn_streams(cluster: SoakedCluster, chance: random.Random) -> None:
 def transfer(cluster: SoakedCluster, chance: random.Random) -> None:
     to = chance.choice(cluster.others(leader(cluster, timeout_s=WAIT_S)))
     request = admin_pb2.TransferLeadershipRequest(broker_group=GROUP, to=to)
-    wait_for(lambda: admin(cluster, to, "TransferLeadership", request).done or None, WAIT_S, f"a transfer to {to}")
+    wait_for(
+        lambda: admin(cluster, to, "TransferLeadership", request).done or None,
+        WAIT_S,
+        f"a transfer to {to}",
+    )
 
 
 def lost_directory(cluster: SoakedCluster, chance: random.Random) -> None:
@@ -250,14 +270,18 @@ def _leads_without(cluster: FaultyCluster, gone: str) -> bool:
 
 
 def restarts(builds: tuple[Build, Build]) -> Fault:
-    """A rolling restart, the leader last: every node stops cleanly and runs the other build, as in an upgrade and on the way back."""
+    """A rolling restart, the leader last: every node stops cleanly and runs the other build, as in
+    an upgrade and on the way back."""
 
     def fault(cluster: SoakedCluster, chance: random.Random) -> None:
         first = leader(cluster, timeout_s=WAIT_S)
         older, newer = builds
         for node in [*cluster.others(first), first]:
             assert cluster.terminate(node, WAIT_S) == 0
-            cluster.builds = {**cluster.builds, node: older if cluster.builds.get(node, older) is newer else newer}
+            cluster.builds = {
+                **cluster.builds,
+                node: older if cluster.builds.get(node, older) is newer else newer,
+            }
             cluster.back(node)
 
     return fault

@@ -1,7 +1,9 @@
-"""A pytest plugin that runs the unchanged tests of the official client against an external cluster whose leaders are killed repeatedly.
+"""A pytest plugin that runs the unchanged tests of the official client against an external cluster
+whose leaders are killed repeatedly.
 
-Load it with `-p tests.soak.killed_cluster`; the environment names the cluster's directory. Clients connect to the spared node, which is not
-killed, and the tests read the files of all nodes. This module lists the excluded tests, and those that may fail in one round, with reasons.
+Load it with `-p tests.soak.killed_cluster`; the environment names the cluster's directory. Clients
+connect to the spared node, which is not killed, and the tests read the files of all nodes. This
+module lists the excluded tests, and those that may fail in one round, with reasons.
 """
 
 from __future__ import annotations
@@ -41,14 +43,20 @@ OWN_FAULTS = "kills or restarts nodes itself"
 LEFT_OUT = {
     "test_statement_042_an_empty_topic": TIMES,
     "test_statement_045_invisible_time": TIMES,
-    "test_statement_063_change_invisible_duration": "acknowledges within a second of the lease: an election may take longer",
+    "test_statement_063_change_invisible_duration": (
+        "acknowledges within a second of the lease: an election may take longer"
+    ),
     "test_statement_073_shutdown_of_an_idle_push_consumer": TIMES,
     "test_statement_083_delivered_at_its_time": TIMES,
     "test_statement_023_074_after_a_restart_of_all_nodes": OWN_FAULTS,
     "test_two_broker_groups_share_a_topic_and_lose_a_leader": OWN_FAULTS,
     "test_delays_survive_a_killed_leader_and_a_restart_of_all": OWN_FAULTS,
-    "test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too": OWN_FAULTS,
-    "test_clients_are_listed_and_told_of_other_settings_at_any_node": "asks every node, also the one that is dead",
+    "test_statement_088_089_another_producer_answers_when_the_sender_is_dead_and_the_leader_too": (
+        OWN_FAULTS
+    ),
+    "test_clients_are_listed_and_told_of_other_settings_at_any_node": (
+        "asks every node, also the one that is dead"
+    ),
 }
 
 COUNTED: frozenset[str] = frozenset(
@@ -68,9 +76,10 @@ COUNTED: frozenset[str] = frozenset(
         "test_statement_092_lite_topics",
     }
 )
-"""These tests count deliveries or checks, or wait for less than their lease. A message that a leader leased just before it died is
-delivered again after its lease (at least once). So one of these tests may fail if a kill came between the record and the answer; over all
-rounds, each test must have passed."""
+"""These tests count deliveries or checks, or wait for less than their lease. A message that a
+leader leased just before it died is delivered again after its lease (at least once). So one of
+these tests may fail if a kill came between the record and the answer; over all rounds, each test
+must have passed."""
 
 
 class Kept(Child):
@@ -86,7 +95,13 @@ def attached(directory: Path) -> LocalCluster:
     tree = yaml.safe_load((directory / "cluster.yaml").read_text())
     checked = validate({**tree, "node": SPARED, "data": str(directory / SPARED)})
     spared: Any = Kept(SPARED, None, None)  # type: ignore[arg-type]
-    return LocalCluster(directory, dict(checked.nodes), checked.cluster_id, checked.cluster.groups, children={SPARED: spared})
+    return LocalCluster(
+        directory,
+        dict(checked.nodes),
+        checked.cluster_id,
+        checked.cluster.groups,
+        children={SPARED: spared},
+    )
 
 
 def pytest_configure() -> None:
@@ -95,13 +110,19 @@ def pytest_configure() -> None:
     connect = official.official
 
     @contextmanager
-    def running(_directory: Path, *, log_file_bytes: int, extra: Mapping[str, Any] = real.FAST) -> Iterator[LocalCluster]:
+    def running(
+        _directory: Path, *, log_file_bytes: int, extra: Mapping[str, Any] = real.FAST
+    ) -> Iterator[LocalCluster]:
         assert log_file_bytes == LOG_FILE_BYTES
         for section, values in extra.items():
-            assert values.items() <= PERIODS[section].items(), f"PERIODS differ from the settings of a module: {section} {values}"
+            assert values.items() <= PERIODS[section].items(), (
+                f"PERIODS differ from the settings of a module: {section} {values}"
+            )
         yield cluster
 
-    def to_spared(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> AbstractContextManager[official.Official]:
+    def to_spared(
+        cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()
+    ) -> AbstractContextManager[official.Official]:
         assert not nodes, "a test that chooses its node cannot run here"
         return connect(cluster, home, [SPARED])
 

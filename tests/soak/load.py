@@ -1,7 +1,9 @@
-"""The clients of a soak: native producer and consumer, a Parquet sink, and the official Python client. They count every message.
+"""The clients of a soak: native producer and consumer, a Parquet sink, and the official Python
+client. They count every message.
 
-Every message is a number. The native producer repeats a frame until it is answered and the cluster stores it once, so its consumer and the
-sink must see each number once. The official client is at least once: a number may come again, and a failed send may have been stored.
+Every message is a number. The native producer repeats a frame until it is answered and the cluster
+stores it once, so its consumer and the sink must see each number once. The official client is at
+least once: a number may come again, and a failed send may have been stored.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from tests.e2e.command_line import CommandLine
 
 NATIVE, OFFICIAL = "soak-native", "soak-official"
 NATIVE_S, OFFICIAL_S = 0.2, 0.5
-"""Between two messages: about 5 and 2 messages a second. Each is a commit of its own; more of them cost the processor more, and meet no
-other faults."""
+"""Between two messages: about 5 and 2 messages a second. Each is a commit of its own; more of them
+cost the processor more, and meet no other faults."""
 TIMEOUT_S = 600.0
 """Longer than any fault: an error of a native client is a finding."""
 DRAIN_S = 300.0
@@ -58,7 +60,8 @@ class Worker(threading.Thread):
 
 
 class NativeProducer(Worker):
-    """`sent` numbers, and how long no acknowledgement came at most since `take_gap_s` was called."""
+    """`sent` numbers, and how long no acknowledgement came at most since `take_gap_s` was
+    called."""
 
     def __init__(self, endpoints: str) -> None:
         super().__init__()
@@ -85,7 +88,8 @@ class NativeProducer(Worker):
         self._gap_s, self._last_s = max(self._gap_s, now_s - self._last_s), now_s
 
     def take_gap_s(self) -> float:
-        """The longest time without an acknowledgement since the last call, including the one that lasts."""
+        """The longest time without an acknowledgement since the last call, including the one that
+        lasts."""
         gap_s, self._gap_s = max(self._gap_s, time.monotonic() - self._last_s), 0.0
         return round(gap_s, 2)
 
@@ -123,7 +127,9 @@ class Sink:
         status = self._process.poll()
         self._process.kill()
         error = self._process.communicate(timeout=30)[1] or b""
-        assert status is None, f"the sink ended with {status}: {error.decode(errors='replace')[-500:]}"
+        assert status is None, (
+            f"the sink ended with {status}: {error.decode(errors='replace')[-500:]}"
+        )
 
     def restart(self) -> None:
         self.kill()
@@ -137,11 +143,16 @@ class Sink:
     def finish(self) -> Counter[int]:
         """Write the rest. Returns how often each number is in the files."""
         self.kill()
-        summary = self._cli.ok(*self._command, "--until-empty", "5s", "--json", timeout_s=TIMEOUT_S).json
+        summary = self._cli.ok(
+            *self._command, "--until-empty", "5s", "--json", timeout_s=TIMEOUT_S
+        ).json
         assert summary["skipped"] == 0, summary
         found: Counter[int] = Counter()
         for file in self._directory.rglob("*.parquet"):
-            found.update(int(body) for body in pq.ParquetFile(file).read(columns=["body"])["body"].to_pylist())
+            found.update(
+                int(body)
+                for body in pq.ParquetFile(file).read(columns=["body"])["body"].to_pylist()
+            )
         return found
 
 
@@ -210,10 +221,15 @@ class Load:
         """Wait until the cluster has acknowledged so many more messages of either producer."""
         for producer in (self.producer, self.official):
             wanted = len(producer.acknowledged) + messages
-            wait_for(lambda p=producer, w=wanted: len(p.acknowledged) >= w, within_s, f"{messages} acknowledgements of {producer.name}")  # type: ignore[misc]
+            wait_for(
+                lambda p=producer, w=wanted: len(p.acknowledged) >= w,
+                within_s,
+                f"{messages} acknowledgements of {producer.name}",
+            )  # type: ignore[misc]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Way of the messages → sent, acknowledged, received, lost, duplicates. The cluster must be whole."""
+        """Way of the messages → sent, acknowledged, received, lost, duplicates. The cluster must be
+        whole."""
         self.official.end()
         self.producer.end()
         assert not self.producer.failed, self.producer.failed[:3]

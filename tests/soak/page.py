@@ -1,4 +1,5 @@
-"""The page of results: docs/soak.md from the records of all pieces. It computes nothing that the records do not say."""
+"""The page of results: docs/soak.md from the records of all pieces. It computes nothing that the
+records do not say."""
 
 from __future__ import annotations
 
@@ -65,25 +66,49 @@ def render(pieces: Sequence[dict[str, Any]]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else str(cell) for cell in line)} |\n" for line in lines)
+    return "".join(
+        f"| {' | '.join(f'{cell:,}' if isinstance(cell, int) else str(cell) for cell in line)} |\n"
+        for line in lines
+    )
 
 
 def _summary(passed: Sequence[dict[str, Any]], failed: Sequence[dict[str, Any]]) -> str:
     hours = sum(piece["seconds"] for piece in passed) / 3600
-    text = f"{hours:.1f} of {HOURS} hours under load, in {len(passed)} pieces that passed; {len(failed)} failed."
+    text = (
+        f"{hours:.1f} of {HOURS} hours under load, in {len(passed)} pieces that passed;"
+        f" {len(failed)} failed."
+    )
     if passed:
-        days = [time.strftime("%Y-%m-%d", time.gmtime(piece["began_ms"] / 1000)) for piece in passed]
+        days = [
+            time.strftime("%Y-%m-%d", time.gmtime(piece["began_ms"] / 1000)) for piece in passed
+        ]
         loads = [piece["load"] for piece in passed]
-        text += f" From {min(days)} to {max(days)}; commits {', '.join(sorted({piece['commit'] for piece in passed}))}."
-        text += f" The load average of the machine was between {min(loads)} and {max(loads)} in the mean of a piece."
-        text += f" Audits of the running clusters and of their directories: {len(passed)} of {len(passed)} PASS."
+        text += (
+            f" From {min(days)} to {max(days)}; commits"
+            f" {', '.join(sorted({piece['commit'] for piece in passed}))}."
+        )
+        text += (
+            f" The load average of the machine was between {min(loads)} and {max(loads)} in the"
+            " mean of a piece."
+        )
+        text += (
+            f" Audits of the running clusters and of their directories: {len(passed)} of"
+            f" {len(passed)} PASS."
+        )
     return f"## Results\n\n{text}\n"
 
 
 def _messages(passed: Sequence[dict[str, Any]]) -> str:
     columns = ("sent", "acknowledged", "received", "lost", "duplicates")
-    ways = {"native": "native consumer", "sink": "Parquet files of the sink", "official": "official Python client"}
-    rows = [[name, *(sum(piece["messages"][way][column] for piece in passed) for column in columns)] for way, name in ways.items()]
+    ways = {
+        "native": "native consumer",
+        "sink": "Parquet files of the sink",
+        "official": "official Python client",
+    }
+    rows = [
+        [name, *(sum(piece["messages"][way][column] for piece in passed) for column in columns)]
+        for way, name in ways.items()
+    ]
     return _table(["receiver", *columns], rows)
 
 
@@ -92,21 +117,38 @@ def _faults(passed: Sequence[dict[str, Any]]) -> str:
     for piece in passed:
         counted.update(piece["faults"])
     rows = [
-        [kind, counted[kind], max((piece["longest_gap_s"].get(kind, 0.0) for piece in passed), default=0.0)] for kind in sorted(counted)
+        [
+            kind,
+            counted[kind],
+            max((piece["longest_gap_s"].get(kind, 0.0) for piece in passed), default=0.0),
+        ]
+        for kind in sorted(counted)
     ]
     intro = (
-        "The longest gap is the longest time in which no native message was acknowledged, from the beginning of a fault until the cluster\n"
-        "was whole again. If a fault takes away a majority, all nodes or all disks, the gap includes the fault itself.\n"
+        "The longest gap is the longest time in which no native message was acknowledged, from the"
+        " beginning of a fault until the cluster\nwas whole again. If a fault takes away a"
+        " majority, all nodes or all disks, the gap includes the fault itself.\n"
     )
-    return f"## Faults\n\n{intro}\n" + _table(["fault", "times", "longest gap in s"], [*rows, ["all", counted.total(), ""]])
+    return f"## Faults\n\n{intro}\n" + _table(
+        ["fault", "times", "longest gap in s"], [*rows, ["all", counted.total(), ""]]
+    )
 
 
 def _memory(passed: Sequence[dict[str, Any]]) -> str:
-    quarters = [max(found[number] for piece in passed for found in piece["memory_mib"].values()) for number in range(4)]
-    text = "Anonymous memory of a node in MiB, the median of each quarter of a piece, at most: " + ", ".join(map(str, quarters))
+    quarters = [
+        max(found[number] for piece in passed for found in piece["memory_mib"].values())
+        for number in range(4)
+    ]
+    text = (
+        "Anonymous memory of a node in MiB, the median of each quarter of a piece, at most: "
+        + ", ".join(map(str, quarters))
+    )
     return f"## Memory\n\n{text}. Faults restart nodes, so a process is younger than its piece.\n"
 
 
 def _failed(failed: Sequence[dict[str, Any]]) -> str:
-    rows = [[piece["seed"], piece["commit"], piece["failed"].replace("|", "/").replace("\n", " ")[:300]] for piece in failed]
+    rows = [
+        [piece["seed"], piece["commit"], piece["failed"].replace("|", "/").replace("\n", " ")[:300]]
+        for piece in failed
+    ]
     return "## Failed pieces\n\n" + _table(["seed", "commit", "reason"], rows)

@@ -1,4 +1,5 @@
-"""One piece of the soak: a fresh cluster, its load, faults drawn from a seed, exact counts, and audits. The result is one record."""
+"""One piece of the soak: a fresh cluster, its load, faults drawn from a seed, exact counts, and
+audits. The result is one record."""
 
 from __future__ import annotations
 
@@ -67,15 +68,23 @@ class Done:
 
 
 def commit() -> str:
-    told = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return told.stdout.strip() or "unknown"
 
 
 def start_nodes_by_fork(place: Path) -> None:
-    """From now on nodes of this build are forks of a process that has done the imports, which cost about two seconds of processor time. The
-    fork server must have the library of failing disks, so it is in the environment from here on.
+    """From now on nodes of this build are forks of a process that has done the imports, which cost
+    about two seconds of processor time. The fork server must have the library of failing disks, so
+    it is in the environment from here on.
 
-    Nodes of the other build are new interpreters. They may write bytecode, so that only the first one compiles."""
+    Nodes of the other build are new interpreters. They may write bytecode, so that only the first
+    one compiles."""
     library = built(place)
     assert library is not None, "there is no C compiler: disks cannot be made to fail"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -84,12 +93,14 @@ def start_nodes_by_fork(place: Path) -> None:
 
 
 def ports_of(seed: int) -> list[int]:
-    """The ports of a piece. No piece that runs at the same time has them, so none takes the ports of a node that is down."""
+    """The ports of a piece. No piece that runs at the same time has them, so none takes the ports
+    of a node that is down."""
     return [port for port in port_range() if port % LANES == seed % LANES]
 
 
 def run(seed: int, seconds: float, directory: Path) -> dict[str, Any]:
-    """A piece of so many seconds under load, after `start_nodes_by_fork`. Raises AssertionError or ClusterError with what went wrong."""
+    """A piece of so many seconds under load, after `start_nodes_by_fork`. Raises AssertionError or
+    ClusterError with what went wrong."""
     local.port_range = lambda: ports_of(seed)
     builds = (Build(__version__), next_release(directory / "next"))
     cluster = prepare(directory, kind=library_in(Path(os.environ["LD_PRELOAD"])))
@@ -108,10 +119,19 @@ def run(seed: int, seconds: float, directory: Path) -> dict[str, Any]:
         cluster.network.close()
         for node in cluster.nodes:
             cluster.unmount(node)
-    return {"v": 1, "seed": seed, "began_ms": began_ms, "commit": commit(), **record, "audit": outcome.verdict}
+    return {
+        "v": 1,
+        "seed": seed,
+        "began_ms": began_ms,
+        "commit": commit(),
+        **record,
+        "audit": outcome.verdict,
+    }
 
 
-def _under_load(cluster: SoakedCluster, seed: int, seconds: float, directory: Path, builds: tuple[Build, Build]) -> dict[str, Any]:
+def _under_load(
+    cluster: SoakedCluster, seed: int, seconds: float, directory: Path, builds: tuple[Build, Build]
+) -> dict[str, Any]:
     chance, done, samples = random.Random(seed), Done(), Samples(cluster)
     faults = kinds(builds)
     began = time.monotonic()
@@ -136,11 +156,21 @@ def _under_load(cluster: SoakedCluster, seed: int, seconds: float, directory: Pa
         "faults": dict(done.faults),
         "longest_gap_s": done.gaps_s,
         "messages": counts,
-        "memory_mib": {node: [round(median) for median in medians_by_quarter(found)] for node, found in samples.memory_mib.items()},
+        "memory_mib": {
+            node: [round(median) for median in medians_by_quarter(found)]
+            for node, found in samples.memory_mib.items()
+        },
     }
 
 
-def _disturb(kind: str, cluster: SoakedCluster, load: Load, chance: random.Random, done: Done, faults: dict[str, Any]) -> None:
+def _disturb(
+    kind: str,
+    cluster: SoakedCluster,
+    load: Load,
+    chance: random.Random,
+    done: Done,
+    faults: dict[str, Any],
+) -> None:
     """One fault; then the cluster is whole, and both producers go on."""
     load.producer.take_gap_s()
     print(f"{time.strftime('%H:%M:%S')} {kind}", flush=True)

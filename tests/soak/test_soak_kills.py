@@ -1,6 +1,8 @@
-"""The statements with the official Python client once more, as they are, while the leader is killed and started again every five seconds.
+"""The statements with the official Python client once more, as they are, while the leader is killed
+and started again every five seconds.
 
-Beside them a workload of its own knows what was acknowledged. Rounds of a fresh cluster each, for ten minutes.
+Beside them a workload of its own knows what was acknowledged. Rounds of a fresh cluster each, for
+ten minutes.
 """
 
 from __future__ import annotations
@@ -36,17 +38,38 @@ SUITE_S = 1200
 def suite(directory: Path, home: Path) -> dict[str, bool]:
     """Test → whether it passed, of one run against the cluster of this directory."""
     home.mkdir()
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.soak.killed_cluster", "-m", "slow and not soak"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "tests.soak.killed_cluster",
+        "-m",
+        "slow and not soak",
+    ]
     command += [f"--basetemp={home / 'base'}", f"--junitxml={home / 'found.xml'}", *MODULES]
     with (home / "output").open("w") as output:
         environment = {**os.environ, VARIABLE: str(directory)}
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=SUITE_S, check=False)
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=SUITE_S,
+            check=False,
+        )
     cases = ET.parse(home / "found.xml").iter("testcase")
-    return {case.attrib["name"]: all(child.tag not in ("failure", "error") for child in case) for case in cases}
+    return {
+        case.attrib["name"]: all(child.tag not in ("failure", "error") for child in case)
+        for case in cases
+    }
 
 
 def test_the_statements_hold_while_leaders_are_killed(tmp_path: Path) -> None:
-    """Every test passes in every round, one that counts deliveries in one at least; no message is lost, no acknowledgement forgotten."""
+    """Every test passes in every round, one that counts deliveries in one at least; no message is
+    lost, no acknowledgement forgotten."""
     outcomes: dict[str, list[bool]] = {}
     kills, rounds, began = 0, 0, time.monotonic()
     while time.monotonic() - began < FOR_S:
@@ -56,7 +79,11 @@ def test_the_statements_hold_while_leaders_are_killed(tmp_path: Path) -> None:
             found: dict[str, bool] = {}
             with Workload(cluster, SPARED) as workload:
                 home = tmp_path / f"suite-{rounds}"
-                killed = under_kills(cluster, lambda _, c=cluster, h=home, f=found: f.update(suite(c.directory, h)), SPARED)  # type: ignore[misc]
+                killed = under_kills(
+                    cluster,
+                    lambda _, c=cluster, h=home, f=found: f.update(suite(c.directory, h)),
+                    SPARED,
+                )  # type: ignore[misc]
                 workload.end_producers()
                 # What the dead knew is not needed: everything again from the disks.
                 cluster.stop()
@@ -73,10 +100,15 @@ def test_the_statements_hold_while_leaders_are_killed(tmp_path: Path) -> None:
             outcomes.setdefault(name, []).append(passed)
         failed = sorted(name for name, passed in found.items() if not passed)
         print(
-            f"round {rounds}: {len(killed)} kills, {len(found) - len(failed)} of {len(found)} tests passed, not {failed}; {counted}",
+            f"round {rounds}: {len(killed)} kills, {len(found) - len(failed)} of {len(found)} tests"
+            f" passed, not {failed}; {counted}",
             flush=True,
         )
     print(f"{rounds} rounds, {kills} kills, {time.monotonic() - began:.0f} s")
     assert len(outcomes) > 20
-    bad = {name: passed for name, passed in outcomes.items() if not (any(passed) if name.partition("[")[0] in COUNTED else all(passed))}
+    bad = {
+        name: passed
+        for name, passed in outcomes.items()
+        if not (any(passed) if name.partition("[")[0] in COUNTED else all(passed))
+    }
     assert not bad, bad

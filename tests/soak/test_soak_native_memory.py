@@ -1,4 +1,5 @@
-"""Half an hour of native frames as fast as they go, with a reader at the end of the log: anonymous memory stays below a bound, and flat."""
+"""Half an hour of native frames as fast as they go, with a reader at the end of the log: anonymous
+memory stays below a bound, and flat."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FOR_S = float(os.environ.get("SOAK_SECONDS", "1800"))
 EVERY_S = 2.0
 MOST_MIB = 300.0
 GROWTH_MIB = 20.0
-"""Between the second and the last quarter: less than what one more batch in flight takes, and far less than a leak in half an hour."""
+"""Between the second and the last quarter: less than what one more batch in flight takes, and far
+less than a leak in half an hour."""
 PIECE_S = 120.0
 """A load ends where the leader changes, and the next one goes to the new leader."""
 CHANGES_MAX = 20
@@ -29,12 +31,26 @@ TOPIC = "soak"
 RETENTION = {"retention": {"max_bytes": 1 << 30}}
 
 
-def load_for(cluster: LocalCluster, seconds: float, samples: dict[str, list[float]]) -> float | None:
-    """One load, with samples of every node meanwhile: messages a second, or None where it ended early. The load follows no leader."""
+def load_for(
+    cluster: LocalCluster, seconds: float, samples: dict[str, list[float]]
+) -> float | None:
+    """One load, with samples of every node meanwhile: messages a second, or None where it ended
+    early. The load follows no leader."""
     target = cl.address(cluster, cl.leader(cluster))
-    arguments = ("--target", target, "--topic", TOPIC, "--seconds", str(seconds), "--warm-up-s", "5")
+    arguments = (
+        "--target",
+        target,
+        "--topic",
+        TOPIC,
+        "--seconds",
+        str(seconds),
+        "--warm-up-s",
+        "5",
+    )
     command = cl.program("streams.native_load", "deliver", *arguments)
-    load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cl.ROOT)
+    load = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cl.ROOT
+    )
     try:
         while load.poll() is None:
             for node, pid in cl.pids(cluster).items():
@@ -60,9 +76,15 @@ def test_memory_of_every_node_is_bounded_and_flat(tmp_path: Path) -> None:
                 assert changes <= CHANGES_MAX, "leaders change all the time: this is no load"
             else:
                 rates.append(rate)
-    report.say(f"{statistics.median(rates):,.0f} messages/s in {len(rates)} pieces of {FOR_S:g} s; the leader changed {changes} times")
+    report.say(
+        f"{statistics.median(rates):,.0f} messages/s in {len(rates)} pieces of {FOR_S:g} s; the"
+        f" leader changed {changes} times"
+    )
     for node, found in samples.items():
         quarters = medians_by_quarter(found)
-        report.say(f"{node}: RssAnon at most {max(found):.0f} MiB, by quarter {', '.join(f'{one:.0f}' for one in quarters)}")
+        report.say(
+            f"{node}: RssAnon at most {max(found):.0f} MiB, by quarter"
+            f" {', '.join(f'{one:.0f}' for one in quarters)}"
+        )
         assert max(found) <= MOST_MIB, f"{node} had {max(found):.0f} MiB"
         assert quarters[3] - quarters[1] <= GROWTH_MIB, f"{node} grew: {quarters}"

@@ -12,7 +12,11 @@ from tests.soak import __main__ as soak
 from tests.soak.page import render
 from tests.soak.piece import LANES, ports_of
 
-WAYS = {"native": (100, 100, 100, 0, 0), "sink": (100, 100, 100, 0, 0), "official": (40, 39, 40, 0, 2)}
+WAYS = {
+    "native": (100, 100, 100, 0, 0),
+    "sink": (100, 100, 100, 0, 0),
+    "official": (40, 39, 40, 0, 2),
+}
 COLUMNS = ("sent", "acknowledged", "received", "lost", "duplicates")
 
 
@@ -38,13 +42,25 @@ def test_the_page_is_that_of_the_records() -> None:
 
 
 def test_pieces_are_summed_and_failures_are_named() -> None:
-    failed = {"v": 1, "seed": 3, "began_ms": 0, "commit": "def", "failed": "AssertionError: a | b\nc"}
-    page = render([record(1), record(2, longest_gap_s={"pause": 3.25, "kill one": 0.1}, load=7.5), failed])
+    failed = {
+        "v": 1,
+        "seed": 3,
+        "began_ms": 0,
+        "commit": "def",
+        "failed": "AssertionError: a | b\nc",
+    }
+    page = render(
+        [record(1), record(2, longest_gap_s={"pause": 3.25, "kill one": 0.1}, load=7.5), failed]
+    )
     assert "1.0 of 24 hours under load, in 2 pieces that passed; 1 failed." in page
     assert "between 2.5 and 7.5" in page
     assert "| Parquet files of the sink | 200 | 200 | 200 | 0 | 0 |" in page
     assert "| official Python client | 80 | 78 | 80 | 0 | 4 |" in page
-    assert "| pause | 4 | 3.25 |" in page and "| kill one | 2 | 0.9 |" in page and "| all | 6 |  |" in page
+    assert (
+        "| pause | 4 | 3.25 |" in page
+        and "| kill one | 2 | 0.9 |" in page
+        and "| all | 6 |  |" in page
+    )
     assert "80, 95, 91, 92" in page
     assert "| 3 | def | AssertionError: a / b c |" in page
 
@@ -62,7 +78,9 @@ def test_a_seed_is_used_once(place: Path) -> None:
     assert [soak.claimed(place / "state")[0] for _ in range(3)] == [5, 6, 7]
 
 
-def test_the_seed_of_a_piece_that_ends_meanwhile_is_not_used_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_of_a_piece_that_ends_meanwhile_is_not_used_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not in the record yet at the first look, and its directory is gone at the second."""
     looks = [[], [record(1)]]
     monkeypatch.setattr(soak, "read", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
@@ -70,7 +88,9 @@ def test_the_seed_of_a_piece_that_ends_meanwhile_is_not_used_again(place: Path, 
     assert [path.name for path in (place / "state").iterdir()] == ["2"]
 
 
-def test_a_piece_is_in_the_record_before_its_directory_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_is_in_the_record_before_its_directory_is_gone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise another command could take its seed between the two."""
     there: list[bool] = []
 

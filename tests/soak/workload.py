@@ -1,7 +1,9 @@
-"""Producers and consumers of four message types that run beside other work, their recorded answers, and the check of these.
+"""Producers and consumers of four message types that run beside other work, their recorded answers,
+and the check of these.
 
-No acknowledged message is lost, no rolled back message is delivered, no message is delivered again after its acknowledgement was answered
-with OK, no delayed message is early, and message groups keep their order.
+No acknowledged message is lost, no rolled back message is delivered, no message is delivered again
+after its acknowledgement was answered with OK, no delayed message is early, and message groups keep
+their order.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ KINDS = ("normal", "fifo", "delay", "transaction")
 EVERY_S = 0.05
 INVISIBLE_S = 4.0
 NEGLECTED = 10
-"""One of this many messages is not acknowledged at its first delivery, so that it is delivered again after its lease."""
+"""One of this many messages is not acknowledged at its first delivery, so that it is delivered
+again after its lease."""
 Place = tuple[int, int]
 
 
@@ -44,7 +47,9 @@ class Producer(Client):
         number = next(self._numbers)
         message = self._made(number)
         try:
-            answer = service.send_message(channel, pb.SendMessageRequest(messages=[message]), METADATA, SEND_S).result()
+            answer = service.send_message(
+                channel, pb.SendMessageRequest(messages=[message]), METADATA, SEND_S
+            ).result()
             if answer.status.code != pb.OK:
                 return False
             if self.kind == "transaction":
@@ -56,17 +61,30 @@ class Producer(Client):
 
     def _made(self, number: int) -> pb.Message:
         group = str(number % 3) if self.kind == "fifo" else None
-        deliver_ms = time.time_ns() // 1_000_000 + 500 * (number % 6) if self.kind == "delay" else None
-        message = Outgoing(self.topic, str(number).encode(), message_group=group, deliver_ms=deliver_ms).to_proto(new_message_id())
+        deliver_ms = (
+            time.time_ns() // 1_000_000 + 500 * (number % 6) if self.kind == "delay" else None
+        )
+        message = Outgoing(
+            self.topic, str(number).encode(), message_group=group, deliver_ms=deliver_ms
+        ).to_proto(new_message_id())
         if self.kind == "transaction":
             message.system_properties.message_type = pb.TRANSACTION
         return message
 
     def _decided(self, channel: grpc.Channel, number: int, entry: pb.SendResultEntry) -> bool:
         how = pb.COMMIT if number % 3 else pb.ROLLBACK
-        request = pb.EndTransactionRequest(topic=pb.Resource(name=self.topic), message_id=entry.message_id, resolution=how)
+        request = pb.EndTransactionRequest(
+            topic=pb.Resource(name=self.topic), message_id=entry.message_id, resolution=how
+        )
         request.transaction_id = entry.transaction_id
-        answer = service.unary(channel, service.MESSAGING + "EndTransaction", request, pb.EndTransactionResponse, SEND_S, METADATA)
+        answer = service.unary(
+            channel,
+            service.MESSAGING + "EndTransaction",
+            request,
+            pb.EndTransactionResponse,
+            SEND_S,
+            METADATA,
+        )
         if answer.status.code != pb.OK:
             return False
         (self.accepted if how == pb.COMMIT else self.withdrawn).add(number)
@@ -74,7 +92,8 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Receives and acknowledges one message at a time. It is alone in its group, so it knows which messages must not be delivered again."""
+    """Receives and acknowledges one message at a time. It is alone in its group, so it knows which
+    messages must not be delivered again."""
 
     def __init__(self, cluster: LocalCluster, kind: str, node: str) -> None:
         super().__init__(cluster, f"soak_{kind}", 0, [node])
@@ -82,7 +101,8 @@ class Consumer(Client):
         """Numbers in the order of their first delivery."""
         self.acknowledged: set[Place] = set()
         self.finished: set[int] = set()
-        """Numbers that the consumer tried to acknowledge; with an unknown outcome they may or may not be delivered again."""
+        """Numbers that the consumer tried to acknowledge; with an unknown outcome they may or may
+        not be delivered again."""
         self.unknown = 0
         self.repeated = 0
         self.violations: list[str] = []
@@ -103,9 +123,13 @@ class Consumer(Client):
         place, number = (system.queue_id, system.queue_offset), int(message.body)
         if place in self.acknowledged:
             self.violations.append(
-                f"{self.topic} {number} at {place}: acknowledged, and delivered again as attempt {system.delivery_attempt}"
+                f"{self.topic} {number} at {place}: acknowledged, and delivered again as attempt"
+                f" {system.delivery_attempt}"
             )
-        if system.HasField("delivery_timestamp") and time.time_ns() // 1_000_000 < system.delivery_timestamp.ToMilliseconds():
+        if (
+            system.HasField("delivery_timestamp")
+            and time.time_ns() // 1_000_000 < system.delivery_timestamp.ToMilliseconds()
+        ):
             self.violations.append(f"{self.topic} {number}: delivered too early")
         first = place not in self._places
         self._places.add(place)
@@ -149,10 +173,15 @@ class Workload:
             producer.end()
 
     def drain(self) -> None:
-        """Wait until all accepted messages are finished, and the remaining leases have expired twice since."""
+        """Wait until all accepted messages are finished, and the remaining leases have expired
+        twice since."""
         for kind, producer in self.producers.items():
             finished = self.consumers[kind].finished
-            real.wait_for(lambda p=producer, f=finished: p.accepted <= f, 120, f"the messages of {producer.topic}")  # type: ignore[misc]
+            real.wait_for(
+                lambda p=producer, f=finished: p.accepted <= f,
+                120,
+                f"the messages of {producer.topic}",
+            )  # type: ignore[misc]
         time.sleep(2 * INVISIBLE_S)
 
     def check(self) -> str:
@@ -162,11 +191,18 @@ class Workload:
             consumer = self.consumers[kind]
             assert not consumer.violations, consumer.violations[:10]
             lost = producer.accepted - consumer.finished
-            assert not lost, f"{producer.topic}: {sorted(lost)[:10]} were accepted and never delivered"
+            assert not lost, (
+                f"{producer.topic}: {sorted(lost)[:10]} were accepted and never delivered"
+            )
             came = producer.withdrawn & set(consumer.seen)
             assert not came, f"{producer.topic}: {sorted(came)[:10]} were rolled back and delivered"
-            assert len(producer.accepted) > 100, f"{producer.topic}: only {len(producer.accepted)} messages"
-            counted = f"{len(consumer.acknowledged)} acknowledged, {consumer.unknown} not known, {consumer.repeated} repeated"
+            assert len(producer.accepted) > 100, (
+                f"{producer.topic}: only {len(producer.accepted)} messages"
+            )
+            counted = (
+                f"{len(consumer.acknowledged)} acknowledged, {consumer.unknown} not known,"
+                f" {consumer.repeated} repeated"
+            )
             counts.append(f"{kind} {len(producer.accepted)} accepted, {counted}")
         self._check_order()
         return "; ".join(counts)
@@ -174,5 +210,9 @@ class Workload:
     def _check_order(self) -> None:
         accepted = self.producers["fifo"].accepted
         for group in range(3):
-            came = [number for number in self.consumers["fifo"].seen if number % 3 == group and number in accepted]
+            came = [
+                number
+                for number in self.consumers["fifo"].seen
+                if number % 3 == group and number in accepted
+            ]
             assert came == sorted(came), f"message group {group} was delivered out of order"

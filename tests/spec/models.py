@@ -1,4 +1,5 @@
-"""The bounded groups that TLC explores, and the guards whose loss each of them notices (docs/specification.md)."""
+"""The bounded groups that TLC explores, and the guards whose loss each of them notices
+(docs/specification.md)."""
 
 from __future__ import annotations
 
@@ -20,10 +21,21 @@ INVARIANTS = (
     "AloneSurvives",
 )
 PROPERTIES = ("CommitIsDurable", "CommitNeverFalls", "Promises")
-TRACE_INVARIANTS = tuple(name for name in INVARIANTS if name not in ("LogMatching", "EarlySurvives", "AloneSurvives"))
-"""Those that a trace needs: it has no early acknowledgements, and the checkers of the simulator compare all logs by their chains."""
+TRACE_INVARIANTS = tuple(
+    name for name in INVARIANTS if name not in ("LogMatching", "EarlySurvives", "AloneSurvives")
+)
+"""Those that a trace needs: it has no early acknowledgements, and the checkers of the simulator
+compare all logs by their chains."""
 
-BOUNDS = {"TermMax": 1, "LengthMax": 2, "CrashesMax": 0, "WipesMax": 0, "ChangesMax": 0, "WishesMax": 0, "DecisionsMax": 5}
+BOUNDS = {
+    "TermMax": 1,
+    "LengthMax": 2,
+    "CrashesMax": 0,
+    "WipesMax": 0,
+    "ChangesMax": 0,
+    "WishesMax": 0,
+    "DecisionsMax": 5,
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,13 @@ class Model:
         constants = {name: name for name in (*names, "None")}
         constants["Nodes"], constants["Founders"] = _set(names), _set(names[: self.founders])
         constants |= {"FirstRule": f'"{self.rule}"', "Minimum": str(self.minimum)}
-        flags = {"Early": self.early, "Late": self.late, "Rises": self.rises, "Eager": True, "Alternate": self.alternate}
+        flags = {
+            "Early": self.early,
+            "Late": self.late,
+            "Rises": self.rises,
+            "Eager": True,
+            "Alternate": self.alternate,
+        }
         constants |= {name: str(value).upper() for name, value in flags.items()}
         constants["Kinds"] = _set(f'"{kind}"' for kind in self.kinds)
         constants["Dropped"] = _set(f'"{guard}"' for guard in self.dropped)
@@ -64,7 +82,9 @@ def _set(values: Iterable[str]) -> str:
     return "{" + ", ".join(values) + "}"
 
 
-TWO = Model(nodes=2, founders=2, rule="in-sync", bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1})
+TWO = Model(
+    nodes=2, founders=2, rule="in-sync", bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1}
+)
 """A master and one slave, in one epoch."""
 RULES = Model(nodes=2, founders=2, rule="in-sync", kinds=("rule",))
 """Two nodes that change their rule."""
@@ -72,25 +92,53 @@ RULES = Model(nodes=2, founders=2, rule="in-sync", kinds=("rule",))
 MODELS: dict[str, Model] = {
     "raft": Model(bounds={"TermMax": 2, "LengthMax": 2}),
     "raft-crashes": Model(bounds={"TermMax": 1, "LengthMax": 3, "CrashesMax": 2}),
-    "raft-late": Model(late=True, rises=True, bounds={"TermMax": 1, "LengthMax": 2, "CrashesMax": 1}),
+    "raft-late": Model(
+        late=True, rises=True, bounds={"TermMax": 1, "LengthMax": 2, "CrashesMax": 1}
+    ),
     "raft-four": Model(nodes=4, founders=4, bounds={"TermMax": 1, "LengthMax": 2}),
     "memory": Model(early=True, bounds={"TermMax": 1, "LengthMax": 2, "CrashesMax": 1}),
-    "members": Model(founders=2, kinds=("add", "promote", "demote"), bounds={"TermMax": 1, "LengthMax": 3, "ChangesMax": 1}),
-    "returns": Model(kinds=("return",), bounds={"TermMax": 1, "LengthMax": 3, "ChangesMax": 1, "WipesMax": 1}),
-    "ha": Model(rule="in-sync", bounds={"TermMax": 1, "LengthMax": 2, "WishesMax": 1, "DecisionsMax": 2}),
-    "ha-two": replace(TWO, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}),
-    "ha-epochs": replace(TWO, bounds={"TermMax": 2, "LengthMax": 2, "WishesMax": 1, "DecisionsMax": 3}),
-    "ha-minimum": replace(TWO, minimum=2, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}),
+    "members": Model(
+        founders=2,
+        kinds=("add", "promote", "demote"),
+        bounds={"TermMax": 1, "LengthMax": 3, "ChangesMax": 1},
+    ),
+    "returns": Model(
+        kinds=("return",), bounds={"TermMax": 1, "LengthMax": 3, "ChangesMax": 1, "WipesMax": 1}
+    ),
+    "ha": Model(
+        rule="in-sync", bounds={"TermMax": 1, "LengthMax": 2, "WishesMax": 1, "DecisionsMax": 2}
+    ),
+    "ha-two": replace(
+        TWO, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}
+    ),
+    "ha-epochs": replace(
+        TWO, bounds={"TermMax": 2, "LengthMax": 2, "WishesMax": 1, "DecisionsMax": 3}
+    ),
+    "ha-minimum": replace(
+        TWO, minimum=2, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 3}
+    ),
     "ha-returns": replace(
         TWO,
         minimum=2,
         kinds=("return",),
-        bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1, "DecisionsMax": 2, "ChangesMax": 1, "WipesMax": 1},
+        bounds={
+            "TermMax": 1,
+            "LengthMax": 3,
+            "WishesMax": 1,
+            "DecisionsMax": 2,
+            "ChangesMax": 1,
+            "WipesMax": 1,
+        },
     ),
     "raft-to-ha": replace(
-        RULES, rule="majority", bounds={"TermMax": 2, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1}
+        RULES,
+        rule="majority",
+        bounds={"TermMax": 2, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1},
     ),
-    "ha-to-raft": replace(RULES, bounds={"TermMax": 1, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1}),
+    "ha-to-raft": replace(
+        RULES,
+        bounds={"TermMax": 1, "LengthMax": 4, "ChangesMax": 2, "WishesMax": 1, "DecisionsMax": 1},
+    ),
 }
 
 ONE_TERM = Model(bounds={"TermMax": 1, "LengthMax": 2})
@@ -100,27 +148,52 @@ PLANTED: dict[str, tuple[Model, str]] = {
     "one-vote": (ONE_TERM, "ElectionSafety"),
     "vote-durable": (Model(bounds={"TermMax": 1, "CrashesMax": 1}), "Promises"),
     "log-compared": (TWO_TERMS, "LeaderCompleteness"),
-    "own-term": (Model(alternate=True, bounds={"TermMax": 4, "LengthMax": 2}), "LeaderCompleteness"),
+    "own-term": (
+        Model(alternate=True, bounds={"TermMax": 4, "LengthMax": 2}),
+        "LeaderCompleteness",
+    ),
     "synced-first": (ONE_TERM, "CommitIsDurable"),
     "own-copy-synced": (ONE_TERM, "CommitIsDurable"),
     "verified-first": (TWO_TERMS, "StateMachineSafety"),
     "entry-before-compared": (Model(bounds={"TermMax": 2, "LengthMax": 3}), "LogMatching"),
     "directory-compared": (Model(bounds={"TermMax": 1, "WipesMax": 1}), "ElectionSafety"),
     "provisional": (Model(bounds={"TermMax": 1, "LengthMax": 2, "WipesMax": 1}), "CommitIsDurable"),
-    "one-change": (Model(kinds=("demote",), bounds={"TermMax": 1, "LengthMax": 4, "ChangesMax": 2}), "OneChange"),
-    "own-term-first": (Model(kinds=("demote",), bounds={"TermMax": 1, "LengthMax": 2, "ChangesMax": 1}), "OneChange"),
+    "one-change": (
+        Model(kinds=("demote",), bounds={"TermMax": 1, "LengthMax": 4, "ChangesMax": 2}),
+        "OneChange",
+    ),
+    "own-term-first": (
+        Model(kinds=("demote",), bounds={"TermMax": 1, "LengthMax": 2, "ChangesMax": 1}),
+        "OneChange",
+    ),
     "held-by-quorum": (replace(TWO_TERMS, early=True), "EarlySurvives"),
-    "master-synced": (replace(HA, early=True, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1}), "AloneSurvives"),
-    "epoch-confirmed": (replace(HA, early=True, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1}), "AloneSurvives"),
+    "master-synced": (
+        replace(HA, early=True, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1}),
+        "AloneSurvives",
+    ),
+    "epoch-confirmed": (
+        replace(HA, early=True, bounds={"TermMax": 1, "LengthMax": 3, "WishesMax": 1}),
+        "AloneSurvives",
+    ),
     "in-sync-all": (HA, "InSyncHolds"),
     "minimum": (replace(HA, minimum=2), "CommitIsDurable"),
     "joiner-counted": (TWO, "InSyncHolds"),
     "joins-complete": (TWO, "InSyncHolds"),
-    "elected-from-set": (replace(TWO, bounds={"TermMax": 2, "LengthMax": 2, "WishesMax": 1}), "LeaderCompleteness"),
+    "elected-from-set": (
+        replace(TWO, bounds={"TermMax": 2, "LengthMax": 2, "WishesMax": 1}),
+        "LeaderCompleteness",
+    ),
     "epoch-compared": (replace(TWO, bounds={"TermMax": 2, "WishesMax": 2}), "Epochs"),
-    "version-compared": (replace(TWO, bounds={"TermMax": 1, "LengthMax": 2, "WishesMax": 2, "DecisionsMax": 3}), "InSyncHolds"),
-    "epoch-once": (replace(HA, bounds={"TermMax": 1, "WishesMax": 1, "CrashesMax": 1}), "ElectionSafety"),
+    "version-compared": (
+        replace(TWO, bounds={"TermMax": 1, "LengthMax": 2, "WishesMax": 2, "DecisionsMax": 3}),
+        "InSyncHolds",
+    ),
+    "epoch-once": (
+        replace(HA, bounds={"TermMax": 1, "WishesMax": 1, "CrashesMax": 1}),
+        "ElectionSafety",
+    ),
 }
 """Guard → the model that misses it, and the property that is violated then."""
 SHOWN_BY_TRACES = ("through-all",)
-"""Guards whose loss needs a longer story than a model of minutes has: a recorded run of a product without them is rejected."""
+"""Guards whose loss needs a longer story than a model of minutes has: a recorded run of a product
+without them is rejected."""

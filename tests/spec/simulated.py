@@ -52,7 +52,9 @@ def run(case: Case) -> Run:
         def decided(wish: HaRequest, *, by_force: bool = False) -> Appointment | str:
             made = decide(wish, by_force=by_force)
             if isinstance(made, Appointment):
-                events.append({"do": "decide", "ask": request_object(wish), "made": appointment_object(made)})
+                events.append(
+                    {"do": "decide", "ask": request_object(wish), "made": appointment_object(made)}
+                )
             return made
 
         with patch.object(world.controller, "decide", decided):

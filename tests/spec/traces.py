@@ -1,8 +1,8 @@
 """Observed runs as a TLA+ module: `Observed`, which `Trace.tla` checks.
 
-Entries that no event tells apart are one entry there: only those indexes count at which an append, a sync, a commit, a reply or a log
-ended. They become 1, 2, 3 …, and the place before the first entry becomes 0. Directories are numbered by node, in the order of their first
-start.
+Entries that no event tells apart are one entry there: only those indexes count at which an append,
+a sync, a commit, a reply or a log ended. They become 1, 2, 3 …, and the place before the first
+entry becomes 0. Directories are numbered by node, in the order of their first start.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Observed:
 
 
 def finished_turns(events: Sequence[Event]) -> list[Event]:
-    """The events without what a killed process had decided and told nobody. A turn ends with the event `told`, and its messages leave after
-    that. A process that starts without the term or vote of its unfinished turn had not stored them: the rest of that turn had no effect."""
+    """The events without what a killed process had decided and told nobody. A turn ends with the
+    event `told`, and its messages leave after that. A process that starts without the term or vote
+    of its unfinished turn had not stored them: the rest of that turn had no effect."""
     kept: list[Event | None] = list(events)
     turns: dict[str, list[int]] = {}
     for place, event in enumerate(events):
@@ -69,7 +70,8 @@ def finished_turns(events: Sequence[Event]) -> list[Event]:
 
 
 def without_heartbeats(events: Sequence[Event]) -> list[Event]:
-    """The events without a follower's receipts and replies that say what its last ones said while nothing changed there."""
+    """The events without a follower's receipts and replies that say what its last ones said while
+    nothing changed there."""
     kept: list[Event] = []
     last: dict[tuple[str, str], Event] = {}
     for event in events:
@@ -77,7 +79,9 @@ def without_heartbeats(events: Sequence[Event]) -> list[Event]:
         said = {name: value for name, value in event.items() if name not in ("after", "ns")}
         if last.get((node, do)) == said:
             continue
-        for other in ("reply",) if do == "receive" else () if do == "reply" else ("reply", "receive"):
+        for other in (
+            ("reply",) if do == "receive" else () if do == "reply" else ("reply", "receive")
+        ):
             last.pop((node, other), None)
         if do in ("receive", "reply"):
             last[node, do] = said
@@ -86,22 +90,36 @@ def without_heartbeats(events: Sequence[Event]) -> list[Event]:
 
 
 def _undone(turn: Sequence[Event], found: Event) -> range:
-    """Which events of an unfinished turn had no effect: from the first decision on that was not stored."""
+    """Which events of an unfinished turn had no effect: from the first decision on that was not
+    stored."""
     for at, event in enumerate(turn):
         after = event.get("after")
-        if after is not None and (after["term"], after["vote"]) != (found["term"], found["vote"]) and after["term"] >= found["term"]:
+        if (
+            after is not None
+            and (after["term"], after["vote"]) != (found["term"], found["vote"])
+            and after["term"] >= found["term"]
+        ):
             return range(at, len(turn))
     return range(0)
 
 
-def observed(events: Sequence[Event], founders: Sequence[str], first_rule: str, minimum: int = 1) -> Observed:
+def observed(
+    events: Sequence[Event], founders: Sequence[str], first_rule: str, minimum: int = 1
+) -> Observed:
     """The trace in the specification's terms. Raises ValueError for a log that was trimmed."""
     numbers = _Numbers(events)
     nodes = sorted({*founders, *(str(event["node"]) for event in events if "node" in event)})
     terms = max((int(event["after"]["term"]) for event in events if event.get("after")), default=1)
     terms = max([terms, *(event["made"]["epoch"] for event in events if event["do"] == "decide")])
     writer = _Writer(numbers, tuple(nodes))
-    return Observed(tuple(nodes), tuple(founders), first_rule, minimum, max(terms, 1), tuple(writer.event(event) for event in events))
+    return Observed(
+        tuple(nodes),
+        tuple(founders),
+        first_rule,
+        minimum,
+        max(terms, 1),
+        tuple(writer.event(event) for event in events),
+    )
 
 
 class _Numbers:
@@ -135,7 +153,8 @@ class _Numbers:
         return place + 1
 
     def directory(self, node: str, incarnation: str) -> int:
-        """1 for the first one, by which a member is also known that the log does not name by a directory."""
+        """1 for the first one, by which a member is also known that the log does not name by a
+        directory."""
         known = self.directories.get(node, [])
         return 1 if not incarnation or incarnation not in known else known.index(incarnation) + 1
 
@@ -166,7 +185,9 @@ class _Writer:
             fields["directory"] = str(self._numbers.directory(event["node"], event["directory"]))
             fields["terms"] = self._terms(event["runs"], after["end"])
         elif do == "append":
-            fields["members"] = "None" if event["members"] is None else self._members(event["members"])
+            fields["members"] = (
+                "None" if event["members"] is None else self._members(event["members"])
+            )
         elif do == "reply":
             fields["sound"] = str(event["sound"]).upper()
         elif do == "set":
@@ -180,7 +201,14 @@ class _Writer:
 
     def _after(self, after: Event) -> str:
         ends = {name: str(self._numbers.index(after[name])) for name in ("end", "synced", "commit")}
-        return _record({"term": str(after["term"]), "vote": _name(after["vote"]), "role": _text(after["role"]), **ends})
+        return _record(
+            {
+                "term": str(after["term"]),
+                "vote": _name(after["vote"]),
+                "role": _text(after["role"]),
+                **ends,
+            }
+        )
 
     def _terms(self, runs: list[list[int]], end: int) -> str:
         """The term of each entry of a log, in the specification's numbering."""
@@ -192,13 +220,20 @@ class _Writer:
 
     def _per_node(self, directories: Mapping[str, str]) -> str:
         number = self._numbers.directory
-        each = {node: number(node, directories[node]) if node in directories else 0 for node in self._nodes}
+        each = {
+            node: number(node, directories[node]) if node in directories else 0
+            for node in self._nodes
+        }
         return "(" + " @@ ".join(f"{_text(node)} :> {value}" for node, value in each.items()) + ")"
 
     def _members(self, members: Event) -> str:
         sets = {name: _set(members[name]) for name in ("voters", "learners", "returning")}
         since = 0 if members["rule"] == "majority" else self._numbers.index(members["since"])
-        rule = {"rule": _text(members["rule"]), "towards": _name(members["towards"]), "since": str(since)}
+        rule = {
+            "rule": _text(members["rule"]),
+            "towards": _name(members["towards"]),
+            "since": str(since),
+        }
         return _record({**sets, **rule, "dirs": self._per_node(members["directories"])})
 
     def _ask(self, ask: Event) -> str:
@@ -206,15 +241,32 @@ class _Writer:
         fields["generation"] = str(self._numbers.index(ask["generation"]))
         fields["epoch"] = str(ask["epoch"])
         if ask["kind"] == "alter":
-            return _record({**fields, "version": str(ask["version"]), "sync": self._per_node(ask["in_sync"])})
+            return _record(
+                {**fields, "version": str(ask["version"]), "sync": self._per_node(ask["in_sync"])}
+            )
         directory = str(self._numbers.directory(ask["node"], ask["incarnation"]))
         voters = self._per_node(ask["voters"])
-        return _record({**fields, "directory": directory, "term": str(ask["term"]), "voters": voters, "begun": str(ask["begun"]).upper()})
+        return _record(
+            {
+                **fields,
+                "directory": directory,
+                "term": str(ask["term"]),
+                "voters": voters,
+                "begun": str(ask["begun"]).upper(),
+            }
+        )
 
     def _made(self, made: Event) -> str:
         numbers = {name: str(made[name]) for name in ("version", "epoch")}
         generation = str(self._numbers.index(made["generation"]))
-        return _record({"generation": generation, **numbers, "master": _text(made["master"]), "sync": self._per_node(made["in_sync"])})
+        return _record(
+            {
+                "generation": generation,
+                **numbers,
+                "master": _text(made["master"]),
+                "sync": self._per_node(made["in_sync"]),
+            }
+        )
 
 
 def _text(value: str) -> str:

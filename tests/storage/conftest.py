@@ -1,4 +1,5 @@
-"""Fixtures of the storage tests. No test here cuts the power, so `fsync` and `fdatasync` are replaced by no-ops to save time."""
+"""Fixtures of the storage tests. No test here cuts the power, so `fsync` and `fdatasync` are
+replaced by no-ops to save time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.storage.log_material import APPEND
 
 @pytest.fixture(autouse=True)
 def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace syncs by no-ops; the durability of synced data is tested on the `ForgetfulDisk` of the simulator."""
+    """Replace syncs by no-ops; the durability of synced data is tested on the `ForgetfulDisk` of
+    the simulator."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 

@@ -1,4 +1,5 @@
-"""A disk that forwards to another disk, records all operations, and fails on request. It never loses data; `ForgetfulDisk` does that."""
+"""A disk that forwards to another disk, records all operations, and fails on request. It never
+loses data; `ForgetfulDisk` does that."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class FaultyFile:
 
 
 class FaultyDisk:
-    """`trace` holds (operation, path, …) of each operation; the methods below make operations fail."""
+    """`trace` holds (operation, path, …) of each operation; the methods below make operations
+    fail."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -114,7 +116,13 @@ class FaultyDisk:
         self._opening_errno = getattr(errno, errno_of)
 
     def heal(self) -> None:
-        self._writes_left, self._creation_errno, self._opening_errno, self.syncs_fail, self.free = None, 0, 0, False, None
+        self._writes_left, self._creation_errno, self._opening_errno, self.syncs_fail, self.free = (
+            None,
+            0,
+            0,
+            False,
+            None,
+        )
 
     def count_write(self) -> None:
         if self._writes_left is None:

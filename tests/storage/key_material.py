@@ -1,4 +1,5 @@
-"""Material for tests of the key index: a log of messages with keys on any disk, and RocketMQ's index file, written key by key."""
+"""Material for tests of the key index: a log of messages with keys on any disk, and RocketMQ's
+index file, written key by key."""
 
 from __future__ import annotations
 
@@ -64,18 +65,27 @@ class KeyLog:
     def open(self, *, clean: bool) -> None:
         self.log = EntryLog.open(self.disk, LOG, self.identity, clean=clean)
         self.reader = LogReader(self.disk, LOG, DATA_BYTES, INDEX_BYTES)
-        self.index = KeyIndex(self.disk, ROOT, self.identity.log_id, slots=self.slots, units=self.units)
+        self.index = KeyIndex(
+            self.disk, ROOT, self.identity.log_id, slots=self.slots, units=self.units
+        )
         self.index.start(self.log.begin_index, self.log.end_index, self.log.chain_at)
         self.lookup = Lookup(self.reader, self.index)
         self.limit()
 
     def limit(self) -> None:
-        self.reader.limits = Limits(self.log.begin_index, self.log.end_index + 1, self.log.end_pos, self.log.begin_pos)
+        self.reader.limits = Limits(
+            self.log.begin_index, self.log.end_index + 1, self.log.end_pos, self.log.begin_pos
+        )
 
     def send(self, *messages: Message) -> None:
         """Append one batch for each store time, without indexing it."""
         for message in messages:
-            fields = Fields(message_id=message.message_id, tag=message.tag, keys=tuple(message.keys), user=message.user)
+            fields = Fields(
+                message_id=message.message_id,
+                tag=message.tag,
+                keys=tuple(message.keys),
+                user=message.user,
+            )
             draft = Draft(message.topic, 0, message.body, encode(fields), message.ms)
             at = np.array([self.log.end_index + 1])
             (entries,) = self.log.append_leader(1, encode_entries([draft]), at, message.ms, HOST)
@@ -95,7 +105,10 @@ class KeyLog:
 
     def files(self) -> dict[str, bytes]:
         """Name and content of every index file."""
-        return {name: self.disk.read_file(f"{ROOT}/index/{name}") for name in self.disk.listdir(f"{ROOT}/index")}
+        return {
+            name: self.disk.read_file(f"{ROOT}/index/{name}")
+            for name in self.disk.listdir(f"{ROOT}/index")
+        }
 
     def position(self) -> dict[str, object]:
         value: dict[str, object] = json.loads(self.disk.read_file(f"{ROOT}/state/keyindex"))
@@ -111,7 +124,8 @@ def java_hash(text: str) -> int:
 
 
 class OfficialFile:
-    """An index file as RocketMQ's class writes it, one key at a time (formats reference, section 7)."""
+    """An index file as RocketMQ's class writes it, one key at a time (formats reference, section
+    7)."""
 
     def __init__(self, name: str, slots: int, units: int, end: tuple[int, int] = (0, 0)) -> None:
         self.name, self.slots, self.units = name, slots, units
@@ -129,13 +143,27 @@ class OfficialFile:
         hash_ = 0 if signed == -(1 << 31) else abs(signed)
         at = 40 + hash_ % self.slots * 4
         (old,) = struct.unpack_from(">i", self.data, at)
-        seconds = 0 if self.begin_ms <= 0 else min(max((ms - self.begin_ms) // 1000, 0), (1 << 31) - 1)
-        struct.pack_into(">iqii", self.data, 40 + 4 * self.slots + 20 * self.count, hash_, position, seconds, old)
+        seconds = (
+            0 if self.begin_ms <= 0 else min(max((ms - self.begin_ms) // 1000, 0), (1 << 31) - 1)
+        )
+        struct.pack_into(
+            ">iqii", self.data, 40 + 4 * self.slots + 20 * self.count, hash_, position, seconds, old
+        )
         struct.pack_into(">i", self.data, at, self.count)
         self.used += old == 0
         self.count += 1
         self.end_ms, self.end_pos = ms, position
-        struct.pack_into(">qqqqii", self.data, 0, self.begin_ms, self.end_ms, self.begin_pos, self.end_pos, self.used, self.count)
+        struct.pack_into(
+            ">qqqqii",
+            self.data,
+            0,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_pos,
+            self.end_pos,
+            self.used,
+            self.count,
+        )
         return True
 
 
@@ -149,5 +177,9 @@ def official_files(log: KeyLog) -> dict[str, bytes]:
                 end = (files[-1].end_ms, files[-1].end_pos) if files else (0, 0)
                 last = max(last + 1, message.ms)
                 moment = datetime.fromtimestamp(last // 1000, UTC)
-                files.append(OfficialFile(f"{moment:%Y%m%d%H%M%S}{last % 1000:03d}", log.slots, log.units, end))
+                files.append(
+                    OfficialFile(
+                        f"{moment:%Y%m%d%H%M%S}{last % 1000:03d}", log.slots, log.units, end
+                    )
+                )
     return {file.name: bytes(file.data) for file in files}

@@ -1,7 +1,9 @@
-"""Kill points: run a scenario once to count its file operations, then once per operation with a crash before it or half-way through it.
+"""Kill points: run a scenario once to count its file operations, then once per operation with a
+crash before it or half-way through it.
 
-This module holds the disk that fails at a given operation, the owner of a store that records all its promises, and the check that a
-recovered store keeps those promises. The tests define the scenarios.
+This module holds the disk that fails at a given operation, the owner of a store that records all
+its promises, and the check that a recovered store keeps those promises. The tests define the
+scenarios.
 """
 
 from __future__ import annotations
@@ -53,11 +55,17 @@ class KillFile:
         if self._disk.through_map and "/data/" in self.path:
             self.store(offset, data)
             return
-        with self._disk.operation("pwrite", self.path, lambda: self._file.pwrite(offset, memoryview(data)[: len(data) // 2])):
+        with self._disk.operation(
+            "pwrite",
+            self.path,
+            lambda: self._file.pwrite(offset, memoryview(data)[: len(data) // 2]),
+        ):
             self._file.pwrite(offset, data)
 
     def store(self, offset: int, data: Buffer) -> None:
-        with self._disk.operation("store", self.path, lambda: self._file.store(offset, memoryview(data)[: len(data) // 2])):
+        with self._disk.operation(
+            "store", self.path, lambda: self._file.store(offset, memoryview(data)[: len(data) // 2])
+        ):
             self._file.store(offset, data)
 
     def sync(self) -> None:
@@ -86,9 +94,12 @@ class Operation:
 
 
 class KillDisk:
-    """Forwards to a forgetful disk and raises Killed at operation number `at` (counted from 0), after half of it when `half`."""
+    """Forwards to a forgetful disk and raises Killed at operation number `at` (counted from 0),
+    after half of it when `half`."""
 
-    def __init__(self, disk: ForgetfulDisk, at: int = -1, *, half: bool = False, through_map: bool = False) -> None:
+    def __init__(
+        self, disk: ForgetfulDisk, at: int = -1, *, half: bool = False, through_map: bool = False
+    ) -> None:
         self.disk = disk
         self.through_map = through_map
         """Write to log files through their memory maps."""
@@ -103,7 +114,9 @@ class KillDisk:
             raise Killed
         self.bytes_read += length
 
-    def operation(self, name: str, path: str, half: Callable[[], object] | None = None) -> Operation:
+    def operation(
+        self, name: str, path: str, half: Callable[[], object] | None = None
+    ) -> Operation:
         self.look(0)
         number = len(self.operations)
         self.operations.append((name, path))
@@ -119,7 +132,9 @@ class KillDisk:
         return KillFile(self, self.disk.open(path))
 
     def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
-        with self.operation("create", path, lambda: self.disk.create(path, size // 2, allocate=allocate)):
+        with self.operation(
+            "create", path, lambda: self.disk.create(path, size // 2, allocate=allocate)
+        ):
             return KillFile(self, self.disk.create(path, size, allocate=allocate))
 
     def exists(self, path: str) -> bool:
@@ -156,7 +171,8 @@ class KillDisk:
         return self.disk.read_file(path)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """Replace the file in separate operations, so that a kill can occur between any two of them."""
+        """Replace the file in separate operations, so that a kill can occur between any two of
+        them."""
         unfinished = path + ".tmp"
         if self.disk.exists(unfinished):
             self.disk.unlink(unfinished)
@@ -176,18 +192,21 @@ class KillDisk:
 
 @dataclass
 class Promises:
-    """What the owner of a store acknowledged, and what every recovered store must therefore contain."""
+    """What the owner of a store acknowledged, and what every recovered store must therefore
+    contain."""
 
     entries: dict[int, int] = field(default_factory=dict)
     """index → chain CRC of each entry that was durable and not truncated since"""
     known: set[tuple[int, int]] = field(default_factory=set)
     """(index, chain CRC) of every entry whose write was started"""
     hard_states: set[HardState] = field(default_factory=lambda: {HardState()})
-    """The hard states that may be found: the last saved one, and the one being saved when the process ended"""
+    """The hard states that may be found: the last saved one, and the one being saved when the
+    process ended"""
     snapshots: set[int] = field(default_factory=lambda: {-1})
     """Applied indexes of snapshots that may be found; −1: no snapshot"""
     begins: set[int] = field(default_factory=lambda: {0})
-    """Entries with which the log may begin: the result of the last trim, and that of a running trim"""
+    """Entries with which the log may begin: the result of the last trim, and that of a running
+    trim"""
     created: bool = False
 
 
@@ -208,16 +227,19 @@ class Owner:
         self.promises.created = True
 
     def open(self) -> None:
-        """Recover the store and restore derived state. Afterwards all entries in the log count as durable."""
+        """Recover the store and restore derived state. Afterwards all entries in the log count as
+        durable."""
         self.store = GroupStore.open(self.disk, ROOT, IDENTITY)
         assert self.log.fenced is None, self.log.report
         self._promise()
-        # A vote may have been granted on the basis of an entry that was read, so the entry must stay.
+        # A vote may have been granted on the basis of an entry that was read, so the entry must
+        # stay.
         self.promises.hard_states = {self.store.hard_state.value}
         self.restore()
 
     def restore(self) -> None:
-        """Restore as a node does: load the snapshot if it matches, cut the queues to it, and dispatch all later entries again."""
+        """Restore as a node does: load the snapshot if it matches, cut the queues to it, and
+        dispatch all later entries again."""
         value = self.store.read_snapshot()
         queues = self.store.queues
         self.applied = self.log.begin_index - 1
@@ -234,11 +256,20 @@ class Owner:
                     self.dispatch()
         self.dispatch()
 
-    def append(self, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False) -> None:
+    def append(
+        self, count: int, *, term: int = 1, body_bytes: int = 100, new_file: bool = False
+    ) -> None:
         first = self.log.end_index + 1
         batch = make_batch(count, body_bytes, first=first)
         try:
-            self.log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, new_file=new_file)
+            self.log.append_leader(
+                term,
+                batch,
+                np.arange(first, first + count),
+                1_700_000_000_500,
+                HOST,
+                new_file=new_file,
+            )
         finally:
             chains = [chain_crc_at(batch.data, int(start)) for start in batch.starts]
             self.promises.known |= {(first + at, chain) for at, chain in enumerate(chains)}
@@ -251,10 +282,14 @@ class Owner:
             self._promise()
 
     def _promise(self) -> None:
-        self.promises.entries = {index: self.log.chain_at(index) for index in range(self.log.begin_index, self.log.durable_index + 1)}
+        self.promises.entries = {
+            index: self.log.chain_at(index)
+            for index in range(self.log.begin_index, self.log.durable_index + 1)
+        }
 
     def truncate(self, index: int) -> None:
-        """Truncated entries were never committed, so they may be missing as soon as truncation starts."""
+        """Truncated entries were never committed, so they may be missing as soon as truncation
+        starts."""
         for gone in [at for at in self.promises.entries if at >= index]:
             del self.promises.entries[gone]
         self.log.truncate_from(index)
@@ -277,7 +312,10 @@ class Owner:
             "applied_index": self.applied,
             "applied_term": self.log.term_at(self.applied),
             "chain_crc": self.log.chain_at(self.applied),
-            "queues": {topic: {str(queue): end for queue, end in ends.items()} for topic, ends in self.store.queues.next_offsets().items()},
+            "queues": {
+                topic: {str(queue): end for queue, end in ends.items()}
+                for topic, ends in self.store.queues.next_offsets().items()
+            },
             "minimums": snapshot.export_minimums(self.store.queues.minimums()),
         }
         assert self.applied <= self.log.durable_index
@@ -287,7 +325,8 @@ class Owner:
         self.promises.snapshots = {self.applied}
 
     def trim(self, index: int) -> None:
-        """Trim as a node does: save the trim in both snapshots before the first file is removed, then trim the log, then the queues."""
+        """Trim as a node does: save the trim in both snapshots before the first file is removed,
+        then trim the log, then the queues."""
         pos = self.log.pos_of(index)
         self.store.queues.raise_minimums(pos)
         for _ in range(2):
@@ -306,13 +345,20 @@ class Owner:
     def first_of_file(self, number: int) -> int:
         """The first entry of the `number`-th existing log file."""
         base = self.log.begin_pos + number * IDENTITY.data_file_bytes
-        return next(index for index in range(self.log.begin_index, self.log.end_index + 1) if self.log.pos_of(index) >= base)
+        return next(
+            index
+            for index in range(self.log.begin_index, self.log.end_index + 1)
+            if self.log.pos_of(index) >= base
+        )
 
     def checkpoint(self) -> None:
         self.store.write_checkpoints(self.log.durable_index, StoreCheckpoint(1, 2, 3))
 
     def close(self) -> None:
-        everything = {index: self.log.chain_at(index) for index in range(self.log.begin_index, self.log.end_index + 1)}
+        everything = {
+            index: self.log.chain_at(index)
+            for index in range(self.log.begin_index, self.log.end_index + 1)
+        }
         self.store.close()
         self.promises.entries = everything
 
@@ -321,9 +367,16 @@ Act = Callable[[Owner], None]
 
 
 def run(
-    base: ForgetfulDisk, promises: Promises, act: Act, at: int = -1, *, half: bool = False, through_map: bool = False
+    base: ForgetfulDisk,
+    promises: Promises,
+    act: Act,
+    at: int = -1,
+    *,
+    half: bool = False,
+    through_map: bool = False,
 ) -> tuple[KillDisk, Promises, bool]:
-    """Run `act` on copies. Returns the disk as the process left it, the promises, and whether `act` finished."""
+    """Run `act` on copies. Returns the disk as the process left it, the promises, and whether `act`
+    finished."""
     disk = KillDisk(copy.deepcopy(base), at, half=half, through_map=through_map)
     given = copy.deepcopy(promises)
     try:
@@ -344,8 +397,11 @@ def prepared(*acts: Act) -> tuple[ForgetfulDisk, Promises]:
     return disk, promises
 
 
-def crashes(base: ForgetfulDisk, promises: Promises, act: Act, stride: int = 1) -> Iterator[tuple[str, ForgetfulDisk, Promises]]:
-    """Every kill point of `act`: its name, the disk, and the promises made before it. The last one is the end of `act`."""
+def crashes(
+    base: ForgetfulDisk, promises: Promises, act: Act, stride: int = 1
+) -> Iterator[tuple[str, ForgetfulDisk, Promises]]:
+    """Every kill point of `act`: its name, the disk, and the promises made before it. The last one
+    is the end of `act`."""
     whole, given, done = run(base, promises, act)
     assert done
     for at in range(0, len(whole.operations), stride):
@@ -364,19 +420,30 @@ def after_power_cut(disk: ForgetfulDisk, seed: int) -> ForgetfulDisk:
 
 
 def verify(disk: ForgetfulDisk, promises: Promises) -> None:
-    """Recover from `disk` and check the promises; then use the store, stop it cleanly, and check again."""
+    """Recover from `disk` and check the promises; then use the store, stop it cleanly, and check
+    again."""
     if not disk.exists(f"{ROOT}/identity.json"):
         assert not promises.created, "the created replica is missing"
         GroupStore.create(disk, ROOT, IDENTITY)
     owner = Owner(KillDisk(disk), Promises())
     owner.open()
     log = owner.log
-    assert log.begin_index in promises.begins, f"the log begins with entry {log.begin_index} instead of {promises.begins}"
+    assert log.begin_index in promises.begins, (
+        f"the log begins with entry {log.begin_index} instead of {promises.begins}"
+    )
     for index, chain in promises.entries.items():
-        assert log.end_index >= index, f"entry {index} was acknowledged and is missing: the log ends with {log.end_index} ({log.report})"
-        assert log.chain_at(index) == chain, f"entry {index} was acknowledged and has different content now"
+        assert log.end_index >= index, (
+            f"entry {index} was acknowledged and is missing: the log ends with {log.end_index}"
+            f" ({log.report})"
+        )
+        assert log.chain_at(index) == chain, (
+            f"entry {index} was acknowledged and has different content now"
+        )
     for index in range(log.begin_index, log.end_index + 1):
-        assert (index, log.chain_at(index)) in promises.known, f"entry {index} has content that was never appended"
+        assert (
+            index,
+            log.chain_at(index),
+        ) in promises.known, f"entry {index} has content that was never appended"
     assert owner.store.hard_state.value in promises.hard_states
     found = owner.store.read_snapshot()
     assert (-1 if found is None else found["applied_index"]) in promises.snapshots | {-1}
@@ -395,25 +462,33 @@ def verify(disk: ForgetfulDisk, promises: Promises) -> None:
 
 
 def check_log(disk: ForgetfulDisk, log: EntryLog) -> None:
-    """Check that every entry has valid CRCs, every unit has its position, and only zeros follow the end."""
+    """Check that every entry has valid CRCs, every unit has its position, and only zeros follow the
+    end."""
     index, chain = log.begin_index, log.chain_at(log.begin_index - 1)
     while index <= log.end_index:
         entries = log.read(index, 1 << 20)
-        chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+        chain = verify_range(
+            bytes(entries.data), index, entries.term, entries.pos, chain
+        ).last_chain
         index = entries.last_index + 1
     assert chain == log.end_chain
     for path in disk.files():
         if path.startswith(f"{LOG}/data/") and not path.endswith(".alloc"):
             base = int(PurePosixPath(path).name)
-            assert not any(disk.read_file(path)[max(0, log.end_pos - base) :]), f"{path} has bytes other than zero after the end"
+            assert not any(disk.read_file(path)[max(0, log.end_pos - base) :]), (
+                f"{path} has bytes other than zero after the end"
+            )
 
 
 def check_queues(owner: Owner) -> None:
-    """Check that the consume queue has one unit for every entry of the log, with the position of its record."""
+    """Check that the consume queue has one unit for every entry of the log, with the position of
+    its record."""
     log, queues = owner.log, owner.store.queues
     count, low = log.end_index + 1, queues.min_offset("t", 0)
     assert low >= log.begin_index
     units = queues.read("t", 0, low, count - low)
     assert (queues.next_offset("t", 0), len(units)) == (count, count - low)
     for index in range(low, count):
-        assert int(units.physical_offsets[index - low]) == log.pos_of(index) + HEADER_BYTES, f"unit {index} has the wrong position"
+        assert int(units.physical_offsets[index - low]) == log.pos_of(index) + HEADER_BYTES, (
+            f"unit {index} has the wrong position"
+        )

@@ -1,4 +1,5 @@
-"""Material for tests of the entry log: an identity, batches, a log in a temporary directory, and its crash."""
+"""Material for tests of the entry log: an identity, batches, a log in a temporary directory, and
+its crash."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
 
 
 class Append:
-    """The append mode of the tests' logs (see the fixture `each_mode` in conftest.py). The pool has small buffers, and its commit runner
-    never runs, so that bytes stay in the pool as long as possible."""
+    """The append mode of the tests' logs (see the fixture `each_mode` in conftest.py). The pool has
+    small buffers, and its commit runner never runs, so that bytes stay in the pool as long as
+    possible."""
 
     def __init__(self) -> None:
         self.mode = "pwrite"
@@ -43,7 +45,12 @@ class Append:
 APPEND = Append()
 
 
-def make_identity(*, data_file_bytes: int = FILE_BYTES, index_file_bytes: int = 32 * 16, queue_file_bytes: int = 20 * 10) -> Identity:
+def make_identity(
+    *,
+    data_file_bytes: int = FILE_BYTES,
+    index_file_bytes: int = 32 * 16,
+    queue_file_bytes: int = 20 * 10,
+) -> Identity:
     return identities.mint(
         CLUSTER,
         "g1",
@@ -56,13 +63,19 @@ def make_identity(*, data_file_bytes: int = FILE_BYTES, index_file_bytes: int = 
     )
 
 
-def make_batch(count: int, body_bytes: int = 100, *, topic: str = "t", first: int = 0) -> UnsealedBatch:
+def make_batch(
+    count: int, body_bytes: int = 100, *, topic: str = "t", first: int = 0
+) -> UnsealedBatch:
     """A batch of `count` messages; each body contains the message number."""
     bodies = [f"{first + i:08d}".encode().ljust(body_bytes, b".") for i in range(count)]
-    return encode_entries([Draft(topic, 0, body, b"TAGS\x01a\x02", 1_700_000_000_000) for body in bodies])
+    return encode_entries(
+        [Draft(topic, 0, body, b"TAGS\x01a\x02", 1_700_000_000_000) for body in bodies]
+    )
 
 
-def new_log(directory: Path, disk: Disk | None = None, identity: Identity | None = None) -> EntryLog:
+def new_log(
+    directory: Path, disk: Disk | None = None, identity: Identity | None = None
+) -> EntryLog:
     disk = disk or RealDisk()
     identity = identity or make_identity()
     disk.mkdirs(str(directory))
@@ -70,8 +83,16 @@ def new_log(directory: Path, disk: Disk | None = None, identity: Identity | None
     return reopen(directory, clean=True, disk=disk, identity=identity)
 
 
-def reopen(directory: Path, *, clean: bool, disk: Disk | None = None, identity: Identity | None = None) -> EntryLog:
-    log = EntryLog.open(disk or RealDisk(), str(directory), identity or make_identity(), clean=clean, writer=APPEND.writer())
+def reopen(
+    directory: Path, *, clean: bool, disk: Disk | None = None, identity: Identity | None = None
+) -> EntryLog:
+    log = EntryLog.open(
+        disk or RealDisk(),
+        str(directory),
+        identity or make_identity(),
+        clean=clean,
+        writer=APPEND.writer(),
+    )
     APPEND.logs[str(directory)] = log
     return log
 
@@ -88,7 +109,15 @@ def append(
 ) -> None:
     first = log.end_index + 1
     batch = make_batch(count, body_bytes, first=first, topic=topic)
-    log.append_leader(term, batch, np.arange(first, first + count), 1_700_000_000_500, HOST, control=control, new_file=new_file)
+    log.append_leader(
+        term,
+        batch,
+        np.arange(first, first + count),
+        1_700_000_000_500,
+        HOST,
+        control=control,
+        new_file=new_file,
+    )
 
 
 def sync(log: EntryLog) -> None:
@@ -100,9 +129,14 @@ def sync(log: EntryLog) -> None:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """Every file of a log directory by relative name, including bytes that its log still buffered."""
+    """Every file of a log directory by relative name, including bytes that its log still
+    buffered."""
     APPEND.drain(str(directory))
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
 
 
 def log_bytes(directory: Path) -> bytes:

@@ -1,4 +1,5 @@
-"""Reads the repair log of a group directory as docs/format.md §18 specifies it, without the product's reader."""
+"""Reads the repair log of a group directory as docs/format.md §18 specifies it, without the
+product's reader."""
 
 from __future__ import annotations
 

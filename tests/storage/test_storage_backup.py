@@ -1,4 +1,5 @@
-"""Backup and restore of a node directory on the real disk: what is kept, what is refused, and that damage is found and named."""
+"""Backup and restore of a node directory on the real disk: what is kept, what is refused, and that
+damage is found and named."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from ledgermq.cli import run
 from ledgermq.proto.types import Identity
 from ledgermq.proto.units import size_words
 from ledgermq.storage.backups import backup as backups
-from ledgermq.storage.backups.backup_manifest import MANIFEST_FILE, BadCopy, Manifest, Refused, read_manifest
+from ledgermq.storage.backups.backup_manifest import (
+    MANIFEST_FILE,
+    BadCopy,
+    Manifest,
+    Refused,
+    read_manifest,
+)
 from ledgermq.storage.backups.restore import restore
 from ledgermq.storage.cli import backup_commands
 from ledgermq.storage.files import real_disk, sealed_json
@@ -52,17 +59,34 @@ def settle(store: GroupStore, committed: int) -> None:
 
 
 def back_up(source: Path, target: Path, progress: Any = lambda done, total: None) -> Manifest:
-    return backups.backup(DISK, str(source), str(target), program="0", made_ms=1, mint=lambda: str(uuid.uuid4()), progress=progress)
+    return backups.backup(
+        DISK,
+        str(source),
+        str(target),
+        program="0",
+        made_ms=1,
+        mint=lambda: str(uuid.uuid4()),
+        progress=progress,
+    )
 
 
 def bring_back(source: Path, target: Path, node: str | None = None) -> Manifest:
-    return restore(DISK, str(source), str(target), node=node, mint=lambda: str(uuid.uuid4()), progress=lambda done, total: None)
+    return restore(
+        DISK,
+        str(source),
+        str(target),
+        node=node,
+        mint=lambda: str(uuid.uuid4()),
+        progress=lambda done, total: None,
+    )
 
 
 def reopened(directory: Path, replica: str = "n1") -> GroupStore:
     found = identities.read_identity(DISK, str(directory / "g1"))
     assert found is not None
-    wanted = identities.mint(CLUSTER, "g1", replica, found.incarnation, 1_700_000_000_000, data_file_bytes=4096)
+    wanted = identities.mint(
+        CLUSTER, "g1", replica, found.incarnation, 1_700_000_000_000, data_file_bytes=4096
+    )
     return GroupStore.open(DISK, str(directory / "g1"), wanted)
 
 
@@ -78,7 +102,8 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_backup_ends_at_the_committed_point(made: tuple[Path, Path]) -> None:
-    """Entries up to the committed one are kept byte for byte, zeros follow, and the source is not changed."""
+    """Entries up to the committed one are kept byte for byte, zeros follow, and the source is not
+    changed."""
     source, target = made
     before = b"".join(data for name, data in content(source / "g1/dledger-n1/data").items())
     manifest = read_manifest(DISK, str(target))
@@ -86,28 +111,44 @@ def test_backup_ends_at_the_committed_point(made: tuple[Path, Path]) -> None:
     assert (point.begin_index, point.index, point.snapshot_index) == (0, 149, -1)
     after = b"".join(data for name, data in content(target / "g1/dledger-n1/data").items())
     assert after[: point.end_pos] == before[: point.end_pos]
-    assert len(after) % 4096 == 0 and len(after) - point.end_pos < 4096 and not any(after[point.end_pos :])
+    assert (
+        len(after) % 4096 == 0
+        and len(after) - point.end_pos < 4096
+        and not any(after[point.end_pos :])
+    )
     assert (target / "controller/journal").read_bytes() == b"journal"
 
 
-def test_restored_directory_starts_as_the_node_with_every_entry(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """The log of the restored directory ends at the point, opens as after a clean stop, and accepts entries; it contains no commit index
-    and no vote."""
+def test_restored_directory_starts_as_the_node_with_every_entry(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The log of the restored directory ends at the point, opens as after a clean stop, and accepts
+    entries; it contains no commit index and no vote."""
     source, target = made
     bring_back(target, tmp_path / "r")
     assert read_log_checkpoint(DISK, str(tmp_path / "r/g1/dledger-n1")) == LogCheckpoint(149, -1)
     store = reopened(tmp_path / "r")
-    assert (store.was_clean, store.log.fenced, store.log.end_index, store.log.report.row) == (True, None, 149, "clean")
+    assert (store.was_clean, store.log.fenced, store.log.end_index, store.log.report.row) == (
+        True,
+        None,
+        149,
+        "clean",
+    )
     assert store.log.report.rebuilt_units == 0
     assert (store.hard_state.value.term, store.hard_state.value.vote) == (1, None)
     old = identities.read_identity(DISK, str(source / "g1"))
-    assert old is not None and store.identity.incarnation != old.incarnation and store.identity.log_id == old.log_id
+    assert (
+        old is not None
+        and store.identity.incarnation != old.incarnation
+        and store.identity.log_id == old.log_id
+    )
     append(store.log, 10)
     store.close()
 
 
 def test_backup_serves_every_node(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Restored as another node, a directory is that node's own: its name, its log folder, its incarnation."""
+    """Restored as another node, a directory is that node's own: its name, its log folder, its
+    incarnation."""
     bring_back(made[1], tmp_path / "r", "n3")
     found = identities.read_node(DISK, str(tmp_path / "r"))
     assert found == NodeIdentity(CLUSTER, "n3", 1_700_000_000_000)
@@ -129,7 +170,8 @@ def test_point_is_clamped_by_the_synced_mark(tmp_path: Path) -> None:
 
 
 def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
-    """While entries are appended, synced and noted, a backup is a whole prefix of the log, and the writer notices nothing."""
+    """While entries are appended, synced and noted, a backup is a whole prefix of the log, and the
+    writer notices nothing."""
     store = new_node(tmp_path / "n1")
     append(store.log, 50)
     settle(store, 49)
@@ -148,7 +190,9 @@ def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
     writer.start()
     assert running.wait(60)
     try:
-        points = [back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)]
+        points = [
+            back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)
+        ]
     finally:
         stop.set()
         writer.join()
@@ -162,7 +206,8 @@ def test_backup_beside_a_running_writer(tmp_path: Path) -> None:
 
 
 def trim(store: GroupStore, keep: int) -> None:
-    """What a node does before it trims, then the trim: two snapshots above it, and only the last `keep` files stay."""
+    """What a node does before it trims, then the trim: two snapshots above it, and only the last
+    `keep` files stay."""
     log = store.log
     for _ in range(2):
         at = {
@@ -171,13 +216,18 @@ def trim(store: GroupStore, keep: int) -> None:
             "chain_crc": log.chain_at(log.durable_index),
         }
         store.write_snapshot({"v": 2, "log_id": store.identity.log_id, **at})
-    begins = [index for index in range(log.begin_index, log.durable_index + 1) if log.pos_of(index) % 4096 == 0]
+    begins = [
+        index
+        for index in range(log.begin_index, log.durable_index + 1)
+        if log.pos_of(index) % 4096 == 0
+    ]
     if len(begins) > keep:
         log.trim(begins[-keep])
 
 
 def test_backup_of_a_trimmed_log(tmp_path: Path) -> None:
-    """A log without its first files is kept from its beginning on, with a snapshot between there and the point, and starts again so."""
+    """A log without its first files is kept from its beginning on, with a snapshot between there
+    and the point, and starts again so."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -191,7 +241,11 @@ def test_backup_of_a_trimmed_log(tmp_path: Path) -> None:
     bring_back(tmp_path / "b", tmp_path / "r", "n2")
     assert read_log_checkpoint(DISK, str(tmp_path / "r/g1/dledger-n2")) == LogCheckpoint(210, 199)
     restored = reopened(tmp_path / "r", "n2")
-    assert (restored.log.begin_index, restored.log.end_index, restored.log.fenced) == (begin, 210, None)
+    assert (restored.log.begin_index, restored.log.end_index, restored.log.fenced) == (
+        begin,
+        210,
+        None,
+    )
     assert restored.log.report.rebuilt_units == 0 and restored.log.report.row == "clean"
     snapshot = restored.read_snapshot()
     assert snapshot is not None and snapshot["applied_index"] == 199
@@ -206,7 +260,8 @@ def test_backup_of_a_trimmed_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["none", "above the point", "of another history"])
 def test_trimmed_log_without_a_fitting_snapshot(tmp_path: Path, what: str) -> None:
-    """What the removed entries led to must come from a snapshot; without one that fits, there is no backup."""
+    """What the removed entries led to must come from a snapshot; without one that fits, there is no
+    backup."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -222,7 +277,9 @@ def test_trimmed_log_without_a_fitting_snapshot(tmp_path: Path, what: str) -> No
         elif what == "above the point":
             sealed_json.write(DISK, str(state / name), {**value, "applied_index": 300})
         else:
-            sealed_json.write(DISK, str(state / name), {**value, "chain_crc": value["chain_crc"] ^ 1})
+            sealed_json.write(
+                DISK, str(state / name), {**value, "chain_crc": value["chain_crc"] ^ 1}
+            )
             error = BadCopy
     with pytest.raises(error, match="snapshot"):
         back_up(tmp_path / "n1", tmp_path / "b")
@@ -243,7 +300,8 @@ def test_newer_snapshot_above_the_point_yields_to_the_older(tmp_path: Path) -> N
 
 
 def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
-    """While files are appended and trimmed away, every backup is a whole piece of the log that proves itself, and restores."""
+    """While files are appended and trimmed away, every backup is a whole piece of the log that
+    proves itself, and restores."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -262,7 +320,9 @@ def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
     writer.start()
     assert running.wait(60)
     try:
-        points = [back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)]
+        points = [
+            back_up(tmp_path / "n1", tmp_path / f"b{number}").groups["g1"] for number in range(4)
+        ]
     finally:
         stop.set()
         writer.join()
@@ -272,7 +332,9 @@ def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
         assert bring_back(tmp_path / f"b{number}", tmp_path / f"r{number}").groups["g1"] == point
 
 
-def test_a_log_that_moves_on_between_two_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_moves_on_between_two_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both snapshots are newer than the mark that was read before them: the backup reads again."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
@@ -296,8 +358,11 @@ def test_a_log_that_moves_on_between_two_readings(tmp_path: Path, monkeypatch: p
     store.abandon()
 
 
-def test_a_snapshot_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the two renames of a replacement the newest snapshot has the name of the older generation: the backup takes it from there."""
+def test_a_snapshot_that_is_replaced_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two renames of a replacement the newest snapshot has the name of the older
+    generation: the backup takes it from there."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -316,8 +381,11 @@ def test_a_snapshot_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatc
     store.abandon()
 
 
-def test_files_that_vanish_while_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log file removed between the listing and its opening makes the backup list again; one held open keeps its content."""
+def test_files_that_vanish_while_they_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log file removed between the listing and its opening makes the backup list again; one held
+    open keeps its content."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -341,13 +409,18 @@ def test_files_that_vanish_while_they_are_opened(tmp_path: Path, monkeypatch: py
     os.unlink(data / f"{0:020d}")
     first.copy_to(str(tmp_path / "copy"), 4096, 4096, allocate=False, step=lambda piece: None)
     first.close()
-    assert (tmp_path / "copy").read_bytes() == (tmp_path / f"b/g1/dledger-n1/data/{0:020d}").read_bytes()
+    assert (tmp_path / "copy").read_bytes() == (
+        tmp_path / f"b/g1/dledger-n1/data/{0:020d}"
+    ).read_bytes()
     store.abandon()
 
 
 @pytest.mark.parametrize("works", [0, 2])
-def test_copies_without_copy_file_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int) -> None:
-    """Where the kernel cannot copy between two file systems, from the beginning or from a piece on, sendfile does the same."""
+def test_copies_without_copy_file_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int
+) -> None:
+    """Where the kernel cannot copy between two file systems, from the beginning or from a piece on,
+    sendfile does the same."""
     copy, calls = os.copy_file_range, []
 
     def refuse(*arguments: Any) -> int:
@@ -362,11 +435,14 @@ def test_copies_without_copy_file_range(tmp_path: Path, monkeypatch: pytest.Monk
     held = HeldFile(str(tmp_path / "a"))
     held.copy_to(str(tmp_path / "b"), 4500, 8192, allocate=True, step=lambda piece: None)
     held.close()
-    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()[:4500] + bytes(8192 - 4500)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()[:4500] + bytes(
+        8192 - 4500
+    )
 
 
 def test_damage_of_the_source_is_named(tmp_path: Path) -> None:
-    """A rotten byte in the source makes the backup fail with the file's name and without a manifest."""
+    """A rotten byte in the source makes the backup fail with the file's name and without a
+    manifest."""
     store = new_node(tmp_path / "n1")
     append(store.log, 200)
     settle(store, 199)
@@ -426,7 +502,10 @@ def test_missing_files_of_a_backup_are_named(made: tuple[Path, Path], tmp_path: 
 def seal_again(backup: Path, path: str, **changes: Any) -> None:
     """A manifest that vouches for what a file of the backup holds now."""
     manifest = sealed_json.read(DISK, str(backup / MANIFEST_FILE))
-    manifest["files"][path] |= {"sha256": hashlib.sha256((backup / path).read_bytes()).hexdigest(), **changes}
+    manifest["files"][path] |= {
+        "sha256": hashlib.sha256((backup / path).read_bytes()).hexdigest(),
+        **changes,
+    }
     sealed_json.write(DISK, str(backup / MANIFEST_FILE), manifest)
 
 
@@ -436,8 +515,13 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "no groups": {"groups": None},
     "a file without facts": {"files": {"node.json": {}}},
     "a length that is no number": {"files": {"node.json": {"bytes": "x", "used": 1, "sha256": ""}}},
-    "more used bytes than there are": {"files": {"node.json": {"bytes": 1, "used": 2, "sha256": ""}}},
-    **{f"the path {path!r}": {"files": {path: {"bytes": 1, "used": 1, "sha256": ""}}} for path in PATHS},
+    "more used bytes than there are": {
+        "files": {"node.json": {"bytes": 1, "used": 2, "sha256": ""}}
+    },
+    **{
+        f"the path {path!r}": {"files": {path: {"bytes": 1, "used": 1, "sha256": ""}}}
+        for path in PATHS
+    },
     "a group in another directory": {"groups": {"..": {}}},
     "a point without a log": {"groups": {"g1": {}}},
     "a field too many": {"more": 1},
@@ -447,7 +531,8 @@ NONSENSE: dict[str, dict[str, Any]] = {
 def test_a_manifest_that_says_nonsense_restores_nothing(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its checksum agrees, as that of a forged one does: no file is written, least of all outside of the target."""
+    """Its checksum agrees, as that of a forged one does: no file is written, least of all outside
+    of the target."""
     manifest = sealed_json.read(DISK, str(made[1] / MANIFEST_FILE))
     for what, changes in NONSENSE.items():
         sealed_json.write(DISK, str(made[1] / MANIFEST_FILE), {**manifest, **changes})
@@ -469,12 +554,17 @@ def test_a_manifest_that_says_nonsense_restores_nothing(
 def test_a_manifest_does_not_vouch_for_entries(
     made: tuple[Path, Path], tmp_path: Path, kind: str, base: int | None, offset: int, reason: str
 ) -> None:
-    """Damage with matching digests is found as well, because entries, units and the end are verified independently."""
+    """Damage with matching digests is found as well, because entries, units and the end are
+    verified independently."""
     folder = made[1] / "g1/dledger-n1"
     if kind == "syncedmark":
         path = folder / kind
     else:
-        path = folder / kind / f"{base:020d}" if base is not None else sorted((folder / kind).iterdir())[-1]
+        path = (
+            folder / kind / f"{base:020d}"
+            if base is not None
+            else sorted((folder / kind).iterdir())[-1]
+        )
     flip(path, offset)
     seal_again(made[1], str(path.relative_to(made[1])), used=path.stat().st_size)
     with pytest.raises(BadCopy, match=reason):
@@ -482,16 +572,21 @@ def test_a_manifest_does_not_vouch_for_entries(
 
 
 def test_every_directory_is_another_incarnation(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Source, backup and each restored directory differ: peers that met one of them take no other for it."""
+    """Source, backup and each restored directory differ: peers that met one of them take no other
+    for it."""
     for name in ("r1", "r2"):
         bring_back(made[1], tmp_path / name)
-    found = [identities.read_identity(DISK, str(place / "g1")) for place in (*made, tmp_path / "r1", tmp_path / "r2")]
+    found = [
+        identities.read_identity(DISK, str(place / "g1"))
+        for place in (*made, tmp_path / "r1", tmp_path / "r2")
+    ]
     assert len({one.incarnation for one in found if one is not None}) == 4
     assert not list((tmp_path / "r1/g1/state").iterdir())
 
 
 def test_interrupted_backup_is_not_restored(tmp_path: Path) -> None:
-    """Wherever a backup is interrupted, restore refuses what is left, and a second backup refuses to write into it."""
+    """Wherever a backup is interrupted, restore refuses what is left, and a second backup refuses
+    to write into it."""
     store = new_node(tmp_path / "n1")
     append(store.log, 100)
     settle(store, 99)
@@ -515,7 +610,8 @@ def test_interrupted_backup_is_not_restored(tmp_path: Path) -> None:
 
 
 def test_interrupted_restore_does_not_start(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """A restore that was cut short leaves no identity, and a store refuses the directory instead of making a new replica in it."""
+    """A restore that was cut short leaves no identity, and a store refuses the directory instead of
+    making a new replica in it."""
     (made[1] / f"g1/dledger-n1/data/{4096:020d}").unlink()
     with pytest.raises(BadCopy):
         bring_back(made[1], tmp_path / "r")
@@ -526,13 +622,21 @@ def test_interrupted_restore_does_not_start(made: tuple[Path, Path], tmp_path: P
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_ctrl_c_leaves_no_half_of_a_directory(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, there: bool
+    made: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    there: bool,
 ) -> None:
-    """The target is as it was, missing or empty, and the same command succeeds afterwards. A target in use is left alone."""
+    """The target is as it was, missing or empty, and the same command succeeds afterwards. A target
+    in use is left alone."""
     target = tmp_path / "target"
     if there:
         target.mkdir()
-    arguments = {"backup": ["--data", str(made[0]), "--to"], "restore": ["--from", str(made[1]), "--data"]}[command]
+    arguments = {
+        "backup": ["--data", str(made[0]), "--to"],
+        "restore": ["--from", str(made[1]), "--data"],
+    }[command]
     seen: list[int] = []
 
     def pressed(line: backup_commands.ProgressLine, done: int, total: int) -> None:
@@ -551,8 +655,8 @@ def test_ctrl_c_leaves_no_half_of_a_directory(
 
 @pytest.mark.parametrize("what", ["not empty", "inside", "no node", "no note", "a file"])
 def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
-    """A target in use or inside the source, a directory without an identity, and a log without a committed point are refused; nothing is
-    created."""
+    """A target in use or inside the source, a directory without an identity, and a log without a
+    committed point are refused; nothing is created."""
     store = new_node(tmp_path / "n1")
     append(store.log, 10)
     settle(store, 9)
@@ -575,7 +679,9 @@ def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
     assert content(tmp_path) == before
 
 
-def test_full_disk_is_refused_before_copying(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_refused_before_copying(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Room is looked for first, with what is missing in the message."""
     monkeypatch.setattr(RealDisk, "free_bytes", lambda self, path: 1000)
     with pytest.raises(Refused, match="room for 1000 bytes"):
@@ -585,15 +691,30 @@ def test_full_disk_is_refused_before_copying(made: tuple[Path, Path], tmp_path: 
     assert not (tmp_path / "c").exists() and not (tmp_path / "r").exists()
 
 
-def test_commands(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 0 with one JSON object or text, 1 for a damaged copy with its file in the error line, 4 for a refusal, 64 without a choice."""
+def test_commands(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 0 with one JSON object or text, 1 for a damaged copy with its file in the error line, 4
+    for a refusal, 64 without a choice."""
     assert run(["backup", "--data", str(made[0]), "--to", str(tmp_path / "c"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["v"] == 1 and told["verified"] and told["groups"][0]["index"] == 149 and told["node"] == "n1"
+    assert (
+        told["v"] == 1
+        and told["verified"]
+        and told["groups"][0]["index"] == 149
+        and told["node"] == "n1"
+    )
     assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "r")]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("restored and verified: node n1") and first.endswith(f", {size_words(told['used_bytes'])}")
-    assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "exact"), "--bytes"]) == 0
+    assert first.startswith("restored and verified: node n1") and first.endswith(
+        f", {size_words(told['used_bytes'])}"
+    )
+    assert (
+        run(
+            ["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "exact"), "--bytes"]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[0].endswith(f", {told['used_bytes']} bytes")
     assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "r")]) == 4
     assert "is not empty" in capsys.readouterr().err
@@ -607,7 +728,12 @@ def test_commands(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(errno.ENOSPC, "free space"), (errno.EIO, "correct this"), (errno.EACCES, "correct this"), (None, "another version")],
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EIO, "correct this"),
+        (errno.EACCES, "correct this"),
+        (None, "another version"),
+    ],
 )
 def test_failures_on_the_way_end_with_1_and_a_remedy(
     made: tuple[Path, Path],
@@ -617,7 +743,8 @@ def test_failures_on_the_way_end_with_1_and_a_remedy(
     number: int | None,
     text: str,
 ) -> None:
-    """A disk that fails or fills up while copying, and a backup of another version, are errors with a file and a remedy, not bugs."""
+    """A disk that fails or fills up while copying, and a backup of another version, are errors with
+    a file and a remedy, not bugs."""
 
     def fail(self: HeldFile, path: str, *arguments: object, **more: object) -> None:
         assert number is not None
@@ -635,8 +762,11 @@ def test_failures_on_the_way_end_with_1_and_a_remedy(
     assert text in line and line.startswith("error: ") and "bug" not in line
 
 
-def test_default_directory(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --data the only node of ./ledgermq-data is meant; with two, or none, the question goes back."""
+def test_default_directory(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --data the only node of ./ledgermq-data is meant; with two, or none, the question
+    goes back."""
     monkeypatch.chdir(tmp_path)
     assert run(["backup", "--to", "c"]) == 64
     shutil.copytree(made[0], tmp_path / "ledgermq-data/n1")
@@ -648,14 +778,21 @@ def test_default_directory(made: tuple[Path, Path], tmp_path: Path, monkeypatch:
 def test_identity_is_complete(made: tuple[Path, Path], tmp_path: Path) -> None:
     """File sizes and ids of the source's identity are those of the restored one."""
     bring_back(made[1], tmp_path / "r")
-    old, new = (identities.read_identity(DISK, str(place / "g1")) for place in (made[0], tmp_path / "r"))
+    old, new = (
+        identities.read_identity(DISK, str(place / "g1")) for place in (made[0], tmp_path / "r")
+    )
     assert isinstance(old, Identity) and isinstance(new, Identity)
-    assert (old.data_file_bytes, old.index_file_bytes, old.log_id) == (new.data_file_bytes, new.index_file_bytes, new.log_id)
+    assert (old.data_file_bytes, old.index_file_bytes, old.log_id) == (
+        new.data_file_bytes,
+        new.index_file_bytes,
+        new.log_id,
+    )
 
 
 @pytest.mark.verify
 def test_stopped_node_with_two_groups(tmp_path: Path) -> None:
-    """Every broker group of the node is kept, each up to its own point, after a good stop up to its end."""
+    """Every broker group of the node is kept, each up to its own point, after a good stop up to its
+    end."""
     stores = [new_node(tmp_path / "n1")]
     other = identities.mint(CLUSTER, "g2", "n1", str(uuid.uuid4()), 1, data_file_bytes=8192)
     GroupStore.create(DISK, str(tmp_path / "n1/g2"), other)

@@ -1,7 +1,9 @@
-"""Bad input, row by row of docs/bad-files.md: every file of a group directory missing, short, empty, damaged, or from another directory.
+"""Bad input, row by row of docs/bad-files.md: every file of a group directory missing, short,
+empty, damaged, or from another directory.
 
-There are three reactions. A file that others depend on is refused with a status and a message, and left unchanged. A file that can be
-rebuilt is rebuilt. A hint is ignored. In no case is an acknowledged message lost.
+There are three reactions. A file that others depend on is refused with a status and a message, and
+left unchanged. A file that can be rebuilt is rebuilt. A hint is ignored. In no case is an
+acknowledged message lost.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import pytest
 
 from ledgermq.proto.entries.layout import record_columns
 from ledgermq.storage.files import sealed_json
-from ledgermq.storage.files.errors import Damaged, DerivedLost, LogDamaged, LogFenced, PromisesLost, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.files.errors import (
+    Damaged,
+    DerivedLost,
+    LogDamaged,
+    LogFenced,
+    PromisesLost,
+    StorageError,
+    UnknownFormat,
+    Unusable,
+)
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.state import snapshot
@@ -130,11 +141,16 @@ REFUSED: dict[str, tuple[Callable[[Path], object], type[StorageError], int, str]
 
 @pytest.mark.parametrize("row", REFUSED)
 def test_refused_with_a_status_and_left_alone(tmp_path: Path, row: str) -> None:
-    """The log, the mark, the hard state and the identity are never guessed: status, sentence, and not a byte of the log changed."""
+    """The log, the mark, the hard state and the identity are never guessed: status, sentence, and
+    not a byte of the log changed."""
     spoil, kind, exit_code, words = REFUSED[row]
     root = filled(tmp_path / "g1")
     spoil(root)
-    before = {name: data for name, data in content(root).items() if "/data/" in name or name == "identity.json"}
+    before = {
+        name: data
+        for name, data in content(root).items()
+        if "/data/" in name or name == "identity.json"
+    }
     with pytest.raises(StorageError) as refused:
         store = GroupStore.open(DISK, str(root), ME)
         if store.log.fenced is not None:
@@ -175,9 +191,16 @@ def test_made_again_or_ignored(tmp_path: Path, row: str) -> None:
     whole(root)
 
 
-@pytest.mark.parametrize("spoil", [shorten(QUEUE, 10), shorten(QUEUE, 0), remove(QUEUE)], ids=["short", "empty", "missing"])
-def test_consume_queue_files_that_are_lost_are_rebuilt_from_the_log(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    """The snapshot's word is not taken for units that are gone: queues and snapshot are discarded, the log has everything."""
+@pytest.mark.parametrize(
+    "spoil",
+    [shorten(QUEUE, 10), shorten(QUEUE, 0), remove(QUEUE)],
+    ids=["short", "empty", "missing"],
+)
+def test_consume_queue_files_that_are_lost_are_rebuilt_from_the_log(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    """The snapshot's word is not taken for units that are gone: queues and snapshot are discarded,
+    the log has everything."""
     root = filled(tmp_path / "g1")
     spoil(root)
     store = GroupStore.open(DISK, str(root), ME)
@@ -204,7 +227,9 @@ def test_consume_queue_files_that_are_lost_are_rebuilt_from_the_log(tmp_path: Pa
         ({"log_id": "11111111-2222-3333-4444-555555555555"}, "belongs to log"),
     ],
 )
-def test_a_directory_from_another_cluster_or_node_is_refused(tmp_path: Path, change: dict[str, str], words: str) -> None:
+def test_a_directory_from_another_cluster_or_node_is_refused(
+    tmp_path: Path, change: dict[str, str], words: str
+) -> None:
     """Status 71, whose it is and whose it should be, and not a byte changed."""
     root = filled(tmp_path / "g1")
     before = content(root)
@@ -228,8 +253,12 @@ def test_files_swapped_in_from_another_replica_are_refused(tmp_path: Path) -> No
         GroupStore.open(DISK, str(root), ME)
     (root / LOG / "syncedmark").write_bytes(mark)
     last = sorted((root / LOG / "data").glob("0*"))[-1].name
-    for name in (path.name for path in sorted((root / LOG / "data").iterdir()) if path.name <= last):
-        (root / LOG / "data" / name).write_bytes((tmp_path / "g2" / LOG / "data" / name).read_bytes())
+    for name in (
+        path.name for path in sorted((root / LOG / "data").iterdir()) if path.name <= last
+    ):
+        (root / LOG / "data" / name).write_bytes(
+            (tmp_path / "g2" / LOG / "data" / name).read_bytes()
+        )
     opened = GroupStore.open(DISK, str(root), ME)
     assert opened.log.fenced is not None and opened.log.fenced.exit_code == 75
     assert "is not the one that was synced" in str(opened.log.fenced)
@@ -258,7 +287,8 @@ def test_a_damaged_table_of_peers_is_refused(tmp_path: Path, data: bytes) -> Non
 
 
 def test_a_file_shortened_under_a_running_log_is_an_error_of_the_read(tmp_path: Path) -> None:
-    """Files of earlier processes are read with pread: a file that ends too early raises an OSError, and no reader gets half an entry."""
+    """Files of earlier processes are read with pread: a file that ends too early raises an OSError,
+    and no reader gets half an entry."""
     root = filled(tmp_path / "g1")
     store = GroupStore.open(DISK, str(root), ME)
     shorten(FIRST, 300)(root)
@@ -270,7 +300,8 @@ def test_a_file_shortened_under_a_running_log_is_an_error_of_the_read(tmp_path: 
 
 @pytest.mark.parametrize("name", ["EROFS", "EIO", "ENODEV"])
 def test_a_device_that_vanishes_or_turns_read_only_fences(tmp_path: Path, name: str) -> None:
-    """The first write that fails ends the log: status 73, nothing more is acknowledged, and what was is there after the next start."""
+    """The first write that fails ends the log: status 73, nothing more is acknowledged, and what
+    was is there after the next start."""
     disk = FaultyDisk(DISK)
     root = filled(tmp_path / "g1")
     store = GroupStore.open(disk, str(root), ME)
@@ -311,7 +342,11 @@ def damaged_snapshots(root: Path) -> None:
 OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "no begin file": (remove(f"{LOG}/begin"), 75, "no begin file says that it was trimmed"),
     "an empty begin file": (shorten(f"{LOG}/begin", 0), 75, "the begin of this log is unknown"),
-    "a damaged begin file": (overwrite(f"{LOG}/begin", 12, b"\xff"), 75, "the begin of this log is unknown"),
+    "a damaged begin file": (
+        overwrite(f"{LOG}/begin", 12, b"\xff"),
+        75,
+        "the begin of this log is unknown",
+    ),
     "no first file": (remove(LAST), 75, "is missing"),
     "no snapshot at all": (no_snapshots, 75, "cannot be derived again"),
     "no snapshot that is whole": (damaged_snapshots, 75, "cannot be derived again"),
@@ -320,7 +355,8 @@ OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 @pytest.mark.parametrize("row", OF_A_TRIMMED_LOG)
 def test_a_trimmed_log_without_what_explains_it_is_refused(tmp_path: Path, row: str) -> None:
-    """A log that does not begin at its beginning has to say why, and what its first entries led to has to stand somewhere."""
+    """A log that does not begin at its beginning has to say why, and what its first entries led to
+    has to stand somewhere."""
     spoil, exit_code, words = OF_A_TRIMMED_LOG[row]
     root = trimmed(tmp_path / "g1")
     spoil(root)

@@ -1,4 +1,5 @@
-"""Filters: never a false no, fewer than one false yes in a hundred, and a stored one that is not what it should be does not count."""
+"""Filters: never a false no, fewer than one false yes in a hundred, and a stored one that is not
+what it should be does not count."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def verify(disk: ForgetfulDisk, units: int) -> StoredBloom | None:
 
 
 def test_full_filter_says_yes_to_all_it_has_and_to_few_others() -> None:
-    """Whatever the sizes of the batches; the stored filter gives the same answers with one read of one block."""
+    """Whatever the sizes of the batches; the stored filter gives the same answers with one read of
+    one block."""
     filter_, again = Bloom(KEYS), Bloom(KEYS)
     present = hashes(1)
     filter_.add(present)
@@ -42,7 +44,10 @@ def test_full_filter_says_yes_to_all_it_has_and_to_few_others() -> None:
     found = verify(disk, KEYS + 1)
     assert found is not None
     file = disk.open(PATH)
-    assert all(filter_.may_have(int(hash_)) and found.may_have(file, int(hash_)) for hash_ in present[:2000])
+    assert all(
+        filter_.may_have(int(hash_)) and found.may_have(file, int(hash_))
+        for hash_ in present[:2000]
+    )
     known = set(present.tolist())
     others = [int(hash_) for hash_ in hashes(2, 6000) if hash_ not in known]
     wrong = [hash_ for hash_ in others if filter_.may_have(hash_)]
@@ -50,7 +55,10 @@ def test_full_filter_says_yes_to_all_it_has_and_to_few_others() -> None:
     assert [hash_ for hash_ in others if found.may_have(file, hash_)] == wrong
 
 
-@pytest.mark.parametrize("change", ["magic", "version", "blocks", "units", "body", "short", "empty", "missing", "other units"])
+@pytest.mark.parametrize(
+    "change",
+    ["magic", "version", "blocks", "units", "body", "short", "empty", "missing", "other units"],
+)
 def test_filter_that_is_not_sound_does_not_count(change: str) -> None:
     """A false no would lose messages: every byte is checked before a filter is asked."""
     filter_ = Bloom(100)

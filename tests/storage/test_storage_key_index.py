@@ -1,4 +1,5 @@
-"""The key index: RocketMQ's files byte for byte, repeated and interrupted dispatch, power cuts, trimming, filters, searches."""
+"""The key index: RocketMQ's files byte for byte, repeated and interrupted dispatch, power cuts,
+trimming, filters, searches."""
 
 from __future__ import annotations
 
@@ -32,7 +33,17 @@ def some(count: int, seed: int = 1) -> list[Message]:
         message_id = chance.choice((None, f"{number:034d}", "m"))
         keys = [chance.choice(NAMES) for _ in range(chance.randrange(4))]
         user = {"KEYSTONE": "UNIQ_KEY", "zKEYS": "a b"} if chance.random() < 0.2 else {}
-        made.append(Message(message_id, keys, chance.choice(TOPICS), ms, chance.choice((None, "KEYS")), chance.randbytes(20), user))
+        made.append(
+            Message(
+                message_id,
+                keys,
+                chance.choice(TOPICS),
+                ms,
+                chance.choice((None, "KEYS")),
+                chance.randbytes(20),
+                user,
+            )
+        )
     return made
 
 
@@ -42,7 +53,8 @@ def for_ever() -> Iterator[None]:
 
 @pytest.mark.parametrize("piece_bytes", [1, 3000, 1 << 20])
 def test_files_are_rocketmqs_byte_for_byte(piece_bytes: int) -> None:
-    """Whatever pieces the log comes in, headers, slots, units, chains and names are those of RocketMQ's own put."""
+    """Whatever pieces the log comes in, headers, slots, units, chains and names are those of
+    RocketMQ's own put."""
     log = KeyLog()
     log.send(*some(150))
     log.catch_up(piece_bytes)
@@ -52,14 +64,19 @@ def test_files_are_rocketmqs_byte_for_byte(piece_bytes: int) -> None:
 
 
 def test_golden_unit_lies_where_rocketmq_looks_for_it() -> None:
-    """The published hash, slot and unit of `TopicTest#key1`, 12 s after the file's first message, with the standard numbers."""
+    """The published hash, slot and unit of `TopicTest#key1`, 12 s after the file's first message,
+    with the standard numbers."""
     log = KeyLog(slots=5_000_000, units=1000)
-    log.send(Message("first", topic="TopicTest"), Message(None, ["key1"], "TopicTest", BEGIN_MS + 12_345))
+    log.send(
+        Message("first", topic="TopicTest"), Message(None, ["key1"], "TopicTest", BEGIN_MS + 12_345)
+    )
     log.catch_up()
     log.index.sync()
     (data,) = log.files().values()
     position = log.messages[1][0].to_bytes(8, "big")
-    assert data[40 + 20_000_000 + 40 : 40 + 20_000_000 + 60] == bytes.fromhex("62b4514c") + position + bytes.fromhex("0000000c00000000")
+    assert data[40 + 20_000_000 + 40 : 40 + 20_000_000 + 60] == bytes.fromhex(
+        "62b4514c"
+    ) + position + bytes.fromhex("0000000c00000000")
     assert data[40 + 984_460 * 4 :][:4] == bytes.fromhex("00000002")
     assert key_hash("TopicTest", "key1") == 1655984460
 
@@ -77,7 +94,8 @@ def test_hash_without_an_absolute_value_is_zero() -> None:
 
 
 def _key_with_hash(prefix: str, wanted: int) -> str:
-    """A key so that prefix + key has this Java hash: eight characters, each U+4E00 and a digit of a number in base 31."""
+    """A key so that prefix + key has this Java hash: eight characters, each U+4E00 and a digit of a
+    number in base 31."""
     high = 0
     for character in prefix:
         high = high * 31 + ord(character)
@@ -110,7 +128,8 @@ def test_repeated_dispatch_changes_nothing_and_a_gap_is_an_assertion() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_power_cuts_leave_nothing_wrong_and_lose_no_key(seed: int) -> None:
-    """Any subset of unsynced sectors may survive each of several power cuts: afterwards the files equal those of an undisturbed index."""
+    """Any subset of unsynced sectors may survive each of several power cuts: afterwards the files
+    equal those of an undisturbed index."""
     chance = random.Random(seed)
     disk = ForgetfulDisk()
     log = KeyLog(disk)
@@ -139,17 +158,26 @@ def _check_all_found(log: KeyLog) -> None:
     """Every message of the log is found by each of its keys, and nothing else is."""
     for topic in TOPICS[:2]:
         for key in ("a", "Aa", "b c", "标签😀", "m"):
-            wanted = [at for at, message in log.messages if message.topic == topic and (key in message.keys or key == message.message_id)]
-            assert [found.physical_offset for found in log.lookup.by_key(topic, key, limit=1000)] == wanted[::-1]
+            wanted = [
+                at
+                for at, message in log.messages
+                if message.topic == topic and (key in message.keys or key == message.message_id)
+            ]
+            assert [
+                found.physical_offset for found in log.lookup.by_key(topic, key, limit=1000)
+            ] == wanted[::-1]
 
 
 def test_process_crash_before_slots_were_written_loses_no_key() -> None:
-    """Units reach the cache at once, slots only with a sync: after a kill the slots are made from the units again."""
+    """Units reach the cache at once, slots only with a sync: after a kill the slots are made from
+    the units again."""
     log = KeyLog()
     log.send(*some(30, 3))
     log.catch_up()
     log.index.sync()
-    log.send(*[Message(message.message_id, message.keys, ms=BEGIN_MS + 10**6) for message in some(30, 4)])
+    log.send(
+        *[Message(message.message_id, message.keys, ms=BEGIN_MS + 10**6) for message in some(30, 4)]
+    )
     log.catch_up()
     log.open(clean=False)
     log.catch_up()
@@ -189,7 +217,8 @@ class Killer:
 
 @pytest.mark.parametrize("power", [False, True])
 def test_kill_between_any_two_accesses_loses_no_key(power: bool) -> None:
-    """Loading, building, rolling, syncing and trimming, ended anywhere, with or without the power: the next life has every key it needs."""
+    """Loading, building, rolling, syncing and trimming, ended anywhere, with or without the power:
+    the next life has every key it needs."""
     messages = some(40, 9)
     for kill_at in itertools.count():
         disk = ForgetfulDisk()
@@ -223,13 +252,18 @@ def test_kill_between_any_two_accesses_loses_no_key(power: bool) -> None:
         log.index.sync()
         wanted, files = official_files(log), log.files()
         assert files.items() <= wanted.items()
-        assert all(int.from_bytes(wanted[name][24:32], "big") < begin_pos for name in wanted.keys() - files.keys())
+        assert all(
+            int.from_bytes(wanted[name][24:32], "big") < begin_pos
+            for name in wanted.keys() - files.keys()
+        )
         if killer.left:
             break
     assert kill_at > 60
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "header", "units", "slots", "position", "other log", "ahead"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "short", "header", "units", "slots", "position", "other log", "ahead"]
+)
 def test_doubtful_files_are_made_again_from_the_log(damage: str) -> None:
     """Whatever is wrong with the index, it costs work, never an answer."""
     log = KeyLog()
@@ -269,7 +303,8 @@ def test_doubtful_files_are_made_again_from_the_log(damage: str) -> None:
 
 
 def test_whoever_looks_can_tell_that_keys_went_meanwhile() -> None:
-    """A question may be the first to look into the file being written, and find it damaged: its answer is not all there is."""
+    """A question may be the first to look into the file being written, and find it damaged: its
+    answer is not all there is."""
     log = KeyLog()
     log.send(*some(55))
     log.catch_up()
@@ -284,7 +319,8 @@ def test_whoever_looks_can_tell_that_keys_went_meanwhile() -> None:
 
 
 def test_stray_files_are_removed_at_start() -> None:
-    """RocketMQ opens every file in the directory, so files that the position does not name are removed."""
+    """RocketMQ opens every file in the directory, so files that the position does not name are
+    removed."""
     log = KeyLog()
     log.send(*some(30))
     log.catch_up()
@@ -295,7 +331,8 @@ def test_stray_files_are_removed_at_start() -> None:
 
 
 def test_full_disk_stops_between_two_keys_and_goes_on() -> None:
-    """A message with many keys may end in the middle: the same entries are given again, and no key is there twice or lost."""
+    """A message with many keys may end in the middle: the same entries are given again, and no key
+    is there twice or lost."""
     disk = FaultyDisk(ForgetfulDisk())
     log = KeyLog(disk)
     log.send(*[Message(f"m{number}", [f"k{key}" for key in range(30)]) for number in range(5)])
@@ -318,7 +355,8 @@ def test_full_disk_stops_between_two_keys_and_goes_on() -> None:
 
 
 def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
-    """The result of such a sync on the disk is unknown, so everything behind the position is written again."""
+    """The result of such a sync on the disk is unknown, so everything behind the position is
+    written again."""
     disk = ForgetfulDisk()
     log = KeyLog(disk)
     log.send(*some(60))
@@ -346,7 +384,8 @@ def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
 
 
 def test_changed_numbers_apply_to_new_files_only() -> None:
-    """Files contain their own size: after a start with other numbers, old files are still used and searched."""
+    """Files contain their own size: after a start with other numbers, old files are still used and
+    searched."""
     log = KeyLog()
     log.send(*some(60))
     log.catch_up()
@@ -357,14 +396,19 @@ def test_changed_numbers_apply_to_new_files_only() -> None:
     log.catch_up()
     log.index.sync()
     sizes = [len(data) for data in log.files().values()]
-    assert sizes[0] == 40 + 7 * 4 + 20 * 20 and sizes[-1] == 40 + 11 * 4 + 50 * 20 and sizes == sorted(sizes)
+    assert (
+        sizes[0] == 40 + 7 * 4 + 20 * 20
+        and sizes[-1] == 40 + 11 * 4 + 50 * 20
+        and sizes == sorted(sizes)
+    )
     _check_all_found(log)
     log.open(clean=False)
     _check_all_found(log)
 
 
 def test_trim_removes_files_below_and_never_the_last() -> None:
-    """Files whose messages all lie below go, with their filters, and the position forgets them first."""
+    """Files whose messages all lie below go, with their filters, and the position forgets them
+    first."""
     log = KeyLog()
     log.send(*some(100))
     log.catch_up()
@@ -375,10 +419,18 @@ def test_trim_removes_files_below_and_never_the_last() -> None:
     begin = ends[names[2]]
     removed = log.index.trim(begin)
     assert removed == [f"{ROOT}/index/{name}" for name in names[:2]]
-    assert sorted(log.files()) == names[2:] and set(log.disk.listdir(f"{ROOT}/state/bloom")) <= set(names[2:])
+    assert sorted(log.files()) == names[2:] and set(log.disk.listdir(f"{ROOT}/state/bloom")) <= set(
+        names[2:]
+    )
     found = [one.physical_offset for one in log.lookup.by_key("t", "m", limit=1000)]
-    kept = [at for at, message in log.messages if message.topic == "t" and message.message_id == "m" and at >= begin]
-    assert kept and [at for at in found if at >= begin] == kept[::-1] and min(found) >= ends[names[1]]
+    kept = [
+        at
+        for at, message in log.messages
+        if message.topic == "t" and message.message_id == "m" and at >= begin
+    ]
+    assert (
+        kept and [at for at in found if at >= begin] == kept[::-1] and min(found) >= ends[names[1]]
+    )
     log.open(clean=False)
     assert sorted(log.files()) == names[2:] and log.index.next_index == 100
     assert log.index.load(for_ever())
@@ -394,7 +446,9 @@ def test_log_that_begins_above_the_position_is_gone_on_with_there() -> None:
     log.catch_up()
     assert log.index.next_index == 20
     assert {found.index for found in log.lookup.by_key("t", "a", limit=99)} == {
-        number for number, (_, message) in enumerate(log.messages) if number >= 12 and message.topic == "t" and "a" in message.keys
+        number
+        for number, (_, message) in enumerate(log.messages)
+        if number >= 12 and message.topic == "t" and "a" in message.keys
     }
 
 
@@ -405,7 +459,13 @@ def test_colliding_keys_are_told_apart() -> None:
     """`Aa` and `BB` have one hash; so have ids that collide with keys. Only the real key leaves."""
     assert key_hash("t", "Aa") == key_hash("t", "BB")
     log = KeyLog()
-    log.send(Message("m0", ["Aa"]), Message("m1", ["BB"]), Message("BB", ["x"]), Message("m3", ["Aa", "BB"]), Message("m4", ["Aa"], "u"))
+    log.send(
+        Message("m0", ["Aa"]),
+        Message("m1", ["BB"]),
+        Message("BB", ["x"]),
+        Message("m3", ["Aa", "BB"]),
+        Message("m4", ["Aa"], "u"),
+    )
     log.catch_up()
     assert [found.index for found in log.lookup.by_key("t", "Aa")] == [3, 0]
     assert [found.index for found in log.lookup.by_key("t", "BB")] == [3, 2, 1]
@@ -416,7 +476,12 @@ def test_colliding_keys_are_told_apart() -> None:
 def test_key_with_spaces_is_found_by_its_exact_text_only() -> None:
     """The index holds the pieces; the exact list of keys decides."""
     log = KeyLog()
-    log.send(Message("m0", ["order 17", "z"]), Message("m1", ["order", "17"]), Message("m2", [" order 17"]), Message("m3", ["", "17"]))
+    log.send(
+        Message("m0", ["order 17", "z"]),
+        Message("m1", ["order", "17"]),
+        Message("m2", [" order 17"]),
+        Message("m3", ["", "17"]),
+    )
     log.catch_up()
     assert [found.index for found in log.lookup.by_key("t", "order 17")] == [0]
     assert [found.index for found in log.lookup.by_key("t", " order 17")] == [2]
@@ -431,7 +496,9 @@ def test_times_are_compared_to_the_millisecond_and_newest_come_first() -> None:
     times = [BEGIN_MS + step for step in (0, 999, 1000, 1001, 1999, 2000, 5500, 5500, 7000)]
     log.send(*[Message(None, ["k"], ms=ms) for ms in times])
     log.catch_up()
-    for begin, end in itertools.product([*times, 0, BEGIN_MS + 3000], [*times, BEGIN_MS + 3000, 1 << 62]):
+    for begin, end in itertools.product(
+        [*times, 0, BEGIN_MS + 3000], [*times, BEGIN_MS + 3000, 1 << 62]
+    ):
         wanted = [index for index, ms in enumerate(times) if begin <= ms <= end]
         assert [found.index for found in log.lookup.by_key("t", "k", begin, end)] == wanted[::-1]
     assert [found.index for found in log.lookup.by_key("t", "k", 0, 1 << 62, 3)] == [8, 7, 6]
@@ -439,15 +506,24 @@ def test_times_are_compared_to_the_millisecond_and_newest_come_first() -> None:
 
 
 def test_found_is_the_whole_record_and_its_place() -> None:
-    """Small and large records come back as they are in the log, by key and by offset; a wrong size or place finds nothing."""
+    """Small and large records come back as they are in the log, by key and by offset; a wrong size
+    or place finds nothing."""
     log = KeyLog()
     log.send(Message("small"), Message("large", body=bytes(20_000)))
     log.catch_up()
     for index, name in enumerate(("small", "large")):
         (found,) = log.lookup.by_key("t", name)
         data = bytes(log.log.record_at(found.physical_offset, found.size))
-        assert (found.index, found.record, found.physical_offset) == (index, data, log.messages[index][0])
-        assert log.lookup.at(found.physical_offset) == log.lookup.at(found.physical_offset, found.size) == found
+        assert (found.index, found.record, found.physical_offset) == (
+            index,
+            data,
+            log.messages[index][0],
+        )
+        assert (
+            log.lookup.at(found.physical_offset)
+            == log.lookup.at(found.physical_offset, found.size)
+            == found
+        )
         assert log.lookup.at(found.physical_offset, found.size + 1) is None
         assert log.lookup.at(found.physical_offset + 1) is None
     assert log.lookup.at(0) is None and log.lookup.at(1 << 40) is None
@@ -465,7 +541,8 @@ def test_nothing_above_the_limit_is_read() -> None:
 
 
 def test_trimmed_file_is_gone_and_damage_is_said() -> None:
-    """A log file removed meanwhile is not found; a record with another checksum is an error, not an answer."""
+    """A log file removed meanwhile is not found; a record with another checksum is an error, not an
+    answer."""
     log = KeyLog()
     log.send(*[Message(f"m{number}", ["k"], body=bytes(9000)) for number in range(12)])
     log.catch_up()
@@ -517,14 +594,23 @@ def filtered(count: int = 95) -> tuple[KeyLog, FaultyDisk]:
 
 
 def index_reads(disk: FaultyDisk) -> list[str]:
-    return [str(path) for operation, path, *_ in disk.trace if operation == "pread" and f"{ROOT}/index/" in str(path)]
+    return [
+        str(path)
+        for operation, path, *_ in disk.trace
+        if operation == "pread" and f"{ROOT}/index/" in str(path)
+    ]
 
 
 def test_absent_key_touches_no_index_file() -> None:
-    """The filters say no, the file being written has its own in memory; a present key reads the one file that has it."""
+    """The filters say no, the file being written has its own in memory; a present key reads the one
+    file that has it."""
     log, disk = filtered()
     assert len(log.files()) == 5
-    absent = [name for name in (f"absent{number}" for number in range(300)) if not log.lookup.by_key("t", name)]
+    absent = [
+        name
+        for name in (f"absent{number}" for number in range(300))
+        if not log.lookup.by_key("t", name)
+    ]
     files_read = len(index_reads(disk))
     # 300 questions to 5 files; a filter of 20 keys is wrong once in a hundred at most.
     assert len(absent) == 300 and files_read <= 15
@@ -540,7 +626,8 @@ def _reads_of(log: KeyLog, disk: FaultyDisk, name: str) -> list[str]:
 
 
 def test_lost_or_damaged_filter_is_made_again_from_the_units() -> None:
-    """Until then its file is read; the new filter is the old one, and nothing of the log is needed."""
+    """Until then its file is read; the new filter is the old one, and nothing of the log is
+    needed."""
     log, disk = filtered()
     directory = f"{ROOT}/state/bloom"
     before = {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory)}
@@ -553,7 +640,9 @@ def test_lost_or_damaged_filter_is_made_again_from_the_units() -> None:
     assert [found.index for found in log.lookup.by_key("t", "m3")] == [3]
     while log.index.tend(for_ever()):
         pass
-    assert {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory)} == before
+    assert {
+        name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory)
+    } == before
 
 
 def test_filter_of_the_file_being_written_grows_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,9 +678,11 @@ def test_file_names_are_utc_times() -> None:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_in_good_order(flushed: bool) -> None:
-    """The next process applies fewer entries, because it does not learn that more were committed, and stops: the file matches the applied
-    entries."""
+def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_in_good_order(
+    flushed: bool,
+) -> None:
+    """The next process applies fewer entries, because it does not learn that more were committed,
+    and stops: the file matches the applied entries."""
     log = KeyLog(slots=70, units=1000)
     log.send(*some(40))
     log.catch_up()
@@ -619,7 +710,8 @@ def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_
 
 @pytest.mark.parametrize("units", [4, 7, 100])
 def test_with_a_time_epoch_a_search_goes_by_counted_times(units: int) -> None:
-    """Wherever it begins in the files of the index, and after a restart: every message whose counted time lies in the range is found."""
+    """Wherever it begins in the files of the index, and after a restart: every message whose
+    counted time lies in the range is found."""
     log = KeyLog(units=units)
     far = 400 * 24 * 3_600_000
     times = [0, 1000, far, far + 2000, 2000, 2500, 60_000]
@@ -628,7 +720,11 @@ def test_with_a_time_epoch_a_search_goes_by_counted_times(units: int) -> None:
     begin = TimeEpoch(4, log.messages[4][0] - 48, BEGIN_MS + 2000)
     epochs = TimeEpochs([begin])
     counted = [epochs.counted(message.ms, pos) for pos, message in log.messages]
-    assert counted == sorted(counted) == [BEGIN_MS + ms for ms in (0, 1000, 2000, 2000, 2000, 2500, 60_000)]
+    assert (
+        counted
+        == sorted(counted)
+        == [BEGIN_MS + ms for ms in (0, 1000, 2000, 2000, 2000, 2500, 60_000)]
+    )
     for _ in range(2):
         for low, high in product(sorted({*counted, BEGIN_MS + far}), repeat=2):
             found = [one.index for one in log.lookup.each_by_key("t", "k", low, high, epochs)]

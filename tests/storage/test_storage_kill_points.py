@@ -1,7 +1,8 @@
-"""A crash between any two file operations, and in the middle of any write, leaves a store that recovers to every acknowledged message.
+"""A crash between any two file operations, and in the middle of any write, leaves a store that
+recovers to every acknowledged message.
 
-The default run takes the kill points of every scenario with the page cache kept and with a power cut, and samples second crashes; the slow
-run leaves none out and takes more second crashes.
+The default run takes the kill points of every scenario with the page cache kept and with a power
+cut, and samples second crashes; the slow run leaves none out and takes more second crashes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from ledgermq.proto.types import HardState
 from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.slots import SlotFile
 from tests.storage.key_material import KeyLog, official_files
-from tests.storage.kill_points import DIVISIBLE, Act, KillDisk, Owner, Promises, after_power_cut, crashes, prepared, run, verify
+from tests.storage.kill_points import (
+    DIVISIBLE,
+    Act,
+    KillDisk,
+    Owner,
+    Promises,
+    after_power_cut,
+    crashes,
+    prepared,
+    run,
+    verify,
+)
 from tests.storage.test_storage_key_index import some as some_messages
 
 
@@ -71,7 +83,8 @@ def roll(owner: Owner) -> None:
 
 
 def early(owner: Owner) -> None:
-    """A file ends early behind durable entries, one behind others; that one is cut back over its blank, and the log goes on there."""
+    """A file ends early behind durable entries, one behind others; that one is cut back over its
+    blank, and the log goes on there."""
     owner.open()
     owner.append(1, new_file=True)
     owner.sync()
@@ -177,7 +190,8 @@ def close(owner: Owner) -> None:
 FAST_STRIDE = {"trim": 3, "snapshot": 2, "queues build, trimmed": 2}
 """The default run leaves out kill points of the longest scenarios."""
 EXTRA_OPERATIONS = 12
-"""What a recovery after a recovery may do besides: the abort file again, unfinished files, one file ahead."""
+"""What a recovery after a recovery may do besides: the abort file again, unfinished files, one file
+ahead."""
 EXTRA_BYTES = 32 << 10
 
 
@@ -209,7 +223,10 @@ SCENARIOS: dict[str, tuple[Callable[[], tuple[ForgetfulDisk, Promises]], Act]] =
     "snapshot": (lambda: stopped(3), snapshot),
     "index build": (lambda: stopped(30), index_build),
     "queues build": (lambda: stopped(30), queues_build),
-    "queues build, trimmed": (lambda: prepared(filled(60), lambda owner: owner.trim(owner.first_of_file(2)), Owner.close), queues_build),
+    "queues build, trimmed": (
+        lambda: prepared(filled(60), lambda owner: owner.trim(owner.first_of_file(2)), Owner.close),
+        queues_build,
+    ),
     "hard state": (lambda: stopped(3), hard_state),
     "bootstrap": (nothing, bootstrap),
     "close": (lambda: stopped(8), close),
@@ -227,14 +244,19 @@ def check(name: str, disk: ForgetfulDisk, promises: Promises) -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_crash_anywhere_loses_nothing_acknowledged(scenario: str) -> None:
-    """Killed before or half-way through every operation, with the page cache kept and with a power cut: every promise holds."""
+    """Killed before or half-way through every operation, with the page cache kept and with a power
+    cut: every promise holds."""
     prepare, act = SCENARIOS[scenario]
-    for number, (name, disk, promises) in enumerate(crashes(*prepare(), act, FAST_STRIDE.get(scenario, 1))):
+    for number, (name, disk, promises) in enumerate(
+        crashes(*prepare(), act, FAST_STRIDE.get(scenario, 1))
+    ):
         check(name, disk, promises)
         check(f"{name}, then a power cut", after_power_cut(disk, number), promises)
 
 
-def second_crashes(name: str, disk: ForgetfulDisk, promises: Promises, seed: int, stride: int) -> None:
+def second_crashes(
+    name: str, disk: ForgetfulDisk, promises: Promises, seed: int, stride: int
+) -> None:
     """Kill the recovery from a crash, too; then cut the power as well."""
     if not disk.exists("/data/n1/g1/identity.json"):
         return
@@ -245,7 +267,9 @@ def second_crashes(name: str, disk: ForgetfulDisk, promises: Promises, seed: int
             again, told, done = run(disk, promises, Owner.open, at, half=half)
             assert not done
             check(f"{name}, again at {at}", again.disk, told)
-            check(f"{name}, again at {at}, then a power cut", after_power_cut(again.disk, seed), told)
+            check(
+                f"{name}, again at {at}, then a power cut", after_power_cut(again.disk, seed), told
+            )
 
 
 @pytest.mark.one_in(6)
@@ -254,14 +278,17 @@ def test_a_second_crash_during_recovery_is_fine_too(scenario: str) -> None:
     """A sample of kill points of the recovery from a sample of crashes."""
     prepare, act = SCENARIOS[scenario]
     for number, (name, disk, promises) in enumerate(crashes(*prepare(), act, stride=11)):
-        second_crashes(name, after_power_cut(disk, number) if number % 2 else disk, promises, number, stride=13)
+        second_crashes(
+            name, after_power_cut(disk, number) if number % 2 else disk, promises, number, stride=13
+        )
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("scenario", ["append", "roll", "truncate", "index build"])
 def test_a_crash_loop_ends_and_costs_no_more_each_time(scenario: str, cut: bool) -> None:
-    """Killed in every life a little later: no recovery does more than the first one would have, and the last one keeps every promise."""
+    """Killed in every life a little later: no recovery does more than the first one would have, and
+    the last one keeps every promise."""
     prepare, act = SCENARIOS[scenario]
     disk, promises, _ = run(*prepare(), act, 40)
     medium = disk.disk
@@ -270,7 +297,8 @@ def test_a_crash_loop_ends_and_costs_no_more_each_time(scenario: str, cut: bool)
     life = 0
     while True:
         dying, promises, done = run(medium, promises, Owner.open, life)
-        # A recovery that was cut short may have to write again what the first one would have found written: never more than all of it.
+        # A recovery that was cut short may have to write again what the first one would have found
+        # written: never more than all of it.
         assert len(dying.operations) <= len(first.operations) + EXTRA_OPERATIONS
         assert dying.bytes_read <= first.bytes_read * 2 + EXTRA_BYTES
         medium = after_power_cut(dying.disk, life) if cut else dying.disk
@@ -297,8 +325,11 @@ def test_more_crashes(scenario: str) -> None:
 # The key index has an owner of its own: a thread beside the log, behind what is committed.
 
 
-def indexing(base: KeyLog, medium: ForgetfulDisk, at: int = -1, *, half: bool = False) -> tuple[KillDisk, bool]:
-    """Open the key index of a log and bring it up to date in small steps. Returns the disk as the process left it."""
+def indexing(
+    base: KeyLog, medium: ForgetfulDisk, at: int = -1, *, half: bool = False
+) -> tuple[KillDisk, bool]:
+    """Open the key index of a log and bring it up to date in small steps. Returns the disk as the
+    process left it."""
     disk = KillDisk(copy.deepcopy(medium), at, half=half)
     log = copy.copy(base)
     log.disk = disk
@@ -325,7 +356,8 @@ def check_keys(base: KeyLog, medium: ForgetfulDisk, name: str) -> None:
 
 
 def test_a_crash_anywhere_in_indexing_leaves_the_same_key_index() -> None:
-    """Killed before or half-way through every operation, with the page cache kept and with a power cut: byte for byte the same index."""
+    """Killed before or half-way through every operation, with the page cache kept and with a power
+    cut: byte for byte the same index."""
     base = KeyLog(slots=5, units=12)
     base.send(*some_messages(30, 3))
     base.make_durable()
@@ -340,12 +372,15 @@ def test_a_crash_anywhere_in_indexing_leaves_the_same_key_index() -> None:
             dying, done = indexing(base, medium, at, half=half)
             assert not done
             check_keys(base, dying.disk, f"{at} {name} {path}")
-            check_keys(base, after_power_cut(dying.disk, at), f"{at} {name} {path}, then a power cut")
+            check_keys(
+                base, after_power_cut(dying.disk, at), f"{at} {name} {path}, then a power cut"
+            )
 
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_slot_file_that_has_its_name_has_its_value(kept: bool) -> None:
-    """Killed anywhere while it is made, with nothing or everything unsynced surviving: under its final name it is whole."""
+    """Killed anywhere while it is made, with nothing or everything unsynced surviving: under its
+    final name it is whole."""
     at, made = 0, False
     while not made:
         medium = ForgetfulDisk()

@@ -1,4 +1,5 @@
-"""Exhausted descriptors, maps or memory do not count as a disk failure: the store refuses and continues, or stops with its own status."""
+"""Exhausted descriptors, maps or memory do not count as a disk failure: the store refuses and
+continues, or stops with its own status."""
 
 from __future__ import annotations
 
@@ -24,8 +25,11 @@ LIMITS = ("EMFILE", "ENFILE", "ENOMEM")
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_log_that_cannot_make_its_next_file_refuses_and_goes_on(tmp_path: Path, name: str) -> None:
-    """Nothing of the batch is appended, what was acknowledged stays, and the same call succeeds once the limit is gone."""
+def test_a_log_that_cannot_make_its_next_file_refuses_and_goes_on(
+    tmp_path: Path, name: str
+) -> None:
+    """Nothing of the batch is appended, what was acknowledged stays, and the same call succeeds
+    once the limit is gone."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 3)
@@ -50,7 +54,9 @@ def test_a_log_that_cannot_make_its_next_file_refuses_and_goes_on(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_log_that_cannot_open_its_files_refuses_before_it_writes(tmp_path: Path, name: str) -> None:
+def test_a_log_that_cannot_open_its_files_refuses_before_it_writes(
+    tmp_path: Path, name: str
+) -> None:
     """A file that exists but cannot be opened is found out before the first byte of the batch."""
     log = new_log(tmp_path / "log")
     append(log, 10)
@@ -71,7 +77,8 @@ def test_a_log_that_cannot_open_its_files_refuses_before_it_writes(tmp_path: Pat
 
 
 def test_a_sync_that_could_not_begin_is_no_failed_sync(tmp_path: Path) -> None:
-    """Without a descriptor for the directory the log stops as well, for its names are not durable; but the disk is not to blame."""
+    """Without a descriptor for the directory the log stops as well, for its names are not durable;
+    but the disk is not to blame."""
     for error, exit_code, words in (
         (OSError(errno.EMFILE, "Too many open files"), 79, "ulimit -n"),
         (OSError(errno.EIO, "Input/output error"), 73, "check the disk"),
@@ -90,8 +97,8 @@ def test_a_sync_that_could_not_begin_is_no_failed_sync(tmp_path: Path) -> None:
 
 
 def test_a_write_at_the_limit_stops_with_its_own_status(tmp_path: Path) -> None:
-    """After a failure in the middle of a write, the contents are unknown: the log stops and names the limit, and the next start
-    recovers."""
+    """After a failure in the middle of a write, the contents are unknown: the log stops and names
+    the limit, and the next start recovers."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 3)
@@ -150,7 +157,9 @@ def test_a_start_at_the_limit_says_so(tmp_path: Path) -> None:
         ("ENOMEM", Exhausted, 79, "vm.max_map_count"),
     ],
 )
-def test_every_failure_of_a_start_is_explained(name: str, kind: type[Exception], exit_code: int, words: str) -> None:
+def test_every_failure_of_a_start_is_explained(
+    name: str, kind: type[Exception], exit_code: int, words: str
+) -> None:
     """Each errno has its status and its advice."""
     error = explain("/data", OSError(getattr(errno, name), "text"))
     assert (type(error), error.exit_code) == (kind, exit_code)
@@ -189,8 +198,15 @@ assert reopen(directory, clean=False).end_index == end + 50
 
 @pytest.mark.slow
 def test_a_real_limit_of_descriptors_refuses_and_passes(tmp_path: Path) -> None:
-    """The same with RLIMIT_NOFILE of a real process, lowered while the log is in use and raised again."""
-    done = subprocess.run([sys.executable, "-c", REAL, str(tmp_path / "log")], capture_output=True, text=True, timeout=120, check=False)
+    """The same with RLIMIT_NOFILE of a real process, lowered while the log is in use and raised
+    again."""
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
 

@@ -1,4 +1,5 @@
-"""The mapped-file queue: lookup, the file made ahead of need and warmed in the background, cold maps, pins, and what is counted."""
+"""The mapped-file queue: lookup, the file made ahead of need and warmed in the background, cold
+maps, pins, and what is counted."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.storage.files import mapped_files, memory
-from ledgermq.storage.files.mapped_files import COLD_SWEEPS, MAPS_MAX, SWEEP_EVERY, MappedFiles, Warmth, file_name
+from ledgermq.storage.files.mapped_files import (
+    COLD_SWEEPS,
+    MAPS_MAX,
+    SWEEP_EVERY,
+    MappedFiles,
+    Warmth,
+    file_name,
+)
 from ledgermq.storage.files.ports import PAGE_BYTES, Disk, DiskFile
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.log.entry_log import EntryLog
@@ -37,12 +45,18 @@ class Background:
 
 
 def queue(
-    disk: Disk, directory: Path | str, submit: mapped_files.Submit = mapped_files.run_now, warmth: Warmth = WARM, files: int = 0
+    disk: Disk,
+    directory: Path | str,
+    submit: mapped_files.Submit = mapped_files.run_now,
+    warmth: Warmth = WARM,
+    files: int = 0,
 ) -> MappedFiles:
     """A queue of `files` files that exist already."""
     disk.mkdirs(str(directory))
     for number in range(files):
-        disk.create(f"{directory}/{file_name(number * PAGE_BYTES)}", PAGE_BYTES, allocate=True).close()
+        disk.create(
+            f"{directory}/{file_name(number * PAGE_BYTES)}", PAGE_BYTES, allocate=True
+        ).close()
     made = MappedFiles(disk, str(directory), PAGE_BYTES, submit, allocate=True, warmth=warmth)
     made.load()
     return made
@@ -54,7 +68,8 @@ def never(file: DiskFile) -> bool:
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_lookup_by_offset_wherever_the_queue_begins(tmp_path: Path, first: int) -> None:
-    """Every offset finds its file, nothing outside is there, and a file once open costs no look at the directory."""
+    """Every offset finds its file, nothing outside is there, and a file once open costs no look at
+    the directory."""
     disk = FaultyDisk(RealDisk())
     files = queue(disk, tmp_path, files=8)
     files.close()
@@ -85,7 +100,12 @@ def test_the_background_makes_fills_and_locks_the_next_file(tmp_path: Path) -> N
     assert disk.trace == [] and not files.adopt_if_ready()
     background.run()
     unfinished = f"{tmp_path}/next.alloc"
-    assert disk.trace == [("create", unfinished), ("sync", unfinished), ("warm", unfinished, True), ("lock", unfinished)]
+    assert disk.trace == [
+        ("create", unfinished),
+        ("sync", unfinished),
+        ("warm", unfinished, True),
+        ("lock", unfinished),
+    ]
     disk.trace.clear()
     assert files.adopt_if_ready()
     assert disk.trace == [("rename", f"{tmp_path}/{file_name(0)}")]
@@ -96,7 +116,8 @@ def test_the_background_makes_fills_and_locks_the_next_file(tmp_path: Path) -> N
 
 
 def test_an_owner_who_cannot_wait_never_warms(tmp_path: Path) -> None:
-    """The file is made by the owner, its map is filled and locked by the background, whenever that comes to it."""
+    """The file is made by the owner, its map is filled and locked by the background, whenever that
+    comes to it."""
     disk, background = FaultyDisk(RealDisk()), Background()
     files = queue(disk, tmp_path, background, Warmth(populate=True, lock=True))
     files.extend()
@@ -131,7 +152,9 @@ def resident_kib(path: str) -> int:
 def test_all_pages_of_a_warmed_file_are_in_the_page_tables(tmp_path: Path, stores: bool) -> None:
     """The first touch of any page of the next file faults nothing in."""
     size = 1 << 20
-    files = MappedFiles(RealDisk(), str(tmp_path), size, allocate=True, warmth=Warmth(populate=True, stores=stores))
+    files = MappedFiles(
+        RealDisk(), str(tmp_path), size, allocate=True, warmth=Warmth(populate=True, stores=stores)
+    )
     files.prepare()
     assert files.adopt_if_ready()
     assert resident_kib(f"{tmp_path}/{file_name(0)}") == size >> 10
@@ -149,27 +172,43 @@ def test_a_refused_lock_is_told_once_and_changes_nothing(tmp_path: Path) -> None
         files.extend()
     assert (len(files.bases), files.locked_bytes) == (3, 0)
     assert len(said) == 1
-    assert "Operation not permitted" in said[0] and "ulimit -l" in said[0] and "storage.lock_memory" in said[0]
+    assert (
+        "Operation not permitted" in said[0]
+        and "ulimit -l" in said[0]
+        and "storage.lock_memory" in said[0]
+    )
 
 
 def test_files_that_were_left_are_unlocked_and_the_tail_is_locked_at_start(tmp_path: Path) -> None:
-    """Locked are the file being written and the one ahead: of those that exist at start, and of no older one after a sweep."""
+    """Locked are the file being written and the one ahead: of those that exist at start, and of no
+    older one after a sweep."""
     disk = ForgetfulDisk()
     files = queue(disk, "/q", warmth=Warmth(populate=True, lock=True), files=4)
     files.lock_tail(2 * PAGE_BYTES + 5)
-    assert [base for base in files.bases if files.at(base).locked_bytes] == [2 * PAGE_BYTES, 3 * PAGE_BYTES]
+    assert [base for base in files.bases if files.at(base).locked_bytes] == [
+        2 * PAGE_BYTES,
+        3 * PAGE_BYTES,
+    ]
     files.extend()
     assert files.locked_bytes == 3 * PAGE_BYTES
     for _ in range(SWEEP_EVERY):
         files.sweep(3 * PAGE_BYTES, never)
-    assert [base for base in files.bases if files.at(base).locked_bytes] == [3 * PAGE_BYTES, 4 * PAGE_BYTES]
+    assert [base for base in files.bases if files.at(base).locked_bytes] == [
+        3 * PAGE_BYTES,
+        4 * PAGE_BYTES,
+    ]
 
 
-def test_the_locked_map_is_the_one_that_is_stored_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail that exists already is mapped for stores before it is locked: its first store keeps the lock."""
+def test_the_locked_map_is_the_one_that_is_stored_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail that exists already is mapped for stores before it is locked: its first store keeps
+    the lock."""
     monkeypatch.setattr(memory, "lock", lambda area: None)
     monkeypatch.setattr(memory, "unlock", lambda area: None)
-    files = queue(RealDisk(), tmp_path, warmth=Warmth(populate=True, stores=True, lock=True), files=1)
+    files = queue(
+        RealDisk(), tmp_path, warmth=Warmth(populate=True, stores=True, lock=True), files=1
+    )
     files.lock_tail(0)
     files.at(0).store(0, b"x")
     assert files.locked_bytes == files.mapped_bytes == PAGE_BYTES
@@ -177,11 +216,16 @@ def test_the_locked_map_is_the_one_that_is_stored_through(tmp_path: Path, monkey
 
 def mapped(files: MappedFiles) -> list[int]:
     """Numbers of the files whose map is there."""
-    return [base // PAGE_BYTES for base in files.bases if base in files._open and files._open[base].mapped_bytes]
+    return [
+        base // PAGE_BYTES
+        for base in files.bases
+        if base in files._open and files._open[base].mapped_bytes
+    ]
 
 
 def test_cold_maps_are_bounded(tmp_path: Path) -> None:
-    """Of the files before the tail only those used last keep their maps, and the tail and the file ahead always do."""
+    """Of the files before the tail only those used last keep their maps, and the tail and the file
+    ahead always do."""
     files = queue(RealDisk(), tmp_path, files=12)
     for base in files.bases:
         bytes(files.at(base).view()[:1])
@@ -197,7 +241,8 @@ def test_cold_maps_are_bounded(tmp_path: Path) -> None:
 
 
 def test_maps_not_used_for_a_while_go(tmp_path: Path) -> None:
-    """Even a few maps are removed if they were not used for a number of group commits; any use keeps a map."""
+    """Even a few maps are removed if they were not used for a number of group commits; any use
+    keeps a map."""
     files = queue(RealDisk(), tmp_path, files=4)
     for base in files.bases:
         bytes(files.at(base).view()[:1])
@@ -208,7 +253,9 @@ def test_maps_not_used_for_a_while_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_a_pinned_file_is_not_swapped_and_its_view_outlives_everything(tmp_path: Path, real: bool) -> None:
+def test_a_pinned_file_is_not_swapped_and_its_view_outlives_everything(
+    tmp_path: Path, real: bool
+) -> None:
     """A view stays valid over sweeps, close and unlink; its map is counted until the view goes."""
     disk: Disk = RealDisk() if real else ForgetfulDisk()
     root = str(tmp_path) if real else "/q"
@@ -229,8 +276,11 @@ def test_a_pinned_file_is_not_swapped_and_its_view_outlives_everything(tmp_path:
     assert files.mapped_bytes == 0
 
 
-def test_closed_files_beyond_the_bound_leave_no_map_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are closed when too many are open; a map that a view held is counted until then and forgotten afterwards."""
+def test_closed_files_beyond_the_bound_leave_no_map_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are closed when too many are open; a map that a view held is counted until then and
+    forgotten afterwards."""
     monkeypatch.setattr(mapped_files, "OPEN_FILES_MAX", 3)
     files = queue(RealDisk(), tmp_path, files=8)
     view = files.at(0).view()
@@ -247,7 +297,8 @@ def test_closed_files_beyond_the_bound_leave_no_map_behind(tmp_path: Path, monke
 
 @pytest.mark.parametrize("seed", range(6))
 def test_at_most_one_file_is_ahead_under_its_final_name(seed: int) -> None:
-    """However appends, truncations, syncs and the background meet: one file behind the one being written, and one unfinished."""
+    """However appends, truncations, syncs and the background meet: one file behind the one being
+    written, and one unfinished."""
     chance, disk, background = random.Random(seed), ForgetfulDisk(), Background()
     identity = make_identity()
     disk.mkdirs("/log")
@@ -269,19 +320,27 @@ def test_at_most_one_file_is_ahead_under_its_final_name(seed: int) -> None:
             log.finish_sync(job, None)
         names = disk.listdir("/log/data")
         behind = [name for name in names if name.isdigit() and int(name) > log.end_pos]
-        assert len(behind) <= 1 and names.count("next.alloc") <= 1 and len(names) - names.count("next.alloc") == len(log._data.bases)
+        assert (
+            len(behind) <= 1
+            and names.count("next.alloc") <= 1
+            and len(names) - names.count("next.alloc") == len(log._data.bases)
+        )
         ahead += len(behind)
     assert ahead, "the test never saw a file ahead"
 
 
 def test_a_log_counts_maps_and_locked_memory(tmp_path: Path) -> None:
-    """What a log maps and locks is read as numbers: two files at first, none after it was closed."""
+    """What a log maps and locks is read as numbers: two files at first, none after it was
+    closed."""
     disk = FaultyDisk(ForgetfulDisk())
     identity = make_identity()
     disk.mkdirs("/log")
     EntryLog.create(disk, "/log", identity)
     log = EntryLog.open(disk, "/log", identity, clean=True, writer=LogWriter(lock_memory=True))
-    assert (log.mapped_bytes, log.locked_bytes) == (identity.data_file_bytes, identity.data_file_bytes)
+    assert (log.mapped_bytes, log.locked_bytes) == (
+        identity.data_file_bytes,
+        identity.data_file_bytes,
+    )
     log.close()
     assert (log.mapped_bytes, log.locked_bytes) == (0, 0)
     plain = new_log(tmp_path / "log")

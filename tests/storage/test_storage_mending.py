@@ -1,4 +1,5 @@
-"""The files of a log under repair by themselves: which are made anew, what is found behind damage, and what is written and synced when."""
+"""The files of a log under repair by themselves: which are made anew, what is found behind damage,
+and what is written and synced when."""
 
 from __future__ import annotations
 
@@ -41,9 +42,12 @@ BODIES = [600 + number % 7 * 10 for number in range(LAST + 1)]
 
 
 class Log:
-    """By default forty entries of 747 to 807 bytes in several files, closed cleanly, and where each of them lies."""
+    """By default forty entries of 747 to 807 bytes in several files, closed cleanly, and where each
+    of them lies."""
 
-    def __init__(self, bodies: Sequence[int] = BODIES, terms: Sequence[int] = [1] * (LAST + 1)) -> None:
+    def __init__(
+        self, bodies: Sequence[int] = BODIES, terms: Sequence[int] = [1] * (LAST + 1)
+    ) -> None:
         self.disk = ForgetfulDisk()
         self.disk.mkdirs(ROOT)
         EntryLog.create(self.disk, ROOT, IDENTITY)
@@ -54,7 +58,10 @@ class Log:
         log.flush_mark()
         self.mark = log.synced_mark
         found = [log.read(index, 1) for index in range(len(bodies))]
-        self.entries = [verify_range(bytes(one.data), one.first_index, one.term, one.pos, one.prev_chain) for one in found]
+        self.entries = [
+            verify_range(bytes(one.data), one.first_index, one.term, one.pos, one.prev_chain)
+            for one in found
+        ]
         self.ends = [entry.end_pos for entry in self.entries]
         log.close()
         self.before = {path: self.disk.read_file(path) for path in self.disk.files()}
@@ -67,8 +74,16 @@ class Log:
         before = self.entries[index - 1]
         return Point(before.end_pos, index, before.term, before.last_chain)
 
-    def mending(self, disk: FaultyDisk | ForgetfulDisk | None = None, begin: Begin | None = None, *, files: bool = True) -> Mending:
-        made = Mending(disk or self.disk, ROOT, IDENTITY, begin or whole(IDENTITY.log_id), self.mark)
+    def mending(
+        self,
+        disk: FaultyDisk | ForgetfulDisk | None = None,
+        begin: Begin | None = None,
+        *,
+        files: bool = True,
+    ) -> Mending:
+        made = Mending(
+            disk or self.disk, ROOT, IDENTITY, begin or whole(IDENTITY.log_id), self.mark
+        )
         if files:
             made.mend_files()
         return made
@@ -102,7 +117,10 @@ class Broken:
         self.data, self.bad, self.code = bytes(range(1, 251)) * 66, bad, code
 
     def pread(self, offset: int, length: int) -> bytes:
-        if length and any(page in self.bad for page in range(offset // PAGE_BYTES, (offset + length - 1) // PAGE_BYTES + 1)):
+        if length and any(
+            page in self.bad
+            for page in range(offset // PAGE_BYTES, (offset + length - 1) // PAGE_BYTES + 1)
+        ):
             raise OSError(self.code, "pending sector")
         return self.data[offset : offset + length]
 
@@ -111,7 +129,10 @@ class Broken:
 def test_unreadable_pages_are_zeros_and_the_others_what_they_are(bad: set[int]) -> None:
     """Whatever part of the file is read. Other failures are failures."""
     file = Broken(bad, errno.EIO)
-    shown = b"".join(bytes(PAGE_BYTES) if page in bad else file.data[page * PAGE_BYTES :][:PAGE_BYTES] for page in range(4))
+    shown = b"".join(
+        bytes(PAGE_BYTES) if page in bad else file.data[page * PAGE_BYTES :][:PAGE_BYTES]
+        for page in range(4)
+    )
     places = [0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 2 * PAGE_BYTES, 3 * PAGE_BYTES + 7]
     for offset, length in product(places, (1, 2, PAGE_BYTES - 1, PAGE_BYTES, 2 * PAGE_BYTES + 3)):
         if offset + length <= 4 * PAGE_BYTES:
@@ -144,7 +165,8 @@ STATES = ("whole", "missing", "short", "long", "unreadable")
 
 @pytest.mark.parametrize(("first", "second"), list(product(STATES, repeat=2)))
 def test_files_are_made_anew_with_what_is_left_of_them(log: Log, first: str, second: str) -> None:
-    """The bytes that can be read stay where they are, all others are zeros. A new file replaces the old one when it is durable."""
+    """The bytes that can be read stay where they are, all others are zeros. A new file replaces the
+    old one when it is durable."""
     for base in (0, SIZE):
         log.write(base, b"x")
     before = {path: log.disk.read_file(path) for path in log.disk.files()}
@@ -166,14 +188,18 @@ def test_files_are_made_anew_with_what_is_left_of_them(log: Log, first: str, sec
             log.disk.break_page(path, 0)
             log.disk.shorten(path, SIZE - 1)
             log.disk.break_page(path, 0)
-            expected[path] = (bytes(PAGE_BYTES) + before[path][PAGE_BYTES : SIZE - 1]).ljust(SIZE, b"\0")
+            expected[path] = (bytes(PAGE_BYTES) + before[path][PAGE_BYTES : SIZE - 1]).ljust(
+                SIZE, b"\0"
+            )
     made = [path_of(base) for base, state in ((0, first), (SIZE, second)) if state != "whole"]
     unfinished = log.disk.create(f"{ROOT}/data/repair.alloc", 3, allocate=True)
     unfinished.close()
     disk = FaultyDisk(log.disk)
     mending = log.mending(disk, files=False)
     assert mending.mend_files() == made
-    names = [event[:2] for event in disk.trace if event[0] in ("create", "sync", "rename", "sync_dir")]
+    names = [
+        event[:2] for event in disk.trace if event[0] in ("create", "sync", "rename", "sync_dir")
+    ]
     for path in made:
         at = names.index(("rename", path))
         assert [name for name, _ in names[at - 2 : at]] == ["create", "sync"]
@@ -185,7 +211,8 @@ def test_files_are_made_anew_with_what_is_left_of_them(log: Log, first: str, sec
 
 
 def test_of_a_trimmed_log_only_what_it_still_has_is_made_anew(log: Log) -> None:
-    """What lies before its begin is left over from an interrupted trim: a whole file stays for the trim, any other is removed."""
+    """What lies before its begin is left over from an interrupted trim: a whole file stays for the
+    trim, any other is removed."""
     index = first_of_files(log)[1]
     begin = Begin(index, 2 * SIZE, 1, log.entries[index - 1].last_chain)
     log.disk.shorten(path_of(0), 100)
@@ -193,7 +220,10 @@ def test_of_a_trimmed_log_only_what_it_still_has_is_made_anew(log: Log) -> None:
     mending = log.mending(begin=begin, files=False)
     assert mending.mend_files() == [path_of(2 * SIZE)]
     assert not log.disk.exists(path_of(0)) and log.disk.file_size(path_of(SIZE)) == SIZE
-    assert mending.start == Point(2 * SIZE, index, 1, begin.chain) and mending.base_of(2 * SIZE + 5) == 2 * SIZE
+    assert (
+        mending.start == Point(2 * SIZE, index, 1, begin.chain)
+        and mending.base_of(2 * SIZE + 5) == 2 * SIZE
+    )
     mending.close()
 
 
@@ -212,7 +242,8 @@ def test_what_lies_before_the_begin_of_a_log_does_not_count(log: Log) -> None:
 
 
 def test_blocks_are_reserved_for_files_of_the_log_and_not_for_those_of_the_index(log: Log) -> None:
-    """A disk that is full later must not stop an append halfway; units are reserved as they are needed."""
+    """A disk that is full later must not stop an append halfway; units are reserved as they are
+    needed."""
     log.disk.vanish(path_of(0))
     log.disk.vanish(path_of(512, "index"))
     used = log.disk.used_bytes
@@ -265,7 +296,9 @@ def test_an_unreadable_index_is_removed_and_built_anew_by_the_next_open(log: Log
     mending = log.mending(disk)
     disk.trace.clear()
     assert mending.drop_unreadable_units() == [path_of(512, "index")]
-    assert ("sync_dir", f"{ROOT}/index") in disk.names("sync_dir") and not log.disk.exists(path_of(512, "index"))
+    assert ("sync_dir", f"{ROOT}/index") in disk.names("sync_dir") and not log.disk.exists(
+        path_of(512, "index")
+    )
     disk.trace.clear()
     assert mending.drop_unreadable_units() == [] and not disk.names("sync_dir")
     mending.close()
@@ -280,7 +313,9 @@ def test_which_entries_continue_a_point() -> None:
     header = bytes(range(60))
     point, chain = Point(100, 7, 1, 5), next_chain(header, 5)
     for index, pos, its_chain in product((6, 7, 8), (99, 100, 101), (chain, chain + 1)):
-        assert Good(index, pos, its_chain, header).continues(point) is (index == 7 and pos >= 100 and its_chain == chain)
+        assert Good(index, pos, its_chain, header).continues(point) is (
+            index == 7 and pos >= 100 and its_chain == chain
+        )
 
 
 def spoil_header(offset: int, value: bytes) -> Callable[[Log, int], None]:
@@ -299,16 +334,24 @@ SPOILT: dict[str, Callable[[Log, int], None]] = {
 @pytest.mark.parametrize("what", SPOILT)
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("at", [0, 10, LAST - 3])
-def test_the_next_intact_entry_behind_damage_is_found(log: Log, what: str, count: int, at: int) -> None:
-    """By the units of the index; without them, at the start of a later file. No damaged entry is taken for an intact one."""
+def test_the_next_intact_entry_behind_damage_is_found(
+    log: Log, what: str, count: int, at: int
+) -> None:
+    """By the units of the index; without them, at the start of a later file. No damaged entry is
+    taken for an intact one."""
     for index in range(at, at + count):
         SPOILT[what](log, index)
     mending = log.mending()
     *_, reached = [mending.start, *mending.walk(mending.start)]
     assert reached == log.point(at)
     found = mending.next_good(reached)
-    assert found is not None and (found.index, found.pos) == (at + count, log.entries[at + count].pos)
-    assert found.chain == log.entries[at + count].last_chain and found.header == bytes(log.entries[at + count].data[: len(found.header)])
+    assert found is not None and (found.index, found.pos) == (
+        at + count,
+        log.entries[at + count].pos,
+    )
+    assert found.chain == log.entries[at + count].last_chain and found.header == bytes(
+        log.entries[at + count].data[: len(found.header)]
+    )
     mending.close()
     drop_units(log)
     mending = log.mending()
@@ -327,8 +370,11 @@ def drop_units(log: Log) -> None:
 
 @pytest.mark.parametrize("units", [True, False])
 @pytest.mark.parametrize("at", [1, 4, 10, 20, LAST - 1])
-def test_an_entry_of_another_history_is_as_bad_as_a_damaged_one(log: Log, at: int, units: bool) -> None:
-    """It is valid by itself, and continues nothing: the next one behind it is what was looked for."""
+def test_an_entry_of_another_history_is_as_bad_as_a_damaged_one(
+    log: Log, at: int, units: bool
+) -> None:
+    """It is valid by itself, and continues nothing: the next one behind it is what was looked
+    for."""
     other = Log(terms=[2] * (LAST + 1))
     log.write(log.entries[at].pos, bytes(other.entries[at].data))
     if not units:
@@ -337,7 +383,11 @@ def test_an_entry_of_another_history_is_as_bad_as_a_damaged_one(log: Log, at: in
     *_, reached = [mending.start, *mending.walk(mending.start)]
     assert reached == log.point(at)
     found = mending.next_good(reached)
-    after = at + 1 if units else min((index for index in first_of_files(log) if index > at), default=None)
+    after = (
+        at + 1
+        if units
+        else min((index for index in first_of_files(log) if index > at), default=None)
+    )
     assert (None if found is None else found.index) == after
     mending.close()
 
@@ -363,7 +413,9 @@ def test_units_are_tried_up_to_a_number(log: Log, monkeypatch: pytest.MonkeyPatc
         SPOILT["body"](log, index)
         mending = log.mending()
         found = mending.next_good(log.point(2))
-        assert found is not None and found.index == (index + 1 if index < 4 else first_of_files(log)[0])
+        assert found is not None and found.index == (
+            index + 1 if index < 4 else first_of_files(log)[0]
+        )
         mending.close()
 
 
@@ -389,7 +441,9 @@ def test_damage_of_the_blank_alone_is_closed(log: Log) -> None:
     assert found is not None and found.index == index
     assert not mending.close_gap(log.point(index - 1), found)
     assert not mending.close_gap(point, Good(index + 1, found.pos, found.chain, found.header))
-    assert not mending.close_gap(Point(point.pos + gap - 7, *_tail(point)), found), "there is no room for a blank"
+    assert not mending.close_gap(Point(point.pos + gap - 7, *_tail(point)), found), (
+        "there is no room for a blank"
+    )
     assert not mending.close_gap(Point(found.pos, *_tail(point)), found), "there is no gap"
     assert mending.close_gap(point, found) and mending.written_bytes == gap
     mending.sync()
@@ -428,13 +482,16 @@ def operations(disk: FaultyDisk) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("index", [0, 7, 10, LAST])
 def test_an_entry_is_put_back_where_it_was(log: Log, index: int) -> None:
-    """With the blank before it. The marker is there from before the first byte until everything is durable."""
+    """With the blank before it. The marker is there from before the first byte until everything is
+    durable."""
     log.write(log.entries[index].pos + 70, b"damage")
     if log.entries[index].pos % SIZE == 0 and index:
         log.write(log.ends[index - 1], b"damage")
     mending, point = log.mending(), log.point(index)
     assert mending.fits(point, log.entries[index], further=False)
-    assert mending.put(point, log.entries[index]) == Point(log.ends[index], index + 1, 1, log.entries[index].last_chain)
+    assert mending.put(point, log.entries[index]) == Point(
+        log.ends[index], index + 1, 1, log.entries[index].last_chain
+    )
     assert log.disk.read_file(f"{ROOT}/{MARKER}") == MARK
     assert mending.written_bytes >= len(log.entries[index].data)
     mending.sync()
@@ -444,7 +501,9 @@ def test_an_entry_is_put_back_where_it_was(log: Log, index: int) -> None:
             assert log.disk.on_medium(path, 0, len(data)) == data
     written = mending.written_bytes
     mending.put(point, log.entries[index])
-    assert mending.written_bytes == written and not log.disk.exists(f"{ROOT}/{MARKER}"), "what is right already is not written"
+    assert mending.written_bytes == written and not log.disk.exists(f"{ROOT}/{MARKER}"), (
+        "what is right already is not written"
+    )
     mending.close()
 
 
@@ -482,8 +541,8 @@ def test_a_failed_sync_leaves_the_marker(log: Log) -> None:
 
 @pytest.mark.parametrize("content", [MARK, b"another\n"])
 def test_after_an_interrupted_repair_everything_is_written_again(log: Log, content: bytes) -> None:
-    """Valid bytes, too, and blanks: they may be in the page cache only. A marker that says something else says from the first write on that
-    bytes are written in place."""
+    """Valid bytes, too, and blanks: they may be in the page cache only. A marker that says
+    something else says from the first write on that bytes are written in place."""
     log.disk.replace_file(f"{ROOT}/{MARKER}", content)
     mending = log.mending()
     assert mending.again
@@ -496,11 +555,14 @@ def test_after_an_interrupted_repair_everything_is_written_again(log: Log, conte
 
 
 def test_where_entries_may_be_written(log: Log) -> None:
-    """At their place behind a point, and behind the mark only if a file for them is asked for; what does not continue the log may not."""
+    """At their place behind a point, and behind the mark only if a file for them is asked for; what
+    does not continue the log may not."""
     mending, entry = log.mending(), log.entries[7]
     assert mending.fits(log.point(7), entry, further=False)
     assert not mending.fits(log.point(6), entry, further=False)
-    assert not mending.fits(Point(log.point(7).pos, 7, 2, 0), entry, further=False), "a term that falls"
+    assert not mending.fits(Point(log.point(7).pos, 7, 2, 0), entry, further=False), (
+        "a term that falls"
+    )
     end = mending._files.end
     behind = copy.copy(entry)
     behind.pos = end

@@ -1,6 +1,8 @@
-"""Power cuts page by page: of the pages that are dirty in the moment before a sync, every subset survives in turn, and each is torn alone.
+"""Power cuts page by page: of the pages that are dirty in the moment before a sync, every subset
+survives in turn, and each is torn alone.
 
-The dirty pages are those of mapped memory as well: what a store through a map leaves is kept or lost like what a write leaves.
+The dirty pages are those of mapped memory as well: what a store through a map leaves is kept or
+lost like what a write leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from tests.storage.kill_points import run, verify
 from tests.storage.test_storage_kill_points import SCENARIOS
 
 ALL_SUBSETS_OF = 4
-"""Up to so many dirty pages every subset is tried; of more, those with at most one page lost or kept, and a few by chance."""
+"""Up to so many dirty pages every subset is tried; of more, those with at most one page lost or
+kept, and a few by chance."""
 Page = tuple[str, int]
 
 
@@ -34,7 +37,8 @@ def subsets(pages: list[Page], chance: random.Random, samples: int) -> Iterator[
 
 
 def check(scenario: str, *, through_map: bool, samples: int, stride: int) -> int:
-    """Cut the power before every `stride`-th sync of a scenario in all these ways. Returns the number of cuts."""
+    """Cut the power before every `stride`-th sync of a scenario in all these ways. Returns the
+    number of cuts."""
     prepare, act = SCENARIOS[scenario]
     base, promises = prepare()
     whole, _, done = run(base, promises, act, through_map=through_map)
@@ -52,7 +56,10 @@ def check(scenario: str, *, through_map: bool, samples: int, stride: int) -> int
             try:
                 verify(disk, told)
             except Exception as error:
-                raise AssertionError(f"{scenario}, before sync {at}: kept {sorted(kept)}, torn {sorted(torn)}: {error}") from error
+                raise AssertionError(
+                    f"{scenario}, before sync {at}: kept {sorted(kept)}, torn {sorted(torn)}:"
+                    f" {error}"
+                ) from error
             cuts += 1
     return cuts
 
@@ -61,7 +68,8 @@ def check(scenario: str, *, through_map: bool, samples: int, stride: int) -> int
 @pytest.mark.parametrize("through_map", [False, True])
 @pytest.mark.parametrize("scenario", ["append", "roll", "early", "sync", "truncate"])
 def test_any_subset_of_dirty_pages_survives(scenario: str, through_map: bool) -> None:
-    """Whatever the medium holds, everything acknowledged is there, and what was not is there whole or not at all."""
+    """Whatever the medium holds, everything acknowledged is there, and what was not is there whole
+    or not at all."""
     assert check(scenario, through_map=through_map, samples=2, stride=3) > 20
 
 

@@ -1,4 +1,5 @@
-"""The entry log and the slots on the forgetful disk: what a power cut, a killed process and a failed sync leave is always explained."""
+"""The entry log and the slots on the forgetful disk: what a power cut, a killed process and a
+failed sync leave is always explained."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ IDENTITY: Identity = make_identity()
 
 
 class Life:
-    """A log whose owner appends, truncates, syncs, crashes and starts again, with everything it ever promised."""
+    """A log whose owner appends, truncates, syncs, crashes and starts again, with everything it
+    ever promised."""
 
     def __init__(self, seed: int, mode: str) -> None:
         self.chance = random.Random(seed)
@@ -51,7 +53,12 @@ class Life:
 
     def open(self, *, clean: bool) -> EntryLog:
         self.commits = []
-        writer = make_writer(self.mode, buffers=self.chance.randint(1, 6), buffer_bytes=2 * PAGE_BYTES, submit=self.commits.append)
+        writer = make_writer(
+            self.mode,
+            buffers=self.chance.randint(1, 6),
+            buffer_bytes=2 * PAGE_BYTES,
+            submit=self.commits.append,
+        )
         return EntryLog.open(self.disk, ROOT, IDENTITY, clean=clean, writer=writer)
 
     def commit(self) -> None:
@@ -60,7 +67,8 @@ class Life:
             self.commits.pop()()
 
     def write_back(self) -> None:
-        """The kernel stores some dirty pages as they are now; later writes to them are lost, or not, for themselves."""
+        """The kernel stores some dirty pages as they are now; later writes to them are lost, or
+        not, for themselves."""
         self.disk.write_back(self.chance)
 
     def append(self) -> None:
@@ -68,13 +76,17 @@ class Life:
         count, size = self.chance.randint(1, 8), self.chance.choice([10, 200, 700, 3000])
         batch = make_batch(count, size, first=self.number)
         self.number += count
-        for entries in self.log.append_leader(self.term, batch, np.arange(count), 1, HOST, new_file=self.chance.random() < 0.1):
+        for entries in self.log.append_leader(
+            self.term, batch, np.arange(count), 1, HOST, new_file=self.chance.random() < 0.1
+        ):
             for index in range(entries.first_index, entries.last_index + 1):
                 self.seen.add((index, self.log.chain_at(index)))
 
     def truncate(self) -> None:
         if self.log.end_index >= 0:
-            self.log.truncate_from(self.chance.randint(max(0, self.log.end_index - 12), self.log.end_index))
+            self.log.truncate_from(
+                self.chance.randint(max(0, self.log.end_index - 12), self.log.end_index)
+            )
             self.term += 1
 
     def begin(self) -> None:
@@ -134,7 +146,11 @@ class Life:
         self.start(power_cut=True)
 
     def start(self, *, power_cut: bool, clean: bool = False) -> None:
-        durable = [(index, self.log.chain_at(index)) for index in range(self.log.durable_index + 1)] if self.log.fenced is None else []
+        durable = (
+            [(index, self.log.chain_at(index)) for index in range(self.log.durable_index + 1)]
+            if self.log.fenced is None
+            else []
+        )
         self.job = None
         if power_cut:
             self.disk.power_cut(self.chance)
@@ -148,11 +164,14 @@ class Life:
         self.check()
 
     def check(self) -> None:
-        """The log is whole, made of entries that were once appended, marked to its end, and zero behind it."""
+        """The log is whole, made of entries that were once appended, marked to its end, and zero
+        behind it."""
         log, index, chain = self.log, 0, self.log.chain_at(-1)
         while index <= log.end_index:
             entries = log.read(index, 1 << 20)
-            chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+            chain = verify_range(
+                bytes(entries.data), index, entries.term, entries.pos, chain
+            ).last_chain
             index = entries.last_index + 1
         assert chain == log.end_chain
         assert all((i, log.chain_at(i)) in self.seen for i in range(log.end_index + 1))
@@ -166,9 +185,16 @@ class Life:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(25))
 def test_lives_on_a_forgetful_disk(seed: int, mode: str) -> None:
-    """What was durable stays, what comes back was once appended, and no crash looks like damage, whichever way bytes reach the files."""
+    """What was durable stays, what comes back was once appended, and no crash looks like damage,
+    whichever way bytes reach the files."""
     life = Life(seed, mode)
-    often = [life.append] * 6 + [life.begin] * 3 + [life.finish] * 3 + [life.truncate] * 2 + [life.write_back] * 2
+    often = (
+        [life.append] * 6
+        + [life.begin] * 3
+        + [life.finish] * 3
+        + [life.truncate] * 2
+        + [life.write_back] * 2
+    )
     often += [life.commit] * 2 * (mode == "pool")
     acts = [*often, life.cut_power, life.kill, life.stop, life.fail]
     for _ in range(80):
@@ -225,7 +251,8 @@ def test_creation_survives_power_cuts(seed: int) -> None:
     done = True
     try:
         GroupStore.create(disk, ROOT, IDENTITY)
-    except Exception:  # whatever the interruption became: only what is on the disk afterwards counts
+    # whatever the interruption became: only what is on the disk afterwards counts
+    except Exception:
         done = False
     disk.power_cut(chance)
     disk = disk.successor()
@@ -238,8 +265,11 @@ def test_creation_survives_power_cuts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_units_of_sealed_files_survive_a_power_cut(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """A start looks at few units of old files, so they must be durable before the mark passes a file: none is lost, and none made again."""
+def test_units_of_sealed_files_survive_a_power_cut(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A start looks at few units of old files, so they must be durable before the mark passes a
+    file: none is lost, and none made again."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", 1)
     life = Life(0, mode)
     for number in range(12):
@@ -256,8 +286,8 @@ def test_units_of_sealed_files_survive_a_power_cut(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_failed_sync_left_behind_the_end_does_not_come_back() -> None:
-    """The zeros of a truncation whose sync failed are in the cache only; the next start writes them again, so a later power cut finds
-    nothing behind the end."""
+    """The zeros of a truncation whose sync failed are in the cache only; the next start writes them
+    again, so a later power cut finds nothing behind the end."""
     life = Life(0, "pwrite")
     batch = make_batch(6, 100)
     life.log.append_leader(1, batch, np.arange(6), 1, HOST)
@@ -282,8 +312,8 @@ def test_what_a_failed_sync_left_behind_the_end_does_not_come_back() -> None:
 
 
 def test_units_that_recovery_made_survive_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery advances the mark over the entries it found. Their units must be durable first, because their files are not checked
-    again."""
+    """Recovery advances the mark over the entries it found. Their units must be durable first,
+    because their files are not checked again."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", 1)
     life = Life(0, "pwrite")
     for number in range(12):
@@ -298,7 +328,8 @@ def test_units_that_recovery_made_survive_a_power_cut(monkeypatch: pytest.Monkey
 
 
 def test_names_of_index_files_found_after_a_kill_become_durable() -> None:
-    """A killed process left names that no sync covered: after a start and a good stop a power cut takes none of them."""
+    """A killed process left names that no sync covered: after a start and a good stop a power cut
+    takes none of them."""
     for seed in range(12):
         life = Life(seed, "pwrite")
         life.log.append_leader(1, make_batch(40, 10), np.arange(40), 1, HOST)
@@ -316,7 +347,11 @@ def test_a_log_file_is_durable_before_it_gets_its_name(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log", disk)
     append(log, 100)
     log.close()
-    events = [(str(name), str(path)) for name, path in disk.names("create", "sync", "rename") if "/data/" in str(path)]
+    events = [
+        (str(name), str(path))
+        for name, path in disk.names("create", "sync", "rename")
+        if "/data/" in str(path)
+    ]
     named = [at for at, (name, _) in enumerate(events) if name == "rename"]
     assert len(named) > 3
     assert all([name for name, _ in events[at - 2 : at]] == ["create", "sync"] for at in named)

@@ -44,7 +44,9 @@ def test_failed_creation_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == []
 
 
-def test_short_writes_and_reads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_and_reads_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel may do a part of a request; the port does the rest."""
     file = RealDisk().create(str(tmp_path / "a"), 100, allocate=True)
     pwrite, pread = os.pwrite, os.pread
@@ -57,7 +59,8 @@ def test_short_writes_and_reads_are_completed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_first_sync_covers_the_length_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new file is synced with its metadata once, and with its data alone from then on; errors pass through."""
+    """A new file is synced with its metadata once, and with its data alone from then on; errors
+    pass through."""
     calls: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
     monkeypatch.setattr(os, "fdatasync", lambda fd: calls.append("fdatasync"))
@@ -93,7 +96,8 @@ def test_close_is_idempotent_and_final(tmp_path: Path) -> None:
 
 
 def test_a_map_of_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
-    """A file that is shorter than it was when it was opened is an error of the disk, not a map that kills at the first look."""
+    """A file that is shorter than it was when it was opened is an error of the disk, not a map that
+    kills at the first look."""
     file = RealDisk().create(str(tmp_path / "a"), 2 * PAGE_BYTES, allocate=True)
     os.truncate(tmp_path / "a", PAGE_BYTES)
     for use in (file.view, lambda: file.store(0, b"x")):
@@ -103,7 +107,8 @@ def test_a_map_of_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 def test_populating_an_area_without_backing_is_an_error_and_no_signal(tmp_path: Path) -> None:
-    """Pages that lost their backing are reported by the calls that fill and lock maps; only touching them is fatal."""
+    """Pages that lost their backing are reported by the calls that fill and lock maps; only
+    touching them is fatal."""
     file = RealDisk().create(str(tmp_path / "a"), 4 * PAGE_BYTES, allocate=True)
     file.warm(stores=True)
     file.swap_out()
@@ -125,7 +130,8 @@ def test_an_old_kernel_reads_ahead_instead(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_store_replaces_the_map_that_only_shows(tmp_path: Path) -> None:
-    """Views of the former map stay and see what is stored through the new one; both count until the views are gone."""
+    """Views of the former map stay and see what is stored through the new one; both count until the
+    views are gone."""
     file = RealDisk().create(str(tmp_path / "a"), PAGE_BYTES, allocate=True)
     view = file.view()
     file.lock()
@@ -147,8 +153,11 @@ def test_directory_lock_keeps_a_second_owner_out(tmp_path: Path) -> None:
     DirectoryLock(str(tmp_path)).close()
 
 
-def test_replacing_a_file_is_synced_before_and_after_its_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content, then name, then directory: a power cut between any two leaves the old file or the new one, whole."""
+def test_replacing_a_file_is_synced_before_and_after_its_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content, then name, then directory: a power cut between any two leaves the old file or the
+    new one, whole."""
     steps: list[str] = []
     rename = os.rename
 
@@ -156,7 +165,11 @@ def test_replacing_a_file_is_synced_before_and_after_its_rename(tmp_path: Path, 
         steps.append("rename")
         rename(old, new)
 
-    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "content"))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: steps.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "content"),
+    )
     monkeypatch.setattr(os, "rename", renamed)
     RealDisk().replace_file(str(tmp_path / "a"), b"new")
     assert steps == ["content", "rename", "directory"]

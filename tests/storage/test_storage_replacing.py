@@ -1,4 +1,5 @@
-"""Carrying out a planned repair: killed at every operation and cut from power, it is finished by itself or by the node, never half done."""
+"""Carrying out a planned repair: killed at every operation and cut from power, it is finished by
+itself or by the node, never half done."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace, Unusable
 from ledgermq.storage.repair.mending import MARKER
 from ledgermq.storage.repair.replacing import FENCE, SourceChanged, carry_out
-from tests.shipping.shipping_material import FILE_BYTES, ROOT, Replica, Wire, identity_of, log_of, replicas, run, write_snapshot
+from tests.shipping.shipping_material import (
+    FILE_BYTES,
+    ROOT,
+    Replica,
+    Wire,
+    identity_of,
+    log_of,
+    replicas,
+    run,
+    write_snapshot,
+)
 from tests.shipping.test_shipping_repair import data, entry_places, overwrite
 from tests.storage.kill_points import DIVISIBLE, KillDisk, after_power_cut
 from tests.storage.repair_notes import read_notes
@@ -27,8 +38,8 @@ def sha(raw: bytes) -> str:
 
 
 def damaged() -> tuple[Replica, dict[str, bytes], DirectoryRepair]:
-    """A replica with two damaged log files, a derived file that is wrong, a slot of its mark gone and its hard state damaged outside of the
-    slots; what it held; and the plan."""
+    """A replica with two damaged log files, a derived file that is wrong, a slot of its mark gone
+    and its hard state damaged outside of the slots; what it held; and the plan."""
     group = replicas()
     store = group["n1"].open()
     write_snapshot(store, LAST)
@@ -49,14 +60,27 @@ def damaged() -> tuple[Replica, dict[str, bytes], DirectoryRepair]:
         disk.sync_dir(directory)
     slots = disk.read_file(f"{log_of('n1')}/syncedmark")
     # The older one: the mark stays where it is.
-    overwrite(disk, f"{log_of('n1')}/syncedmark", 0 if slots[8:16] < slots[4104:4112] else 4096, bytes(88))
+    overwrite(
+        disk, f"{log_of('n1')}/syncedmark", 0 if slots[8:16] < slots[4104:4112] else 4096, bytes(88)
+    )
     overwrite(disk, f"{log_of('n1')}/syncedmark", 700, b"\x01")
     overwrite(disk, f"{log_of('n1')}/hardstate", 5000, b"\x01")
     index = next(name for name in disk.listdir(f"{log_of('n1')}/index"))
     overwrite(disk, f"{log_of('n1')}/index/{index}", 0, b"\xff" * 32)
     identity = identity_of("n1")
     derived = (f"dledger-n1/index/{index}", "consumequeue/")
-    plan = DirectoryRepair("/data", "g1", "n1", identity.log_id, identity.incarnation, tuple(files), None, derived, True, True)
+    plan = DirectoryRepair(
+        "/data",
+        "g1",
+        "n1",
+        identity.log_id,
+        identity.incarnation,
+        tuple(files),
+        None,
+        derived,
+        True,
+        True,
+    )
     return victim, before, plan
 
 
@@ -67,16 +91,20 @@ def carried_out(disk: object, plan: DirectoryRepair) -> list[str]:
 
 
 def test_files_are_exchanged_and_every_step_is_noted() -> None:
-    """Log files are complete, derived files are removed, both slots have the mark, term and vote stay, zeros follow the entries, no
-    unfinished file is left, and the log opens."""
+    """Log files are complete, derived files are removed, both slots have the mark, term and vote
+    stay, zeros follow the entries, no unfinished file is left, and the log opens."""
     victim, before, plan = damaged()
     voted = victim.disk.read_file(f"{log_of('n1')}/hardstate")
     said = carried_out(victim.disk, plan)
     assert victim.log_files() == before
     steps = [line["step"] for line in read_notes(victim.disk, ROOT)]
-    assert steps == ["begun", "file", "file", "mark", "hardstate", "dropped", "exchanged"] and len(said) == len(steps)
+    assert steps == ["begun", "file", "file", "mark", "hardstate", "dropped", "exchanged"] and len(
+        said
+    ) == len(steps)
     assert not victim.disk.exists(f"{log_of('n1')}/{MARKER}")
-    assert not [path for path in victim.disk.files() if "/consumequeue/" in path or path.endswith(".alloc")]
+    assert not [
+        path for path in victim.disk.files() if "/consumequeue/" in path or path.endswith(".alloc")
+    ]
     slots = victim.disk.read_file(f"{log_of('n1')}/syncedmark")
     assert slots[16:84] == slots[4096 + 16 : 4096 + 84] and slots[:4] == slots[4096:4100] == b"LMSM"
     assert not any(slots[88:4096]) and not any(slots[4096 + 88 :])
@@ -86,7 +114,8 @@ def test_files_are_exchanged_and_every_step_is_noted() -> None:
 
 
 def test_a_crash_at_any_point_is_finished_by_the_same_plan_or_by_the_node() -> None:
-    """The fence exists from before the first change until after the last: a directory that opens without it is complete."""
+    """The fence exists from before the first change until after the last: a directory that opens
+    without it is complete."""
     victim, before, plan = damaged()
     peer = replicas()["n2"]
     whole = KillDisk(copy.deepcopy(victim.disk))
@@ -100,7 +129,9 @@ def test_a_crash_at_any_point_is_finished_by_the_same_plan_or_by_the_node() -> N
             for left in (killed, after_power_cut(killed, at)):
                 again = Replica("n1", copy.deepcopy(left))
                 fenced = again.disk.exists(f"{log_of('n1')}/{MARKER}")
-                assert fenced or again.log_files() in (before, victim.log_files()), whole.operations[at]
+                assert fenced or again.log_files() in (before, victim.log_files()), (
+                    whole.operations[at]
+                )
                 carried_out(again.disk, plan)
                 assert again.log_files() == before, whole.operations[at]
                 again.open().close()
@@ -126,7 +157,9 @@ def test_a_file_that_the_disk_refuses_to_give_is_replaced_without_being_read() -
     victim, before, plan = damaged()
     whole = Piece(0, FILE_BYTES, f"{PEER}/{0:020d}")
     victim.disk.break_page(data("n1", 0), 700)
-    carried_out(victim.disk, replace(plan, files=(replace(plan.files[0], pieces=(whole,)), *plan.files[1:])))
+    carried_out(
+        victim.disk, replace(plan, files=(replace(plan.files[0], pieces=(whole,)), *plan.files[1:]))
+    )
     assert victim.log_files() == before
 
 
@@ -143,7 +176,8 @@ def test_another_replica_and_an_interrupted_repair_of_the_node_are_refused() -> 
 
 
 def test_a_node_that_goes_on_with_an_exchange_in_place_says_so() -> None:
-    """From its first write on the fence means what a repair in place means: what verifies may not be durable."""
+    """From its first write on the fence means what a repair in place means: what verifies may not
+    be durable."""
     victim, _, plan = damaged()
     peer = replicas()["n2"]
     started = KillDisk(copy.deepcopy(victim.disk), 20)
@@ -177,7 +211,8 @@ def test_a_full_disk_is_said_before_anything_is_written(monkeypatch: pytest.Monk
 
 
 def test_another_history_is_cut_where_the_majority_ends_and_kept_beside() -> None:
-    """Files behind the end go, the mark follows, the term is raised; what was there is kept as it was."""
+    """Files behind the end go, the mark follows, the term is raised; what was there is kept as it
+    was."""
     group = replicas()
     victim, before, places = group["n1"], group["n1"].log_files(), entry_places(group["n1"])
     last = max(index for index, (pos, _) in enumerate(places) if pos < FILE_BYTES)
@@ -187,16 +222,35 @@ def test_another_history_is_cut_where_the_majority_ends_and_kept_beside() -> Non
     chain = int.from_bytes(first[places[last][0] + 36 : places[last][0] + 40], "big")
     term = int.from_bytes(first[places[last][0] + 16 : places[last][0] + 24], "big")
     identity = identity_of("n1")
-    file = FileRepair(0, (Piece(0, end, data("n1", 0)), Piece(end, FILE_BYTES, None)), sha(raw), "a test", "the test knows", keep=True)
+    file = FileRepair(
+        0,
+        (Piece(0, end, data("n1", 0)), Piece(end, FILE_BYTES, None)),
+        sha(raw),
+        "a test",
+        "the test knows",
+        keep=True,
+    )
     mark = MarkRepair(term, last, end, chain)
     derived = ("dledger-n1/index/",)
-    carried_out(victim.disk, DirectoryRepair("/data", "g1", "n1", identity.log_id, identity.incarnation, (file,), mark, derived))
+    carried_out(
+        victim.disk,
+        DirectoryRepair(
+            "/data", "g1", "n1", identity.log_id, identity.incarnation, (file,), mark, derived
+        ),
+    )
     store = victim.open()
     assert (store.log.end_index, store.log.end_pos, store.log.end_chain) == (last, end, chain)
     store.close()
     beside = f"{ROOT}/state/replaced"
-    kept = {name.partition(".")[0]: victim.disk.read_file(f"{beside}/{name}") for name in victim.disk.listdir(beside)}
-    assert kept == {name: raw for name, raw in before.items() if name in kept} and f"{0:020d}" in kept and len(kept) > 1
+    kept = {
+        name.partition(".")[0]: victim.disk.read_file(f"{beside}/{name}")
+        for name in victim.disk.listdir(beside)
+    }
+    assert (
+        kept == {name: raw for name, raw in before.items() if name in kept}
+        and f"{0:020d}" in kept
+        and len(kept) > 1
+    )
 
 
 def test_lines_of_the_repair_log_are_only_added() -> None:

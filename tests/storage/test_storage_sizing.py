@@ -1,5 +1,5 @@
-"""Laws of the sizing: a larger load never needs less, disk is linear in retention, texts are understood or refused with a remedy, and the
-page and the chart state what the formula gives."""
+"""Laws of the sizing: a larger load never needs less, disk is linear in retention, texts are
+understood or refused with a remedy, and the page and the chart state what the formula gives."""
 
 from __future__ import annotations
 
@@ -62,29 +62,56 @@ def planned(load: Load, options: Options) -> Sizing | None:
 def in_sum(found: Sizing) -> tuple[float, ...]:
     """What must never fall. With a small tolerance for sums of floats."""
     node = found.node
-    several = (node.disk_written_per_s, node.network_in_per_s, node.network_out_per_s, node.page_cache_bytes)
-    return (found.nodes, found.groups, *(each * found.nodes * (1 + 1e-9) + found.nodes for each in several))
+    several = (
+        node.disk_written_per_s,
+        node.network_in_per_s,
+        node.network_out_per_s,
+        node.page_cache_bytes,
+    )
+    return (
+        found.nodes,
+        found.groups,
+        *(each * found.nodes * (1 + 1e-9) + found.nodes for each in several),
+    )
 
 
 @given(loads, optionses, st.floats(1, 10), st.integers(0, 10_000), st.floats(1, 10))
-def test_a_larger_load_never_needs_less(load: Load, options: Options, times: float, more: int, longer: float) -> None:
+def test_a_larger_load_never_needs_less(
+    load: Load, options: Options, times: float, more: int, longer: float
+) -> None:
     larger = Load(load.messages_per_s * times, load.body_bytes + more, load.retention_s * longer)
     before, after = planned(load, options), planned(larger, options)
     if after is not None:
         assert before is not None
-        assert all(now >= was - 2 * after.nodes for was, now in zip(in_sum(before), in_sum(after), strict=True))
+        assert all(
+            now >= was - 2 * after.nodes
+            for was, now in zip(in_sum(before), in_sum(after), strict=True)
+        )
         assert after.nodes >= before.nodes and after.groups >= before.groups
 
 
 @given(loads, optionses, st.floats(1, 10), st.integers(1, 5))
-def test_more_of_anything_never_needs_less_of_one_node(load: Load, options: Options, times: float, more: int) -> None:
+def test_more_of_anything_never_needs_less_of_one_node(
+    load: Load, options: Options, times: float, more: int
+) -> None:
     """With a fixed number of nodes."""
     fixed = replace(options, nodes=options.replicas + 2)
     before = plan(load, fixed).node
-    grown = [replace(load, messages_per_s=load.messages_per_s * times), replace(load, body_bytes=load.body_bytes + more)]
+    grown = [
+        replace(load, messages_per_s=load.messages_per_s * times),
+        replace(load, body_bytes=load.body_bytes + more),
+    ]
     afters = [plan(each, fixed).node for each in grown]
-    wider = (("topics", more), ("queues", more), ("consumer_groups", more), ("connections", more * 100))
-    afters += [plan(load, replace(fixed, **{name: getattr(fixed, name) + count})).node for name, count in wider]
+    wider = (
+        ("topics", more),
+        ("queues", more),
+        ("consumer_groups", more),
+        ("connections", more * 100),
+    )
+    afters += [
+        plan(load, replace(fixed, **{name: getattr(fixed, name) + count})).node
+        for name, count in wider
+    ]
     for after in afters:
         for name in before.__slots__:
             assert getattr(after, name) >= getattr(before, name) * (1 - 1e-9), name
@@ -94,7 +121,10 @@ def test_more_of_anything_never_needs_less_of_one_node(load: Load, options: Opti
 def test_disk_is_linear_in_retention(load: Load, options: Options) -> None:
     """Apart from the files that every replica has anyway."""
     fixed = replace(options, nodes=options.replicas)
-    one, two, three = (plan(replace(load, retention_s=load.retention_s * k), fixed).node.disk_bytes for k in (1, 2, 3))
+    one, two, three = (
+        plan(replace(load, retention_s=load.retention_s * k), fixed).node.disk_bytes
+        for k in (1, 2, 3)
+    )
     assert three - two == pytest.approx(two - one, abs=2)
     none = plan(replace(load, retention_s=0), fixed).node
     assert none.disk_bytes == pytest.approx(none.replicas * 3 * options.log_file_bytes / 0.8, abs=2)
@@ -105,7 +135,11 @@ def test_the_hardware_suffices_and_one_node_less_would_not(load: Load, options: 
     found = planned(load, options)
     if found is None:
         return
-    assert found.exceeded == () and found.node.cores <= options.cores and found.node.disk_bytes <= options.disk_bytes
+    assert (
+        found.exceeded == ()
+        and found.node.cores <= options.cores
+        and found.node.disk_bytes <= options.disk_bytes
+    )
     assert found.node.cores_used <= found.node.workers / 2 + 1e-9, "half of each core stays free"
     if found.nodes > options.replicas:
         assert found.limit in plan(load, replace(options, nodes=found.nodes - 1)).exceeded
@@ -115,7 +149,8 @@ def test_the_hardware_suffices_and_one_node_less_would_not(load: Load, options: 
 
 @given(optionses, st.integers(1, 16_384))
 def test_a_group_leads_no_more_than_half_of_a_core(options: Options, body: int) -> None:
-    """What the processes carry in sum is what the load costs: no group is counted on more than one core."""
+    """What the processes carry in sum is what the load costs: no group is counted on more than one
+    core."""
     found = planned(Load(5_000, body, 3_600), options)
     if found is not None:
         assert found.groups >= found.nodes and found.node.workers * found.nodes >= found.groups
@@ -146,7 +181,9 @@ def test_any_text_is_a_load_or_refused_with_a_remedy(text: str) -> None:
 
 
 def test_no_cluster_has_any_number_of_nodes() -> None:
-    with pytest.raises(UnusablePlan, match=r"more than 1,000 nodes would be needed \(.*cores.*\); divide"):
+    with pytest.raises(
+        UnusablePlan, match=r"more than 1,000 nodes would be needed \(.*cores.*\); divide"
+    ):
         plan(parse("900M msg/s of 4 MiB, 1 year".replace("1 year", "9 weeks")), Options())
 
 
@@ -171,7 +208,9 @@ def test_the_page_has_the_figures_and_the_plans() -> None:
 EXAMPLE = re.compile(r"    \$ ledgermq (doctor --plan \"([^\"]+)\"(.*))\n((?:    .*\n)+)")
 
 
-def test_the_plans_on_the_page_are_what_the_command_prints(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_plans_on_the_page_are_what_the_command_prints(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     for _, text, options, wanted in re.findall(EXAMPLE, (ROOT / SIZING).read_text()):
         code = cli.run(["doctor", "--plan", text, *options.split()])
         out, err = capfd.readouterr()
@@ -190,7 +229,10 @@ def test_json_has_the_plan_the_chart_and_the_figures(capfd: pytest.CaptureFixtur
 def test_too_few_given_nodes_are_an_alarm(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--plan", "300k msg/s of 1 KiB, 3 days", "--nodes", "3"]) == 1
     out = capfd.readouterr().out
-    assert re.search(r"\nalarm: 3 nodes are too few \(cores, .*disk", out) and "; leave out --nodes" in out
+    assert (
+        re.search(r"\nalarm: 3 nodes are too few \(cores, .*disk", out)
+        and "; leave out --nodes" in out
+    )
 
 
 def test_exact_bytes(capfd: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +248,12 @@ def test_the_profiles_of_the_chart_follow_the_plan(profile: str) -> None:
     stated = LOAD.search(text)
     assert stated is not None, "the profile states no load"
     words = stated[2].split()
-    names = {"replicas": int, "nodes": int, "clients": str, "log-file-size": lambda size: int(size.removesuffix("MiB")) << 20}
+    names = {
+        "replicas": int,
+        "nodes": int,
+        "clients": str,
+        "log-file-size": lambda size: int(size.removesuffix("MiB")) << 20,
+    }
     given_options: dict[str, Any] = {}
     for option, value in zip(words[::2], words[1::2], strict=True):
         name = option.removeprefix("--")
@@ -220,4 +267,6 @@ def test_the_profiles_of_the_chart_follow_the_plan(profile: str) -> None:
         k: wanted[k] for k in ("replicas", "workers", "resources")
     }
     groups = values["cluster"]["brokerGroups"]
-    assert len(groups) == found.groups and {len(group["replicas"]) for group in groups} == {found.options.replicas}
+    assert len(groups) == found.groups and {len(group["replicas"]) for group in groups} == {
+        found.options.replicas
+    }

@@ -1,5 +1,5 @@
-"""Two slots and what is built on them, operation by operation: what is written where, what is synced, and what counts when a file is found
-as a crash or damage left it."""
+"""Two slots and what is built on them, operation by operation: what is written where, what is
+synced, and what counts when a file is found as a crash or damage left it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def slot_file(path: Path, first: bytes, second: bytes) -> str:
 
 def operations(disk: FaultyDisk) -> list[tuple[object, ...]]:
     """What was written or synced since the last call, without paths."""
-    found = [(event[0], *event[2:3]) for event in disk.trace if event[0] in ("pwrite", "sync", "rename", "sync_dir")]
+    found = [
+        (event[0], *event[2:3])
+        for event in disk.trace
+        if event[0] in ("pwrite", "sync", "rename", "sync_dir")
+    ]
     disk.trace.clear()
     return found
 
@@ -80,7 +84,12 @@ def test_a_new_file_gets_its_name_when_its_content_is_durable(tmp_path: Path) ->
     assert blocks == [True] and disk.names("sync_dir") == [("sync_dir", str(tmp_path))]
     assert operations(disk)[:4] == [("pwrite", 0), ("sync",), ("rename",), ("sync_dir",)]
     assert (tmp_path / "slots").read_bytes() == frame(1, b"12345678").ljust(2 * PAGE_BYTES, b"\0")
-    assert (slots.sequence, slots.payload, slots.unsynced, disk.open_files) == (1, b"12345678", False, 1)
+    assert (slots.sequence, slots.payload, slots.unsynced, disk.open_files) == (
+        1,
+        b"12345678",
+        False,
+        1,
+    )
     slots.close()
     assert disk.open_files == 0
 
@@ -89,15 +98,23 @@ STATES = ("", NONE, DAMAGED, OTHER_MAGIC, LATER)
 
 
 @pytest.mark.parametrize(("first", "second"), list(product((1, 2, 3), repeat=2)))
-def test_the_valid_slot_with_the_higher_number_counts(tmp_path: Path, first: int, second: int) -> None:
-    """For its owner, who writes it again in place before it relies on it, and for a process that only looks."""
+def test_the_valid_slot_with_the_higher_number_counts(
+    tmp_path: Path, first: int, second: int
+) -> None:
+    """For its owner, who writes it again in place before it relies on it, and for a process that
+    only looks."""
     for one, other in product(STATES, repeat=2):
-        path = slot_file(tmp_path / "slots", frame(first, b"payload1", one), frame(second, b"payload2", other))
+        path = slot_file(
+            tmp_path / "slots", frame(first, b"payload1", one), frame(second, b"payload2", other)
+        )
         disk = FaultyDisk(RealDisk())
         valid = [(first, b"payload1", 0)] * (one == "") + [(second, b"payload2", 1)] * (other == "")
         if not valid:
             later = LATER in (one, other)
-            with pytest.raises(UnknownFormat if later else PromisesLost, match="version 3" if later else "both slots"):
+            with pytest.raises(
+                UnknownFormat if later else PromisesLost,
+                match="version 3" if later else "both slots",
+            ):
                 SlotFile.open(disk, path, MAGIC, 8)
             assert disk.open_files == 0
             with pytest.raises(Damaged, match="no slot"):
@@ -108,14 +125,19 @@ def test_the_valid_slot_with_the_higher_number_counts(tmp_path: Path, first: int
         assert peek(disk, path, MAGIC, 8) == payload
         slots = SlotFile.open(disk, path, MAGIC, 8)
         assert (slots.sequence, slots.payload, slots.unsynced) == (sequence, payload, False)
-        assert operations(disk) == [("pwrite", slot * PAGE_BYTES), ("sync",)] and Path(path).read_bytes() == before
+        assert (
+            operations(disk) == [("pwrite", slot * PAGE_BYTES), ("sync",)]
+            and Path(path).read_bytes() == before
+        )
         slots.write(b"written.")
         assert operations(disk) == [("pwrite", (1 - slot) * PAGE_BYTES)]
         slots.close()
 
 
 def test_the_least_of_two_foreign_versions_is_named(tmp_path: Path) -> None:
-    path = slot_file(tmp_path / "slots", struct.pack(">4siQ", MAGIC, 7, 1), struct.pack(">4siQ", MAGIC, 5, 1))
+    path = slot_file(
+        tmp_path / "slots", struct.pack(">4siQ", MAGIC, 7, 1), struct.pack(">4siQ", MAGIC, 5, 1)
+    )
     with pytest.raises(UnknownFormat, match="version 5, this program knows 1"):
         SlotFile.open(RealDisk(), path, MAGIC, 8)
 
@@ -131,9 +153,17 @@ def test_a_file_of_another_length_holds_no_promise(tmp_path: Path, size: int) ->
 
 @pytest.mark.parametrize(
     ("size", "found"),
-    [(27, None), (28, b"payload1"), (PAGE_BYTES + 5, b"payload1"), (PAGE_BYTES + 27, b"payload1"), (PAGE_BYTES + 28, b"payload2")],
+    [
+        (27, None),
+        (28, b"payload1"),
+        (PAGE_BYTES + 5, b"payload1"),
+        (PAGE_BYTES + 27, b"payload1"),
+        (PAGE_BYTES + 28, b"payload2"),
+    ],
 )
-def test_a_look_at_a_file_that_is_being_made(tmp_path: Path, size: int, found: bytes | None) -> None:
+def test_a_look_at_a_file_that_is_being_made(
+    tmp_path: Path, size: int, found: bytes | None
+) -> None:
     """A slot that is not complete yet does not count."""
     path = Path(slot_file(tmp_path / "slots", frame(1, b"payload1"), frame(2, b"payload2")))
     path.write_bytes(path.read_bytes()[:size])
@@ -145,7 +175,8 @@ def test_a_look_at_a_file_that_is_being_made(tmp_path: Path, size: int, found: b
 
 
 def test_only_a_durable_value_lets_the_next_one_into_the_other_slot(tmp_path: Path) -> None:
-    """Every order of writes, syncs and reports of syncs by others: at every moment the last durable value is intact."""
+    """Every order of writes, syncs and reports of syncs by others: at every moment the last durable
+    value is intact."""
     for number, steps in enumerate(product(("write", "sync", "synced"), repeat=4)):
         disk = FaultyDisk(RealDisk())
         slots = SlotFile.create(disk, str(tmp_path / f"slots{number}"), MAGIC, bytes(8))
@@ -172,15 +203,17 @@ def test_only_a_durable_value_lets_the_next_one_into_the_other_slot(tmp_path: Pa
         slots.close()
 
 
-def test_a_lowered_value_is_written_to_both_slots_one_durably_after_the_other(tmp_path: Path) -> None:
+def test_a_lowered_value_is_written_to_both_slots_one_durably_after_the_other(
+    tmp_path: Path,
+) -> None:
     disk = FaultyDisk(RealDisk())
     slots = SlotFile.create(disk, str(tmp_path / "slots"), MAGIC, b"payload1")
     disk.trace.clear()
     slots.write_everywhere(b"payload0")
     assert operations(disk) == [("pwrite", PAGE_BYTES), ("sync",), ("pwrite", 0), ("sync",)]
-    assert (tmp_path / "slots").read_bytes() == frame(3, b"payload0").ljust(PAGE_BYTES, b"\0") + frame(2, b"payload0").ljust(
+    assert (tmp_path / "slots").read_bytes() == frame(3, b"payload0").ljust(
         PAGE_BYTES, b"\0"
-    )
+    ) + frame(2, b"payload0").ljust(PAGE_BYTES, b"\0")
 
 
 def test_only_the_slots_of_a_file_survive_an_erasure(tmp_path: Path) -> None:
@@ -196,7 +229,8 @@ def test_only_the_slots_of_a_file_survive_an_erasure(tmp_path: Path) -> None:
 
 
 def test_a_hard_state_that_could_not_have_been_written_is_no_promise(tmp_path: Path) -> None:
-    """Valid slots with an impossible content: a term below 0, or a vote of an impossible length. The bounds are possible."""
+    """Valid slots with an impossible content: a term below 0, or a vote of an impossible length.
+    The bounds are possible."""
     for number, (term, length) in enumerate(product((-1, 0, 5), (-1, 0, 64, 65))):
         payload = struct.pack(">qi64s", term, length, b"n" * 64)
         slots = SlotFile.create(RealDisk(), str(tmp_path / f"{number}"), b"LMHS", payload)
@@ -208,7 +242,8 @@ def test_a_hard_state_that_could_not_have_been_written_is_no_promise(tmp_path: P
 
 
 def test_which_hard_states_follow_one_another(tmp_path: Path) -> None:
-    """Terms only rise, and a vote stays for its term. What is the same already is not written again; what is written is synced."""
+    """Terms only rise, and a vote stays for its term. What is the same already is not written
+    again; what is written is synced."""
     values = [HardState(term, vote) for term in (3, 4) for vote in (None, "n1", "n2")]
     for number, (old, new) in enumerate(product(values, repeat=2)):
         disk = FaultyDisk(RealDisk())
@@ -218,7 +253,9 @@ def test_which_hard_states_follow_one_another(tmp_path: Path) -> None:
         if new.term > old.term or (new.term == old.term and old.vote in (None, new.vote)):
             state.save(new)
             assert state.value == new
-            assert [event[0] for event in operations(disk)] == ([] if new == old else ["pwrite", "sync"])
+            assert [event[0] for event in operations(disk)] == (
+                [] if new == old else ["pwrite", "sync"]
+            )
         else:
             with pytest.raises(AssertionError, match="must not become"):
                 state.save(new)
@@ -227,7 +264,9 @@ def test_which_hard_states_follow_one_another(tmp_path: Path) -> None:
         assert disk.open_files == 0
 
 
-@pytest.mark.parametrize(("term", "after"), [(6, HardState(7, "n1")), (7, HardState(7, "n1")), (8, HardState(8))])
+@pytest.mark.parametrize(
+    ("term", "after"), [(6, HardState(7, "n1")), (7, HardState(7, "n1")), (8, HardState(8))]
+)
 def test_a_term_is_raised_to_that_of_a_log(tmp_path: Path, term: int, after: HardState) -> None:
     """And a vote in an earlier term is no vote in it."""
     disk, path = FaultyDisk(RealDisk()), str(tmp_path / "hardstate")
@@ -244,8 +283,13 @@ def test_what_lies_beside_hard_state_and_mark_is_erased(tmp_path: Path) -> None:
     identity = make_identity()
     mark = SyncedMark(3, 7, 900, 5)
     HardStateFile.create(disk, str(tmp_path / "hardstate")).save(HardState(7, "n1"))
-    SyncedMarkFile.create(disk, str(tmp_path / "syncedmark"), identity.log_id, mark).write_and_sync(mark)
-    for name, length, erase in (("hardstate", 96, erase_hard_state_fill), ("syncedmark", 88, erase_mark_fill)):
+    SyncedMarkFile.create(disk, str(tmp_path / "syncedmark"), identity.log_id, mark).write_and_sync(
+        mark
+    )
+    for name, length, erase in (
+        ("hardstate", 96, erase_hard_state_fill),
+        ("syncedmark", 88, erase_mark_fill),
+    ):
         whole = (tmp_path / name).read_bytes()
         spoilt = b"".join(whole[at : at + length].ljust(PAGE_BYTES, b"x") for at in (0, PAGE_BYTES))
         (tmp_path / name).write_bytes(spoilt)
@@ -258,30 +302,50 @@ def test_what_lies_beside_hard_state_and_mark_is_erased(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_written_synced_and_lowered(tmp_path: Path) -> None:
-    """What is written counts as synced when its owner, or a group commit, says so; a lower mark replaces both slots."""
-    disk, path, log_id = FaultyDisk(RealDisk()), str(tmp_path / "syncedmark"), make_identity().log_id
+    """What is written counts as synced when its owner, or a group commit, says so; a lower mark
+    replaces both slots."""
+    disk, path, log_id = (
+        FaultyDisk(RealDisk()),
+        str(tmp_path / "syncedmark"),
+        make_identity().log_id,
+    )
     marks = [SyncedMark(1, index, 100 * index, index) for index in range(6)]
     mark = SyncedMarkFile.create(disk, path, log_id, marks[1])
     assert (mark.value, mark.unsynced, mark.file.path) == (marks[1], False, path)
     disk.trace.clear()
     mark.write(marks[2])
-    assert (mark.value, mark.unsynced, operations(disk)) == (marks[2], True, [("pwrite", PAGE_BYTES)])
+    assert (mark.value, mark.unsynced, operations(disk)) == (
+        marks[2],
+        True,
+        [("pwrite", PAGE_BYTES)],
+    )
     mark.synced()
     assert (mark.unsynced, operations(disk)) == (False, [])
     mark.write(marks[3])
     mark.sync()
     assert (mark.unsynced, operations(disk)) == (False, [("pwrite", 0), ("sync",)])
     mark.write_and_sync(marks[4])
-    assert (mark.value, mark.unsynced, operations(disk)) == (marks[4], False, [("pwrite", PAGE_BYTES), ("sync",)])
+    assert (mark.value, mark.unsynced, operations(disk)) == (
+        marks[4],
+        False,
+        [("pwrite", PAGE_BYTES), ("sync",)],
+    )
     mark.lower(marks[0])
-    assert (mark.value, operations(disk)) == (marks[0], [("pwrite", 0), ("sync",), ("pwrite", PAGE_BYTES), ("sync",)])
+    assert (mark.value, operations(disk)) == (
+        marks[0],
+        [("pwrite", 0), ("sync",), ("pwrite", PAGE_BYTES), ("sync",)],
+    )
     assert read_mark(disk, path, log_id) == marks[0]
     mark.close()
     assert disk.open_files == 0
 
 
 def test_a_mark_of_another_log_is_refused(tmp_path: Path) -> None:
-    disk, path, log_id = FaultyDisk(RealDisk()), str(tmp_path / "syncedmark"), make_identity().log_id
+    disk, path, log_id = (
+        FaultyDisk(RealDisk()),
+        str(tmp_path / "syncedmark"),
+        make_identity().log_id,
+    )
     SyncedMarkFile.create(disk, path, log_id, SyncedMark()).close()
     for refuse in (SyncedMarkFile.open, read_mark):
         with pytest.raises(Unusable, match=f"belongs to log {log_id}, not to {'0' * 36}"):
@@ -305,7 +369,9 @@ def test_a_reserve_is_held_while_there_is_room_for_it_twice(tmp_path: Path) -> N
     assert reserve.fill() and reserve.held and disk.open_files == 0
     assert blocks == [True] and disk.names("sync_dir") == [("sync_dir", str(tmp_path))]
     assert operations(disk) == [("sync",), ("rename",), ("sync_dir",)]
-    assert [path.name for path in tmp_path.iterdir()] == ["reserve"] and (tmp_path / "reserve").stat().st_size == 5000
+    assert [path.name for path in tmp_path.iterdir()] == ["reserve"] and (
+        tmp_path / "reserve"
+    ).stat().st_size == 5000
     disk.free = 0
     assert reserve.fill() and operations(disk) == []
     assert reserve.release() and not reserve.held and not reserve.release()
@@ -319,7 +385,9 @@ def test_no_reserve_of_no_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "raises"), [("ENOSPC", False), ("EDQUOT", False), ("EIO", True)])
-def test_a_reserve_that_finds_no_room_is_none_and_other_failures_are_told(tmp_path: Path, name: str, raises: bool) -> None:
+def test_a_reserve_that_finds_no_room_is_none_and_other_failures_are_told(
+    tmp_path: Path, name: str, raises: bool
+) -> None:
     disk = FaultyDisk(RealDisk())
     disk.fail_creation(errno_of=name)
     reserve = Reserve(disk, str(tmp_path / "reserve"), 5000)

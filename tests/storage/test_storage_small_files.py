@@ -1,4 +1,5 @@
-"""Slots, hard state, synced mark, identities, snapshot and hint files: layout, round trips, damage."""
+"""Slots, hard state, synced mark, identities, snapshot and hint files: layout, round trips,
+damage."""
 
 from __future__ import annotations
 
@@ -143,12 +144,23 @@ def test_hard_state_never_goes_back(tmp_path: Path) -> None:
 def test_synced_mark_layout(tmp_path: Path) -> None:
     """The file is what format §7 says, byte by byte."""
     path = tmp_path / "syncedmark"
-    mark = SyncedMarkFile.create(DISK, str(path), LOG_ID, SyncedMark(chain_crc=crc32c.crc32c(LOG_ID.encode())))
+    mark = SyncedMarkFile.create(
+        DISK, str(path), LOG_ID, SyncedMark(chain_crc=crc32c.crc32c(LOG_ID.encode()))
+    )
     mark.write_and_sync(SyncedMark(4, 99, 12345, 0xDEADBEEF))
-    head = b"LMSM" + struct.pack(">iQ", 1, 2) + LOG_ID.encode() + struct.pack(">iqqqI", 0, 4, 99, 12345, 0xDEADBEEF)
+    head = (
+        b"LMSM"
+        + struct.pack(">iQ", 1, 2)
+        + LOG_ID.encode()
+        + struct.pack(">iqqqI", 0, 4, 99, 12345, 0xDEADBEEF)
+    )
     assert len(head) == 84
-    assert path.read_bytes()[4096:] == (head + struct.pack(">I", crc32c.crc32c(head))).ljust(4096, b"\0")
-    assert SyncedMarkFile.open(DISK, str(path), LOG_ID).value == SyncedMark(4, 99, 12345, 0xDEADBEEF)
+    assert path.read_bytes()[4096:] == (head + struct.pack(">I", crc32c.crc32c(head))).ljust(
+        4096, b"\0"
+    )
+    assert SyncedMarkFile.open(DISK, str(path), LOG_ID).value == SyncedMark(
+        4, 99, 12345, 0xDEADBEEF
+    )
     with pytest.raises(Unusable, match="its own data directory"):
         SyncedMarkFile.open(DISK, str(path), "0" * 36)
 
@@ -160,7 +172,12 @@ def test_sealed_json_text() -> None:
     """Sorted keys, no space, one line, and the checksum of the text without it."""
     text = sealed_json.encode({"b": 1, "a": {"z": "ä", "y": [1, 2]}})
     plain = b'{"a":{"y":[1,2],"z":"\\u00e4"},"b":1}'
-    assert text == b'{"a":{"y":[1,2],"z":"\\u00e4"},"b":1,"crc32c":' + str(crc32c.crc32c(plain)).encode() + b"}"
+    assert (
+        text
+        == b'{"a":{"y":[1,2],"z":"\\u00e4"},"b":1,"crc32c":'
+        + str(crc32c.crc32c(plain)).encode()
+        + b"}"
+    )
     assert sealed_json.decode(text, "x") == {"a": {"y": [1, 2], "z": "ä"}, "b": 1}
 
 
@@ -182,7 +199,10 @@ def test_log_ids_are_the_same_everywhere() -> None:
     """UUID version 5 of cluster and group: a constant, pinned here."""
     assert identity.mint_log_id(CLUSTER.upper(), "g1") == LOG_ID
     assert identity.mint_log_id(CLUSTER, "g2") != LOG_ID
-    assert identity.mint_log_id("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "python.org") == "886313e1-3b8a-5372-9b90-0c9aee199e5d"
+    assert (
+        identity.mint_log_id("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "python.org")
+        == "886313e1-3b8a-5372-9b90-0c9aee199e5d"
+    )
 
 
 def test_identity_round_trip_and_comparison(tmp_path: Path) -> None:
@@ -194,7 +214,15 @@ def test_identity_round_trip_and_comparison(tmp_path: Path) -> None:
     assert identity.read_identity(DISK, root) == mine
     text = json.loads((tmp_path / "identity.json").read_text())
     assert set(text) == {
-        *("format_version", "cluster_id", "group", "log_id", "replica", "incarnation", "data_file_bytes"),
+        *(
+            "format_version",
+            "cluster_id",
+            "group",
+            "log_id",
+            "replica",
+            "incarnation",
+            "data_file_bytes",
+        ),
         *("index_file_bytes", "consume_queue_file_bytes", "created_ms", "crc32c"),
     }
     identity.compare(root, mine, mine)
@@ -249,10 +277,17 @@ def test_node_identity(tmp_path: Path) -> None:
 
 
 def test_peers(tmp_path: Path) -> None:
-    """The incarnations of peers are kept, and which peers recorded ours; a missing file or a file without that list means none."""
-    assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({}, frozenset())
+    """The incarnations of peers are kept, and which peers recorded ours; a missing file or a file
+    without that list means none."""
+    assert (
+        identity.read_peers(DISK, str(tmp_path)),
+        identity.read_met_by(DISK, str(tmp_path)),
+    ) == ({}, frozenset())
     identity.write_peers(DISK, str(tmp_path), {"n2": "b", "n3": "c"}, {"n3"})
-    assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({"n2": "b", "n3": "c"}, {"n3"})
+    assert (
+        identity.read_peers(DISK, str(tmp_path)),
+        identity.read_met_by(DISK, str(tmp_path)),
+    ) == ({"n2": "b", "n3": "c"}, {"n3"})
     sealed_json.write(DISK, str(tmp_path / "peers.json"), {"peers": {"n2": "b"}})
     assert identity.read_met_by(DISK, str(tmp_path)) == frozenset()
     sealed_json.write(DISK, str(tmp_path / "peers.json"), {"peers": {}, "met_by": "n2"})
@@ -283,10 +318,24 @@ def test_checkpoints_and_abort_file(tmp_path: Path) -> None:
     assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) is None
     checkpoints.write_log_checkpoint(DISK, str(log_directory), checkpoints.LogCheckpoint(41, 40))
     assert (log_directory / "checkpoint").read_bytes() == b"endIndex=41\ncommittedIndex=40\n"
-    assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(41, 40)
+    assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(
+        41, 40
+    )
     (log_directory / "checkpoint").write_bytes(b"committedIndex=7\r\nother=1\nendIndex=9\n")
-    assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(9, 7)
-    for wrong in (b"x\n\xff", b"+9", b"1_0", b"09", b"-0", b"", b"9 9", b"9" * 20, "\N{ARABIC-INDIC DIGIT NINE}".encode()):
+    assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) == checkpoints.LogCheckpoint(
+        9, 7
+    )
+    for wrong in (
+        b"x\n\xff",
+        b"+9",
+        b"1_0",
+        b"09",
+        b"-0",
+        b"",
+        b"9 9",
+        b"9" * 20,
+        "\N{ARABIC-INDIC DIGIT NINE}".encode(),
+    ):
         (log_directory / "checkpoint").write_bytes(b"committedIndex=7\nendIndex=" + wrong + b"\n")
         assert checkpoints.read_log_checkpoint(DISK, str(log_directory)) is None, wrong
     assert checkpoints.is_clean(DISK, root)

@@ -13,7 +13,14 @@ import pytest
 from ledgermq.proto.entries.layout import record_columns
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.machine.disk import ForgetfulDisk
-from ledgermq.storage.files.errors import LogFenced, NoSpace, PromisesLost, StorageError, UnknownFormat, Unusable
+from ledgermq.storage.files.errors import (
+    LogFenced,
+    NoSpace,
+    PromisesLost,
+    StorageError,
+    UnknownFormat,
+    Unusable,
+)
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.group import store
 from ledgermq.storage.group.store import GroupStore
@@ -62,7 +69,11 @@ def test_stop_and_start(tmp_path: Path) -> None:
     opened.write_checkpoints(18, StoreCheckpoint(1, 2, 3))
     identity.write_peers(DISK, opened.state_directory, {"n2": "x"}, {"n2"}, vouched=True)
     opened.close()
-    opened = GroupStore.open(DISK, root, replace(ME, incarnation="00000000-0000-0000-0000-000000000000", data_file_bytes=1 << 30))
+    opened = GroupStore.open(
+        DISK,
+        root,
+        replace(ME, incarnation="00000000-0000-0000-0000-000000000000", data_file_bytes=1 << 30),
+    )
     assert opened.identity == ME
     assert (opened.was_clean, opened.log.report.row) == (True, "clean")
     assert (opened.log.end_index, opened.hard_state.value) == (19, HardState(3, "n1"))
@@ -70,12 +81,17 @@ def test_stop_and_start(tmp_path: Path) -> None:
     append(opened.log, 5, term=3)
     opened.abandon()
     opened = GroupStore.open(DISK, root, ME)
-    assert (opened.was_clean, opened.log.report.row, opened.log.end_index) == (False, "unmarked-entries", 24)
+    assert (opened.was_clean, opened.log.report.row, opened.log.end_index) == (
+        False,
+        "unmarked-entries",
+        24,
+    )
     opened.close()
 
 
 def test_creation_needs_an_empty_directory(tmp_path: Path) -> None:
-    """A directory with a replica, with a log, or with anything else is not overwritten; what an interrupted creation left is."""
+    """A directory with a replica, with a log, or with anything else is not overwritten; what an
+    interrupted creation left is."""
     root = created(tmp_path / "g1")
     with pytest.raises(Unusable, match="already holds"):
         GroupStore.create(DISK, root, ME)
@@ -165,15 +181,23 @@ def test_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_unfinished_files_go_at_start(tmp_path: Path) -> None:
     """Nothing ending in .tmp or .alloc is ever read."""
     root = created(tmp_path / "g1")
-    left = ["abort.tmp", "state/snapshot.tmp", "dledger-n1/hardstate.tmp", "dledger-n1/data/next.alloc"]
+    left = [
+        "abort.tmp",
+        "state/snapshot.tmp",
+        "dledger-n1/hardstate.tmp",
+        "dledger-n1/data/next.alloc",
+    ]
     for name in left:
         (tmp_path / "g1" / name).write_bytes(b"half")
     GroupStore.open(DISK, root, ME).abandon()
     assert not [name for name, data in content(tmp_path / "g1").items() if data == b"half"]
 
 
-def test_what_other_threads_write_survives_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group is opened again after a repair while a greeting replaces the file that remembers the peers."""
+def test_what_other_threads_write_survives_an_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is opened again after a repair while a greeting replaces the file that remembers the
+    peers."""
     root = created(tmp_path / "g1")
     real = os.rename
 
@@ -198,10 +222,21 @@ def test_snapshot_counts_only_if_the_log_agrees(tmp_path: Path) -> None:
     def write(value: dict[str, Any]) -> None:
         snapshot.write_snapshot(DISK, opened.state_directory, {**value, "log_id": ME.log_id})
 
-    good: dict[str, Any] = {"applied_index": 6, "applied_term": 2, "chain_crc": opened.log.chain_at(6), "queues": {}}
+    good: dict[str, Any] = {
+        "applied_index": 6,
+        "applied_term": 2,
+        "chain_crc": opened.log.chain_at(6),
+        "queues": {},
+    }
     write(good)
     assert opened.read_snapshot() == {**good, "log_id": ME.log_id}
-    for wrong in ({"applied_index": 7}, {"applied_term": 1}, {"chain_crc": 5}, {"applied_index": 10}, {"applied_index": None}):
+    for wrong in (
+        {"applied_index": 7},
+        {"applied_term": 1},
+        {"chain_crc": 5},
+        {"applied_index": 10},
+        {"applied_index": None},
+    ):
         snapshot.discard_snapshot(DISK, opened.state_directory)
         write({**good, **wrong})
         assert opened.read_snapshot() is None
@@ -213,7 +248,8 @@ def test_snapshot_counts_only_if_the_log_agrees(tmp_path: Path) -> None:
 
 
 def test_a_good_stop_leaves_the_queues_on_the_medium() -> None:
-    """What was dispatched is synced before the abort file goes: the next start believes a directory without one."""
+    """What was dispatched is synced before the abort file goes: the next start believes a directory
+    without one."""
     for seed in range(10):
         disk = ForgetfulDisk()
         disk.mkdirs("/g1")
@@ -258,7 +294,8 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
 
 
 def test_a_good_stop_is_one_after_a_power_cut_too() -> None:
-    """The removal of the abort file is durable when the stop is done: the next start need not verify what is known to be right."""
+    """The removal of the abort file is durable when the stop is done: the next start need not
+    verify what is known to be right."""
     for seed in range(10):
         disk = ForgetfulDisk()
         disk.any_names = True

@@ -1,4 +1,5 @@
-"""An object store in memory that fails on request: away, full, denied, slow, forgetful, with old versions or with wrong bytes."""
+"""An object store in memory that fails on request: away, full, denied, slow, forgetful, with old
+versions or with wrong bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from ledgermq.storage.tiered.ports import AccessDenied, ObjectMissing, StoreFail
 
 
 class FakeStore:
-    """Objects by key. `versions` keeps every version ever written; `requests` counts operations by name."""
+    """Objects by key. `versions` keeps every version ever written; `requests` counts operations by
+    name."""
 
     def __init__(self) -> None:
         self.place = "s3://fake/log"

@@ -1,4 +1,5 @@
-"""Servers with the S3 API for the tests: each runs on loopback, with one bucket `ledger` and one pair of keys."""
+"""Servers with the S3 API for the tests: each runs on loopback, with one bucket `ledger` and one
+pair of keys."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ class Server:
     credentials: Path
 
     def place(self, prefix: str = "") -> S3Place:
-        return S3Place(f"s3://{BUCKET}/{prefix}", self.endpoint, credentials_file=str(self.credentials), timeout_s=5.0)
+        return S3Place(
+            f"s3://{BUCKET}/{prefix}",
+            self.endpoint,
+            credentials_file=str(self.credentials),
+            timeout_s=5.0,
+        )
 
 
 def write_credentials(path: Path, key: str = KEY, secret: str = SECRET) -> Path:
@@ -49,7 +55,9 @@ def program(home: Path) -> Path:
     if shutil.which("go") is None:
         pytest.skip("no go here")
     command, environment = ["go", "install", VERSITYGW], {**os.environ, "GOBIN": str(home)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return home / "versitygw"
 
@@ -67,7 +75,8 @@ def tiered_settings(home: Path, port: int) -> dict[str, str]:
 
 @contextmanager
 def serving(program: Path, home: Path, port: int | None = None) -> Iterator[Server]:
-    """A server whose buckets lie below `home`, at a free port unless one is given; it ends with the block."""
+    """A server whose buckets lie below `home`, at a free port unless one is given; it ends with the
+    block."""
     if port is None:
         port = free_ports(1)[0].client_port
     buckets = home / "buckets"
@@ -76,11 +85,15 @@ def serving(program: Path, home: Path, port: int | None = None) -> Iterator[Serv
     at = f"127.0.0.1:{port}"
     environment = {**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
     with (home / "server.log").open("wb") as out:
-        process = subprocess.Popen([program, "--port", at, "posix", buckets], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [program, "--port", at, "posix", buckets], env=environment, stdout=out, stderr=out
+        )
     try:
         deadline = time.monotonic() + STARTS_WITHIN_S
         while True:
-            assert process.poll() is None and time.monotonic() < deadline, (home / "server.log").read_text()
+            assert process.poll() is None and time.monotonic() < deadline, (
+                home / "server.log"
+            ).read_text()
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break

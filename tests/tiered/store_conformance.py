@@ -1,4 +1,5 @@
-"""The conformance suite of the object store port: each implementation subclasses `StoreConformance` and provides an empty store.
+"""The conformance suite of the object store port: each implementation subclasses `StoreConformance`
+and provides an empty store.
 
 The suite asserts only behaviour that the port promises.
 """
@@ -30,7 +31,9 @@ class StoreConformance:
     def test_a_large_object_is_read_in_ranges(self, store: ObjectStore, size: int) -> None:
         """Chunks of any size become one object, whatever part they end in."""
         data = os.urandom(size)
-        store.put_parts("g1/log/large", iter(data[at : at + 1_000_003] for at in range(0, size, 1_000_003)))
+        store.put_parts(
+            "g1/log/large", iter(data[at : at + 1_000_003] for at in range(0, size, 1_000_003))
+        )
         at = min(size - 1, PART_BYTES - 7)
         assert store.read("g1/log/large", at, min(14, size - at)) == data[at : at + 14]
         assert store.read("g1/log/large", size - 1, 1) == data[-1:]
@@ -51,7 +54,8 @@ class StoreConformance:
         assert store.read("g1/x", 5, 5) == b"56789"
 
     def test_an_upload_that_breaks_leaves_nothing_new(self, store: ObjectStore) -> None:
-        """The exception of the iterator arrives as it is, and the key has no object, or the one it had."""
+        """The exception of the iterator arrives as it is, and the key has no object, or the one it
+        had."""
 
         def chunks() -> Iterator[bytes]:
             yield bytes(PART_BYTES + 5)
@@ -67,7 +71,8 @@ class StoreConformance:
         assert store.get("g1/broken") == b"whole"
 
     def test_a_folder_lists_what_is_below_it(self, store: ObjectStore) -> None:
-        """All keys, sorted, of more than one page, and none of a neighbour whose name begins alike."""
+        """All keys, sorted, of more than one page, and none of a neighbour whose name begins
+        alike."""
         names = [f"g1/{number:04d}" for number in range(1, 61)]
         for name in [*reversed(names), "g10/x", "g2/y/z"]:
             store.put(name, b"x")

@@ -55,7 +55,9 @@ class StoredLog:
     def queue(self, name: str, queue: int) -> list[bytes]:
         """The entries of one queue in the stored files."""
         last = self.files[-1].last
-        records = [(entry, decode_record(entry[HEADER_BYTES:])) for entry in self.entries[: last + 1]]
+        records = [
+            (entry, decode_record(entry[HEADER_BYTES:])) for entry in self.entries[: last + 1]
+        ]
         return [entry for entry, record in records if (record.topic, record.queue) == (name, queue)]
 
     def local(self, name: str, queue: int) -> LocalBegin:
@@ -67,14 +69,19 @@ def make_log(directory: Path) -> StoredLog:
     """Five sealed files with three topics, all stored."""
     stage = Stage(directory, files=0, tiered={"url": "s3://fake/log"})
     driver = stage.driver
-    assert driver.call(lambda token: Configure(token, [topic("t", QUEUES), topic(RARE, 1)])) == Configured()
+    assert (
+        driver.call(lambda token: Configure(token, [topic("t", QUEUES), topic(RARE, 1)]))
+        == Configured()
+    )
     sent = 0
 
     def produce(name: str, queues: int) -> None:
         nonlocal sent
         drafts = []
         for queue in range(queues):
-            fields = Fields(message_id=f"id-{sent}", keys=(f"key{sent % 7}",), tag="even" if sent % 2 else "odd")
+            fields = Fields(
+                message_id=f"id-{sent}", keys=(f"key{sent % 7}",), tag="even" if sent % 2 else "odd"
+            )
             drafts.append(Draft(name, queue, b"%06d" % sent * 60, encode(fields), 1))
             sent += 1
         assert isinstance(driver.call(lambda token: Produce(token, drafts)), Produced)
@@ -93,10 +100,19 @@ def make_log(directory: Path) -> StoredLog:
     entries = []
     while len(entries) <= log.end_index:
         found = log.read(len(entries), 1 << 20)
-        entries += [bytes(found.data[s : s + n]) for s, n in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)]
+        entries += [
+            bytes(found.data[s : s + n])
+            for s, n in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+        ]
     reader = tiering.reader("g1")
     assert reader is not None and reader.whole and len(reader.files) == FILES
-    made = StoredLog(dict(store.objects), list(reader.files), entries, driver.identity.log_id, reader.files[-1].behind)
+    made = StoredLog(
+        dict(store.objects),
+        list(reader.files),
+        entries,
+        driver.identity.log_id,
+        reader.files[-1].behind,
+    )
     asyncio.run(tiering.stop())
     stage.close()
     return made
@@ -151,7 +167,9 @@ class Reading:
 
     def again(self) -> TierReader:
         """A reader that has nothing in memory."""
-        self.reader = TierReader(Ranges(self.store, self.cache, Now()), self.log.where, SIZE, self.told)
+        self.reader = TierReader(
+            Ranges(self.store, self.cache, Now()), self.log.where, SIZE, self.told
+        )
         self.reader.take(tuple(self.log.files), whole=True)
         self.reader.problem = ""
         return self.reader

@@ -1,4 +1,5 @@
-"""A stopped node whose older files are in a store only, for readers of both; the auditor's own client sees the same objects."""
+"""A stopped node whose older files are in a store only, for readers of both; the auditor's own
+client sees the same objects."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Stored:
 
     def __init__(self, base: Path) -> None:
         one = TieredStage(base, files=2)
-        one.stage.driver.call(lambda token: RaiseLevel(token, LevelRecord(2, "tester"), frozenset({"n1"})))
+        one.stage.driver.call(
+            lambda token: RaiseLevel(token, LevelRecord(2, "tester"), frozenset({"n1"}))
+        )
         one.carry_all()
         one.retain()
         one.stage.grow(2)
@@ -67,7 +70,9 @@ class Stored:
         self.log_id = own.log_id
         asyncio.run(one.tiering.stop())
         one.stage.close()
-        identity.write_node(RealDisk(), self.directory, NodeIdentity(own.cluster_id, own.replica, own.created_ms))
+        identity.write_node(
+            RealDisk(), self.directory, NodeIdentity(own.cluster_id, own.replica, own.created_ms)
+        )
 
 
 def copied(source: str, target: str) -> str:
@@ -94,17 +99,24 @@ class Case:
         return next(key for key in self.store.keys(ending) if file_name(base) in key)
 
     def change(self, key: str, **fields: Any) -> None:
-        self.store.objects[key] = sealed_json.encode({**sealed_json.decode(self.store.objects[key], key), **fields})
+        self.store.objects[key] = sealed_json.encode(
+            {**sealed_json.decode(self.store.objects[key], key), **fields}
+        )
 
     def flip(self, key: str, at: int) -> None:
         data = self.store.objects[key]
         self.store.objects[key] = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
     def audit(self, **options: Any) -> Audit:
-        return audit(with_workers(str(self.directory)), store=serve(self._patch, self.store), **options)
+        return audit(
+            with_workers(str(self.directory)), store=serve(self._patch, self.store), **options
+        )
 
     def found(self, **options: Any) -> list[tuple[str, str, int, int]]:
         """Rule, file and range of the findings about the store."""
         findings = self.audit(**options).findings
         assert {finding.replica for finding in findings} <= {"store"}
-        return [(f.flaw.rule, f.flaw.file.rpartition("/")[2], f.flaw.byte_from, f.flaw.byte_to) for f in findings]
+        return [
+            (f.flaw.rule, f.flaw.file.rpartition("/")[2], f.flaw.byte_from, f.flaw.byte_to)
+            for f in findings
+        ]

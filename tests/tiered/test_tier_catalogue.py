@@ -36,12 +36,16 @@ class Linking:
         self.again()
 
     def again(self) -> None:
-        self.catalogue = Catalogue(RealDisk(), self.path, self.store, self.log.where, self.log.log_id, SIZE)
+        self.catalogue = Catalogue(
+            RealDisk(), self.path, self.store, self.log.where, self.log.log_id, SIZE
+        )
         self.catalogue.load()
 
     def link(self, local: Begin | None = None, number: int = 0) -> bool:
         """The store begins with file `number`."""
-        return self.catalogue.link(local or self.log.behind, _begin_of(self.log.files[number]), self.log.behind.pos)
+        return self.catalogue.link(
+            local or self.log.behind, _begin_of(self.log.files[number]), self.log.behind.pos
+        )
 
     @property
     def bases(self) -> list[int]:
@@ -57,7 +61,9 @@ ALL = [number * SIZE for number in range(FILES)]
 
 
 @pytest.mark.parametrize("number", range(FILES + 1))
-def test_it_links_up_and_down_from_where_the_local_log_begins(linking: Linking, number: int) -> None:
+def test_it_links_up_and_down_from_where_the_local_log_begins(
+    linking: Linking, number: int
+) -> None:
     """The local log may begin anywhere among the stored files."""
     begins = [*map(_begin_of, linking.log.files), linking.log.behind]
     assert linking.link(begins[number])
@@ -69,10 +75,14 @@ def test_a_restart_asks_for_nothing_again(linking: Linking) -> None:
     asked = linking.store.requests["get"]
     linking.again()
     assert linking.bases == [], "what is on the disk counts once it is linked"
-    assert linking.link() and linking.bases == ALL and linking.store.requests["get"] == asked == FILES
+    assert (
+        linking.link() and linking.bases == ALL and linking.store.requests["get"] == asked == FILES
+    )
 
 
-def test_many_manifests_are_asked_for_in_steps(linking: Linking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_manifests_are_asked_for_in_steps(
+    linking: Linking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one step found stays."""
     monkeypatch.setattr(catalogue, "MANIFESTS_A_STEP", 2)
     steps = [linking.link() for _ in range(4)]
@@ -93,7 +103,9 @@ def test_what_was_linked_before_an_error_stays(linking: Linking) -> None:
     assert linking.link() and linking.bases == ALL
 
 
-@pytest.mark.parametrize("lie", ["missing", "damaged", "another digest and chain", "another log", "an older version"])
+@pytest.mark.parametrize(
+    "lie", ["missing", "damaged", "another digest and chain", "another log", "an older version"]
+)
 def test_a_store_that_lies_about_a_manifest_is_noticed(linking: Linking, lie: str) -> None:
     """Nothing behind the lie is linked; with the right manifest it goes on."""
     key = manifests.manifest_key(linking.log.where, 2 * SIZE)
@@ -119,7 +131,9 @@ def test_a_digest_that_this_node_verified_is_not_replaced_by_another(linking: Li
     """The store forges a manifest that links well: the copy on this disk counts."""
     assert linking.link()
     file = linking.log.files[1]
-    linking.store.objects[manifests.manifest_key(linking.log.where, SIZE)] = manifests.encode(replace(file, sha256="ab" * 32))
+    linking.store.objects[manifests.manifest_key(linking.log.where, SIZE)] = manifests.encode(
+        replace(file, sha256="ab" * 32)
+    )
     linking.again()
     assert linking.link() and linking.catalogue.files == tuple(linking.log.files)
 
@@ -129,10 +143,17 @@ def test_a_damaged_copy_only_costs_requests(linking: Linking, damage: str) -> No
     assert linking.link()
     data = Path(linking.path).read_bytes()
     at = len(data) - 20
-    changed = {"empty": b"", "short": data[:-1], "bit": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "other log": data}
+    changed = {
+        "empty": b"",
+        "short": data[:-1],
+        "bit": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+        "other log": data,
+    }
     Path(linking.path).write_bytes(changed[damage])
     if damage == "other log":
-        linking.catalogue = Catalogue(RealDisk(), linking.path, linking.store, linking.log.where, "1" * 36, SIZE)
+        linking.catalogue = Catalogue(
+            RealDisk(), linking.path, linking.store, linking.log.where, "1" * 36, SIZE
+        )
         linking.catalogue.load()
         with pytest.raises(WrongObject):
             linking.link()
@@ -163,6 +184,8 @@ def test_another_local_log_unlinks_all(linking: Linking) -> None:
 
 
 def test_a_manifest_that_is_no_text_of_ours(linking: Linking) -> None:
-    linking.store.objects[manifests.manifest_key(linking.log.where, 0)] = sealed_json.encode({"v": 1})
+    linking.store.objects[manifests.manifest_key(linking.log.where, 0)] = sealed_json.encode(
+        {"v": 1}
+    )
     with pytest.raises(WrongObject):
         linking.link()

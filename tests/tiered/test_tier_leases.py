@@ -1,4 +1,5 @@
-"""Consumers with leases of a hosted group whose older messages only a store in memory has: retention, fetches, and what consumers get."""
+"""Consumers with leases of a hosted group whose older messages only a store in memory has:
+retention, fetches, and what consumers get."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ FILES = 3
 
 
 class Consumers:
-    """A leading replica with three files in the store only. Group `slow` received some messages before, and `new` none."""
+    """A leading replica with three files in the store only. Group `slow` received some messages
+    before, and `new` none."""
 
     def __init__(self, directory: Path, level: int = 2) -> None:
         self.one = TieredStage(directory, files=0)
@@ -75,22 +77,40 @@ class Consumers:
             drafts = []
             for number in range(at, at + 4):
                 tag = f"tag{number % 3}"
-                drafts.append(Draft("t", 0, self.bodies[number], encode(Fields(message_id=f"id-{number}", tag=tag)), 1, java_hash(tag)))
-            assert isinstance(self.driver.call(lambda token, drafts=drafts: Produce(token, drafts)), Produced)
+                drafts.append(
+                    Draft(
+                        "t",
+                        0,
+                        self.bodies[number],
+                        encode(Fields(message_id=f"id-{number}", tag=tag)),
+                        1,
+                        java_hash(tag),
+                    )
+                )
+            assert isinstance(
+                self.driver.call(lambda token, drafts=drafts: Produce(token, drafts)), Produced
+            )
 
     def receive(self, group: str, most: int = 32) -> int:
         """Receive and acknowledge. Returns how many messages came."""
-        call = Receive(0, group, "t", "c", TagFilter(), most, 60_000, self.driver.now_ns + 5_000_000_000)
+        call = Receive(
+            0, group, "t", "c", TagFilter(), most, 60_000, self.driver.now_ns + 5_000_000_000
+        )
         self.driver.tokens += 1
         token = self.driver.tokens
-        self.driver.turn(Receive(token, *[getattr(call, name) for name in list(call.__slots__)[1:]]))
+        self.driver.turn(
+            Receive(token, *[getattr(call, name) for name in list(call.__slots__)[1:]])
+        )
         while token not in self.driver.done:
             self.serve()
             self.driver.turn(elapsed_ns=1_000_000_000)
         outcome = self.driver.done.pop(token)
         assert isinstance(outcome, Received)
         self.got[group] += [bytes(decode_record(lease.record).body) for lease in outcome.leases]
-        handles = [Handle(group, "t", lease.queue, lease.queue_offset, lease.lease_number, lease.attempt) for lease in outcome.leases]
+        handles = [
+            Handle(group, "t", lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+            for lease in outcome.leases
+        ]
         assert self.driver.call(lambda token: Ack(token, handles)) == Acked((True,) * len(handles))
         return len(handles)
 
@@ -101,7 +121,9 @@ class Consumers:
 
     def fetch(self, first: int, **changes: Any) -> TierFetch:
         named = {"max_bytes": 1 << 20, "count": 1024, **changes}
-        return TierFetch(1, "t", 0, first, self.machine.begin("t", 0), self.machine.begin_pos, **named)
+        return TierFetch(
+            1, "t", 0, first, self.machine.begin("t", 0), self.machine.begin_pos, **named
+        )
 
 
 @pytest.fixture
@@ -120,10 +142,14 @@ def consumers(made: list[Consumers], tmp_path: Path) -> Consumers:
 
 
 def test_groups_keep_no_local_files_and_get_every_message_once(consumers: Consumers) -> None:
-    """Local retention removed what a slow group and a new one had not read; both get all of it, in order."""
+    """Local retention removed what a slow group and a new one had not read; both get all of it, in
+    order."""
     assert consumers.one.begin == FILES * SIZE and consumers.machine.begin("t", 0) > 150
     assert consumers.machine.retained.trims[-1].record.stored
-    assert consumers.machine.delivery.cursor(("slow", "t", 0)) == 10 and consumers.machine.delivery.cursor(("new", "t", 0)) == 0
+    assert (
+        consumers.machine.delivery.cursor(("slow", "t", 0)) == 10
+        and consumers.machine.delivery.cursor(("new", "t", 0)) == 0
+    )
     assert consumers.one.stage.ask(0).reason == "trimmed"
     for group in GROUPS:
         while len(consumers.got[group]) < len(consumers.bodies):
@@ -141,7 +167,8 @@ def test_below_the_level_groups_keep_their_files(made: list[Consumers], tmp_path
 
 
 def test_what_is_fetched_is_what_was_stored(consumers: Consumers) -> None:
-    """Records, places, hashes of tags and indexes are those that the replica had while the messages were on its disk."""
+    """Records, places, hashes of tags and indexes are those that the replica had while the messages
+    were on its disk."""
     begin = consumers.machine.begin("t", 0)
     found: list[Any] = []
     while len(found) < begin:
@@ -150,14 +177,22 @@ def test_what_is_fetched_is_what_was_stored(consumers: Consumers) -> None:
         found += answer.messages
     assert len(found) == begin
     for at, message in enumerate(found):
-        assert (message.position, len(message.record), message.tags_code) == tuple(column[at] for column in consumers.units)
-        assert message.entry_index == consumers.indexes[at] and decode_record(message.record).body == consumers.bodies[at]
+        assert (message.position, len(message.record), message.tags_code) == tuple(
+            column[at] for column in consumers.units
+        )
+        assert (
+            message.entry_index == consumers.indexes[at]
+            and decode_record(message.record).body == consumers.bodies[at]
+        )
     assert len(fetched(consumers.reader, consumers.fetch(0, max_bytes=1)).messages) == 1
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
-def test_a_description_that_the_store_lost_hides_no_message(consumers: Consumers, damaged: bool) -> None:
-    """L2: it is written again, and begins with the first file that lies there, not with the local log of now."""
+def test_a_description_that_the_store_lost_hides_no_message(
+    consumers: Consumers, damaged: bool
+) -> None:
+    """L2: it is written again, and begins with the first file that lies there, not with the local
+    log of now."""
     objects = consumers.one.store.objects
     key = consumers.one.store.keys("log.json")[0]
     former = objects.pop(key)
@@ -173,7 +208,8 @@ def test_a_description_that_the_store_lost_hides_no_message(consumers: Consumers
 
 
 def test_another_place_is_not_the_store_that_has_what_was_trimmed(consumers: Consumers) -> None:
-    """L2: a mistyped prefix holds nothing, and says nothing about what the right one holds: nothing is written, trimmed or passed over."""
+    """L2: a mistyped prefix holds nothing, and says nothing about what the right one holds: nothing
+    is written, trimmed or passed over."""
     objects = consumers.one.store.objects
     former = dict(objects)
     objects.clear()
@@ -198,7 +234,8 @@ def uncached(consumers: Consumers) -> TierReader:
 
 
 def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consumers) -> None:
-    """T6 for consumers with leases: an error, and nothing that could be taken for the begin of the store or for the end of the queue."""
+    """T6 for consumers with leases: an error, and nothing that could be taken for the begin of the
+    store or for the end of the queue."""
     store, fetch = consumers.one.store, consumers.fetch(0)
     unlinked = uncached(consumers)
     unlinked.take((), whole=False)
@@ -216,22 +253,44 @@ def test_a_store_that_fails_or_is_wrong_gives_no_shorter_answer(consumers: Consu
 
 
 def test_why_a_message_that_only_the_store_has_is_not_delivered(consumers: Consumers) -> None:
-    """It is found there, its fate is the group's, and a store that is away is named as the reason."""
+    """It is found there, its fate is the group's, and a store that is away is named as the
+    reason."""
     engine: Any = consumers.one.stage.engine
 
     async def indexed(group: str) -> None:
         return None
 
     tier = TierReads(engine, consumers.one.tiering.reader, lambda: 0.0)
-    explainer = Explainer(engine, ReadThrough(engine, tier), indexed, lambda: consumers.driver.now_ns)
+    explainer = Explainer(
+        engine, ReadThrough(engine, tier), indexed, lambda: consumers.driver.now_ns
+    )
 
     def why(number: int, group: str) -> Any:
-        return asyncio.run(explainer.why("g1", peer_pb2.GroupWhy(topic="t", message_id=f"id-{number}", group=group)))
+        return asyncio.run(
+            explainer.why(
+                "g1", peer_pb2.GroupWhy(topic="t", message_id=f"id-{number}", group=group)
+            )
+        )
 
     last = len(consumers.bodies) - 1
-    assert [why(number, "slow").reason for number in (3, 50, last)] == ["acknowledged", "no-consumer", "no-consumer"]
+    assert [why(number, "slow").reason for number in (3, 50, last)] == [
+        "acknowledged",
+        "no-consumer",
+        "no-consumer",
+    ]
     assert [why(number, "new").reason for number in (3, last)] == ["unread", "unread"]
-    consumers.driver.turn(Receive(1 << 40, "new", "t", "c", TagFilter(), 1, 60_000, consumers.driver.now_ns + 5_000_000_000))
+    consumers.driver.turn(
+        Receive(
+            1 << 40,
+            "new",
+            "t",
+            "c",
+            TagFilter(),
+            1,
+            60_000,
+            consumers.driver.now_ns + 5_000_000_000,
+        )
+    )
     (fetch,) = consumers.driver.fetches
     consumers.driver.turn(TierFetched(fetch, failure="it does not answer"))
     found = why(3, "new")
@@ -250,7 +309,8 @@ class Notified:
 
 
 def test_every_fetch_is_answered(consumers: Consumers) -> None:
-    """Also if the store is away, the group does not run, or something else fails; what changes is logged once."""
+    """Also if the store is away, the group does not run, or something else fails; what changes is
+    logged once."""
     engine = Notified()
     readers: list[Any] = [consumers.reader]
     now = [0.0]

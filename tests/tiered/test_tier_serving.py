@@ -1,4 +1,5 @@
-"""What clients read below the local begin: a replica whose local log was trimmed, its store in memory, and the reads of its services."""
+"""What clients read below the local begin: a replica whose local log was trimmed, its store in
+memory, and the reads of its services."""
 
 from __future__ import annotations
 
@@ -72,15 +73,24 @@ class Served:
         self.tier = TierReads(self.engine, self.one.tiering.reader, lambda: self.now_s)
 
     def tell_a_story(self) -> None:
-        """A transaction, delivered to the consumer group c, and another one that was rolled back."""
+        """A transaction, delivered to the consumer group c, and another one that was rolled
+        back."""
         driver, ids = self.driver, ("told", "undone")
         assert driver.call(lambda token: Configure(token, [topic(TOLD, 1)])) == Configured()
         for number, name in enumerate(ids):
             draft = Draft(TOLD, 0, b"x", encode(Fields(message_id=name)), 1)
-            half = driver.call(lambda token, draft=draft: Prepare(token, [draft], [None])).queue_offsets[0]
-            assert driver.call(lambda token, of=(half, TOLD, name, not number): Resolve(token, *of)).ok
-        [lease] = driver.call(lambda token: Receive(token, "c", TOLD, "reader", TagFilter(), 8, 10_000, driver.now_ns)).leases
-        handle = Handle("c", TOLD, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+            half = driver.call(
+                lambda token, draft=draft: Prepare(token, [draft], [None])
+            ).queue_offsets[0]
+            assert driver.call(
+                lambda token, of=(half, TOLD, name, not number): Resolve(token, *of)
+            ).ok
+        [lease] = driver.call(
+            lambda token: Receive(token, "c", TOLD, "reader", TagFilter(), 8, 10_000, driver.now_ns)
+        ).leases
+        handle = Handle(
+            "c", TOLD, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt
+        )
         assert driver.call(lambda token: Ack(token, [handle])).ok == (True,)
 
     def fill(self, end: int) -> None:
@@ -89,17 +99,28 @@ class Served:
         while log.end_pos < end:
             at = self.driver.group.machine.end("t", 0)
             drafts = [
-                Draft("t", 0, b"%06d" % n * 100, encode(Fields(message_id=f"id-{n}", keys=(f"k{n % 5}",), tag=f"tag{n % 3}")), 1)
+                Draft(
+                    "t",
+                    0,
+                    b"%06d" % n * 100,
+                    encode(Fields(message_id=f"id-{n}", keys=(f"k{n % 5}",), tag=f"tag{n % 3}")),
+                    1,
+                )
                 for n in range(at, at + 4)
             ]
-            assert isinstance(self.driver.call(lambda token, drafts=drafts: Produce(token, drafts)), Produced)
+            assert isinstance(
+                self.driver.call(lambda token, drafts=drafts: Produce(token, drafts)), Produced
+            )
             self.driver.turn()
 
     def read_local(self) -> None:
         log = self.driver.group.store.log
         while len(self.entries) <= log.end_index:
             found = log.read(len(self.entries), 1 << 20)
-            self.entries += [bytes(found.data[s : s + n]) for s, n in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)]
+            self.entries += [
+                bytes(found.data[s : s + n])
+                for s, n in zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
+            ]
 
     @property
     def written(self) -> list[bytes]:
@@ -118,7 +139,9 @@ class Served:
         """Nothing of the store in memory or on the disk of this node."""
         reader = self.one.tiering.reader("g1")
         assert reader is not None
-        again = another_reader(reader, RangeCache(RealDisk(), reader._parts._ranges.cache._directory, 64 << 20))
+        again = another_reader(
+            reader, RangeCache(RealDisk(), reader._parts._ranges.cache._directory, 64 << 20)
+        )
         self.tier = TierReads(self.engine, lambda group: again, lambda: self.now_s)
 
     async def tail(self, first: int, goals: bool = True) -> QueueTail:
@@ -157,7 +180,9 @@ async def drained(tail: Any, *arguments: Any) -> list[tuple[int, int, bytes, int
     while not tail.finished:
         for answer in await tail.read(*arguments):
             entries = log_pb2.FetchResponse.FromString(answer.data).entries
-            found.append((entries.first_offset, len(entries.sizes) // 4, entries.entries, entries.skipped))
+            found.append(
+                (entries.first_offset, len(entries.sizes) // 4, entries.entries, entries.skipped)
+            )
     return found
 
 
@@ -176,7 +201,9 @@ def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> 
     """By queue and by log index, as what local retention removed was."""
     reader = served.tier.reader("g1")
     reader.take(reader.files[1:], whole=True)
-    first = next(n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE)
+    first = next(
+        n for n, entry in enumerate(served.written) if int.from_bytes(entry[24:32], "big") >= SIZE
+    )
 
     async def main() -> tuple[list[tuple[int, int, bytes, int]], list[tuple[int, int, bytes, int]]]:
         by_queue = await drained(await served.tail(0), [len(served.written)], 1, 9000)
@@ -184,10 +211,15 @@ def test_what_total_retention_removed_is_skipped_and_counted(served: Served) -> 
         return by_queue, await drained(LogTail(source, 0, len(served.entries)), 9000)
 
     by_queue, by_index = run(main())
-    assert by_queue[0][0] == by_queue[0][3] == first and sum(skipped for *_, skipped in by_queue) == first
+    assert (
+        by_queue[0][0] == by_queue[0][3] == first
+        and sum(skipped for *_, skipped in by_queue) == first
+    )
     assert b"".join(data for _, _, data, _ in by_queue) == b"".join(served.written[first:])
     index = reader.files[0].first
-    assert by_index[0][0] == by_index[0][3] == index and b"".join(d for _, _, d, _ in by_index) == b"".join(served.entries[index:])
+    assert by_index[0][0] == by_index[0][3] == index and b"".join(
+        d for _, _, d, _ in by_index
+    ) == b"".join(served.entries[index:])
 
 
 def test_the_log_is_read_through_the_store(served: Served) -> None:
@@ -200,7 +232,8 @@ def test_the_log_is_read_through_the_store(served: Served) -> None:
 
 
 def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
-    """Never fewer messages than there are; it goes on where it was when the store is back. The store is left alone for a moment."""
+    """Never fewer messages than there are; it goes on where it was when the store is back. The
+    store is left alone for a moment."""
     served.one.store.away()
 
     async def refused(first: int) -> LedgerError:
@@ -212,7 +245,9 @@ def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
         error = await refused(0)
         assert error.code == Code.HA_NOT_AVAILABLE and error.retryable
         assert "the store does not answer" in error.message and "try again" in error.message
-        assert (await (await served.tail(served.begin)).read([len(served.written)], 1, 9000))[0].count, "newer messages need no store"
+        assert (await (await served.tail(served.begin)).read([len(served.written)], 1, 9000))[
+            0
+        ].count, "newer messages need no store"
         asked = dict(served.one.store.requests)
         await refused(5)
         assert served.one.store.requests == asked
@@ -231,8 +266,11 @@ def test_a_reader_gets_an_error_while_the_store_is_away(served: Served) -> None:
         (StoreFailure("no answer in time"), True),
     ],
 )
-def test_an_object_that_the_store_does_not_give_delays_its_own_group_only(failure: StoreFailure, others_wait: bool) -> None:
-    """A store that does not answer would cost the readers of every group its time-out; one that answers costs them nothing."""
+def test_an_object_that_the_store_does_not_give_delays_its_own_group_only(
+    failure: StoreFailure, others_wait: bool
+) -> None:
+    """A store that does not answer would cost the readers of every group its time-out; one that
+    answers costs them nothing."""
     now_s, asked = [0.0], []
 
     def refuse(reader: Any) -> None:
@@ -251,7 +289,10 @@ def test_an_object_that_the_store_does_not_give_delays_its_own_group_only(failur
         else:
             assert await tier.run("g2", lambda reader: reader) == "g2"
         now_s[0] += FAILED_S
-        assert await tier.run("g2", lambda reader: reader) == "g2" and await tier.run("g1", lambda reader: reader) == "g1"
+        assert (
+            await tier.run("g2", lambda reader: reader) == "g2"
+            and await tier.run("g1", lambda reader: reader) == "g1"
+        )
 
     run(main())
 
@@ -274,7 +315,10 @@ def test_a_reader_gets_an_error_if_the_store_lies(served: Served) -> None:
     try:
         with pytest.raises(LedgerError) as caught:
             run(_drain(served))
-        assert caught.value.code == Code.INTERNAL_SERVER_ERROR and "restore --check" in caught.value.message
+        assert (
+            caught.value.code == Code.INTERNAL_SERVER_ERROR
+            and "restore --check" in caught.value.message
+        )
     finally:
         served.one.store.objects[key] = held
 
@@ -284,7 +328,8 @@ async def _drain(served: Served) -> Any:
 
 
 def test_peek_shows_what_is_in_the_store(served: Served) -> None:
-    """From an offset, from the earliest, from a time, the latest; across the begin of the local log."""
+    """From an offset, from the earliest, from a time, the latest; across the begin of the local
+    log."""
     topic = SimpleNamespace(namespace="", name="t", placement={"g1": 1})
     peeks = Peeks(served.engine, None, ReadThrough(served.engine, served.tier))  # type: ignore[arg-type]
 
@@ -300,7 +345,9 @@ def test_peek_shows_what_is_in_the_store(served: Served) -> None:
     assert peek(max=2) == [0, 1]
     assert peek(latest=True, max=1000) == list(range(max(0, end - 1000), end))
     at = decode_record(served.records[9]).store_ms
-    first = next(n for n, record in enumerate(served.records) if decode_record(record).store_ms >= at)
+    first = next(
+        n for n, record in enumerate(served.records) if decode_record(record).store_ms >= at
+    )
     assert peek(store_ms=at, max=2) == [first, first + 1]
 
 
@@ -316,7 +363,9 @@ def test_queries_by_key_id_and_time_find_what_is_in_the_store(served: Served) ->
     assert [m.offset for m in query(served, key="k2").messages] == newest_first
     begin_ms, end_ms = records[20].store_ms, records[served.begin + 5].store_ms
     wanted = [n for n, record in enumerate(records) if begin_ms <= record.store_ms < end_ms]
-    assert [m.offset for m in query(served, begin_ms=begin_ms, end_ms=end_ms).messages] == wanted[:1000] and wanted[0] < served.begin
+    assert [m.offset for m in query(served, begin_ms=begin_ms, end_ms=end_ms).messages] == wanted[
+        :1000
+    ] and wanted[0] < served.begin
 
 
 def test_a_query_by_key_with_the_store_away_says_how_to_narrow_it(served: Served) -> None:
@@ -355,16 +404,27 @@ def why(served: Served, name: str, group: str, topic: str = TOLD) -> str:
 
 
 @pytest.mark.parametrize("page", [1, explaining.SCAN_BYTES])
-def test_a_trace_goes_from_the_store_to_the_disk(served: Served, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that happened to a message, in log order, wherever it is recorded, each once however long the pages are."""
+def test_a_trace_goes_from_the_store_to_the_disk(
+    served: Served, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that happened to a message, in log order, wherever it is recorded, each once
+    however long the pages are."""
     monkeypatch.setattr(explaining, "SCAN_BYTES", page)
     events = trace(served, "told")
     assert [kind for kind, _ in events] == ["half", "committed", "leased", "acknowledged", "reset"]
     indexes = [index for _, index in events]
-    assert indexes == sorted(indexes) and indexes[3] < served.driver.group.store.log.begin_index < indexes[4]
+    assert (
+        indexes == sorted(indexes)
+        and indexes[3] < served.driver.group.store.log.begin_index < indexes[4]
+    )
     assert [kind for kind, _ in trace(served, "undone")] == ["half", "rolled-back"]
     assert [kind for kind, _ in trace(served, "id-3", "t")] == ["stored"]
-    assert not explained(served, "GroupTrace", peer_pb2.GroupTrace(topic="t", message_id="none"), peer_pb2.GroupTraceReply).found
+    assert not explained(
+        served,
+        "GroupTrace",
+        peer_pb2.GroupTrace(topic="t", message_id="none"),
+        peer_pb2.GroupTraceReply,
+    ).found
 
 
 def test_a_trace_of_what_the_disks_hold_needs_no_store(served: Served) -> None:
@@ -393,12 +453,15 @@ def test_an_entry_that_is_trimmed_during_a_trace_is_read_in_the_store(served: Se
         return reader.read(*where)
 
     trimming.read = read
-    events, next_index = explaining._scanned(trimming, served.tier.reader("g1"), Subject("t", "id-3"), 1)
+    events, next_index = explaining._scanned(
+        trimming, served.tier.reader("g1"), Subject("t", "id-3"), 1
+    )
     assert [event.kind for event in events] == ["stored"] and next_index == 0
 
 
 def test_why_a_message_in_the_store_was_not_delivered(served: Served) -> None:
-    """It was, or was rolled back; a consumer group that came later cannot get it, and is not told that it waits."""
+    """It was, or was rolled back; a consumer group that came later cannot get it, and is not told
+    that it waits."""
     assert why(served, "told", "c") == "skipped"
     assert why(served, "undone", "c") == "rolled-back"
     assert why(served, "id-3", "latecomer", "t") == "expired"
@@ -420,7 +483,9 @@ def test_pulls_are_served_and_filtered_from_the_store(served: Served) -> None:
     found = pull(served, 3, TagFilter(frozenset({"tag1"})))
     assert found.offsets == (4, 7, 10, 13, 16, 19) and found.next_offset == 20
     found = pull(served, served.begin - 2, TagFilter())
-    assert found.offsets == (served.begin - 2, served.begin - 1) and found.next_offset == served.begin
+    assert (
+        found.offsets == (served.begin - 2, served.begin - 1) and found.next_offset == served.begin
+    )
     assert pull(served, served.begin, TagFilter()) is None
     found = pull(served, 0, TagFilter(frozenset({"none"})))
     assert found.records == () and found.next_offset > 100
@@ -440,4 +505,9 @@ def test_offsets_of_readers_are_honest(served: Served) -> None:
 
 def test_the_status_says_what_the_store_holds(served: Served) -> None:
     state = served.one.state
-    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (4, 4 * SIZE, 0, None)
+    assert (state.stored_files, state.stored_bytes, state.stored_from_index, state.unreadable) == (
+        4,
+        4 * SIZE,
+        0,
+        None,
+    )

@@ -1,4 +1,5 @@
-"""The audit of a store: every object is compared with its manifest, the seals and the replicas; what is wrong has a name and a range."""
+"""The audit of a store: every object is compared with its manifest, the seals and the replicas;
+what is wrong has a name and a range."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def stored_of(result: Audit) -> StoredResult:
 
 
 def test_an_intact_store_has_no_finding_and_the_report_says_what_was_compared(case: Case) -> None:
-    """Everything with manifests and with what the replica recorded; with its files what it still has; its tail is not in the store."""
+    """Everything with manifests and with what the replica recorded; with its files what it still
+    has; its tail is not in the store."""
     result = case.audit()
     assert (result.findings, result.reasons) == ([], []), as_text(result)
     stored = stored_of(result)
@@ -55,14 +57,19 @@ def test_an_intact_store_has_no_finding_and_the_report_says_what_was_compared(ca
     assert stored.replicas == {"n1": [(case.begin, case.end)]} and stored.alone == [(0, case.begin)]
     assert (stored.unread, stored.unsealed, stored.sealed_there) == ([], [], [])
     assert stored.not_stored and stored.not_stored[0][0] == case.end
-    assert f"    never compared with a replica, because none has it any more: positions 0 to {case.begin:,}" in as_text(result).splitlines()
+    assert (
+        "    never compared with a replica, because none has it any more: positions 0 to"
+        f" {case.begin:,}" in as_text(result).splitlines()
+    )
     assert as_object("g1", stored)["compared"] == {  # type: ignore[comparison-overlap]
         "manifests": [(0, case.end)],
         "recorded_by_replicas": [(0, case.end)],
         "seals_in_store": [],
         "replicas": {"n1": [(case.begin, case.end)]},
     }
-    assert result.bytes_read > case.end and lines_of(stored)[0].startswith(f"{stored.files} files, entries 0 to ")
+    assert result.bytes_read > case.end and lines_of(stored)[0].startswith(
+        f"{stored.files} files, entries 0 to "
+    )
     assert case.found(deep=True) == []
 
 
@@ -75,7 +82,8 @@ def test_unknown_objects_and_keys_are_no_finding(case: Case) -> None:
 
 
 def begin_behind_the_first_file(case: Case, **changes: int) -> str:
-    """Let the log begin with its second file, as total retention does before it removes the first; returns the key of the begin."""
+    """Let the log begin with its second file, as total retention does before it removes the first;
+    returns the key of the begin."""
     second = sealed_json.decode(case.store.objects[case.key(".json", SIZE)], "manifest")
     key = begin_key(f"g1/{case.log_id}", SIZE)
     begin = Begin(second["first"], SIZE, second["term"], second["chain"])
@@ -86,7 +94,8 @@ def begin_behind_the_first_file(case: Case, **changes: int) -> str:
 
 @pytest.mark.parametrize("removed", [(), (".json",), (".json", ".log")])
 def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[str, ...]) -> None:
-    """From the begin on everything is compared; what is before it may be there in part, or not at all."""
+    """From the begin on everything is compared; what is before it may be there in part, or not at
+    all."""
     begin_behind_the_first_file(case)
     for ending in removed:
         del case.store.objects[case.key(ending, 0)]
@@ -94,8 +103,11 @@ def test_what_total_retention_removes_is_no_finding(case: Case, removed: tuple[s
     assert stored_of(case.audit()).read == [(SIZE, case.end)]
 
 
-def test_what_total_retention_removes_during_the_audit_is_no_finding(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any request: it notes the begin and the snapshot, and then removes the manifest and the file."""
+def test_what_total_retention_removes_during_the_audit_is_no_finding(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any request: it notes the begin and the snapshot, and then removes the manifest and
+    the file."""
     store = in_memory(case.store)
     before = dict(case.store.objects)
     gone = [case.key(ending, 0) for ending in (".json", ".log")]
@@ -130,7 +142,9 @@ def test_what_total_retention_removes_during_the_audit_is_no_finding(case: Case,
     assert read == {0, SIZE}
 
 
-def test_an_object_that_vanishes_during_the_audit_is_missing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_vanishes_during_the_audit_is_missing(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing in the store says that it might go."""
     store = in_memory(case.store)
     monkeypatch.setattr(StoreAccess, "open", lambda self: store)
@@ -142,7 +156,10 @@ def test_an_object_that_vanishes_during_the_audit_is_missing(case: Case, monkeyp
         scanned(*given)
 
     monkeypatch.setattr(jobs, "scan_store", scan)
-    assert [finding.flaw.rule for finding in audit([str(case.directory)], store=StoreAccess(URL)).findings] == ["stored.missing"]
+    assert [
+        finding.flaw.rule
+        for finding in audit([str(case.directory)], store=StoreAccess(URL)).findings
+    ] == ["stored.missing"]
 
 
 def test_a_snapshot_that_does_not_cover_what_was_removed_is_none(case: Case) -> None:
@@ -159,7 +176,14 @@ def test_a_snapshot_that_does_not_cover_what_was_removed_is_none(case: Case) -> 
 def test_a_begin_that_does_not_fit_is_named(case: Case) -> None:
     """One of another history, and a damaged one."""
     key = begin_behind_the_first_file(case, chain=7)
-    assert case.found() == [("stored.entries", f"{file_name(SIZE)}.json", 0, len(case.store.objects[case.key(".json", SIZE)]))]
+    assert case.found() == [
+        (
+            "stored.entries",
+            f"{file_name(SIZE)}.json",
+            0,
+            len(case.store.objects[case.key(".json", SIZE)]),
+        )
+    ]
     case.flip(key, 9)
     assert ("stored.manifest", file_name(SIZE), 0, len(case.store.objects[key])) in case.found()
 
@@ -170,7 +194,10 @@ def test_a_changed_byte_is_named(case: Case, base: int) -> None:
     key = case.key(".log", base)
     case.flip(key, 9000)
     [(rule, file, start, end)] = case.found()
-    assert (rule, file) == ("stored.digest", key.rpartition("/")[2]) and start <= 9000 < end <= 9000 + 5000
+    assert (rule, file) == (
+        "stored.digest",
+        key.rpartition("/")[2],
+    ) and start <= 9000 < end <= 9000 + 5000
     case.flip(key, 9000)
     case.flip(key, SIZE - 1)
     [(rule, file, start, end)] = case.found()
@@ -197,7 +224,8 @@ def test_what_is_missing_is_named(case: Case) -> None:
 
 
 def test_a_store_that_was_rolled_back_is_named_by_what_replicas_found_there(case: Case) -> None:
-    """The last file is gone, with its manifest; without the node's note nobody knows, and without the local files too it is a gap."""
+    """The last file is gone, with its manifest; without the node's note nobody knows, and without
+    the local files too it is a gap."""
     last = case.end - SIZE
     for ending in (".log", ".json"):
         del case.store.objects[case.key(ending, last)]
@@ -211,7 +239,8 @@ def test_a_store_that_was_rolled_back_is_named_by_what_replicas_found_there(case
 
 
 def test_an_older_version_of_a_file_is_told_from_a_foreign_one(case: Case) -> None:
-    """Another file than the sealed one, with a manifest that fits it: an older version if the store kept the description of both."""
+    """Another file than the sealed one, with a manifest that fits it: an older version if the store
+    kept the description of both."""
     key, manifest = case.key(".log", SIZE), case.key(".json", SIZE)
     data = case.store.objects.pop(key)
     other = data[:9000] + bytes([data[9000] ^ 1]) + data[9001:]
@@ -226,7 +255,8 @@ def test_an_older_version_of_a_file_is_told_from_a_foreign_one(case: Case) -> No
 
 
 def test_another_log_is_foreign(case: Case) -> None:
-    """A folder of an unknown log, a manifest of one, a file that no manifest names, and a description of another cluster."""
+    """A folder of an unknown log, a manifest of one, a file that no manifest names, and a
+    description of another cluster."""
     for key in list(case.store.objects):
         case.store.objects[key.replace(case.log_id, "other-log")] = case.store.objects[key]
     [(rule, file, start, end)] = case.found()
@@ -241,7 +271,9 @@ def test_another_log_is_foreign(case: Case) -> None:
     assert [(rule, file) for rule, file, *_ in case.found()] == [("stored.foreign", "log.json")]
 
 
-@pytest.mark.parametrize("field", ["term", "chain", "first", "last", "last_term", "last_chain", "last_store_ms"])
+@pytest.mark.parametrize(
+    "field", ["term", "chain", "first", "last", "last_term", "last_chain", "last_store_ms"]
+)
 def test_a_manifest_that_lies_about_its_file_is_named(case: Case, field: str) -> None:
     """At both ends; the file itself has its digest."""
     key = case.key(".json", SIZE)
@@ -252,11 +284,17 @@ def test_a_manifest_that_lies_about_its_file_is_named(case: Case, field: str) ->
     assert any(rule == "stored.entries" for rule, *_ in found)
 
 
-@pytest.mark.parametrize("wrong", ["checksum", "version", "field", "other file", "digests", "row", "rows short", "rows gone"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["checksum", "version", "field", "other file", "digests", "row", "rows short", "rows gone"],
+)
 def test_a_wrong_index_part_is_named(case: Case, wrong: str) -> None:
     """Head and rows, of a file that no disk holds any more; a reader would make it again."""
     head, rows = case.key(".index", SIZE), case.key(".rows", SIZE)
-    size, blocks = len(case.store.objects[rows]), sealed_json.decode(case.store.objects[head], head)["blocks"]
+    size, blocks = (
+        len(case.store.objects[rows]),
+        sealed_json.decode(case.store.objects[head], head)["blocks"],
+    )
     if wrong == "checksum":
         case.flip(head, 40)
     elif wrong == "other file":
@@ -268,7 +306,14 @@ def test_a_wrong_index_part_is_named(case: Case, wrong: str) -> None:
     elif wrong == "rows short":
         case.store.objects[rows] = case.store.objects[rows][:-1]
     else:
-        case.change(head, **{"version": {"v": 2}, "field": {"rows": "many"}, "digests": {"blocks": blocks + "00" * 32}}[wrong])
+        case.change(
+            head,
+            **{
+                "version": {"v": 2},
+                "field": {"rows": "many"},
+                "digests": {"blocks": blocks + "00" * 32},
+            }[wrong],
+        )
     key = rows if wrong.startswith("row") else head
     length = len(case.store.objects[head]) if key == head else size
     assert case.found() == [("stored.index", key.rpartition("/")[2], 0, length)]
@@ -281,16 +326,24 @@ def test_a_file_from_before_index_parts_has_none(case: Case) -> None:
 
 
 def test_definitions_that_are_damaged_or_missing_are_named(case: Case) -> None:
-    """What a node stored, also beside intact objects of others; and nothing of this cluster at all. Foreign objects do not count."""
+    """What a node stored, also beside intact objects of others; and nothing of this cluster at all.
+    Foreign objects do not count."""
     [key] = case.store.keys("n1.json")
     whole = case.store.objects[key]
     case.store.objects["controller/n2.json"] = whole[:-1]
     assert case.found() == [("stored.definitions", "n2.json", 0, len(whole) - 1)]
     del case.store.objects["controller/n2.json"]
-    case.store.objects |= {"controller/old/n9.json": b"", "controller/README": b"", "controller": b""}
+    case.store.objects |= {
+        "controller/old/n9.json": b"",
+        "controller/README": b"",
+        "controller": b"",
+    }
     assert case.found() == []
     case.change(key, files={"journal": "bm8="})
-    assert case.found() == [("stored.definitions", "n1.json", 0, len(case.store.objects[key])), ("stored.definitions", "controller", 0, 0)]
+    assert case.found() == [
+        ("stored.definitions", "n1.json", 0, len(case.store.objects[key])),
+        ("stored.definitions", "controller", 0, 0),
+    ]
     case.store.objects[key] = whole
     case.change(key, cluster_id="another")
     assert case.found() == [("stored.definitions", "controller", 0, 0)]
@@ -299,12 +352,18 @@ def test_definitions_that_are_damaged_or_missing_are_named(case: Case) -> None:
 def test_a_damaged_manifest_is_named(case: Case) -> None:
     key = case.key(".json", SIZE)
     case.store.objects[key] = case.store.objects[key].replace(b'"size"', b'"sise"')
-    assert ("stored.manifest", f"{file_name(SIZE)}.json", 0, len(case.store.objects[key])) in case.found()
+    assert (
+        "stored.manifest",
+        f"{file_name(SIZE)}.json",
+        0,
+        len(case.store.objects[key]),
+    ) in case.found()
 
 
 def test_a_consistently_rewritten_store_is_found_by_the_log_tree(case: Case) -> None:
-    """Object, digest and manifest of a file that no replica has any more fit each other; the trim records are gone too. The leaf that the
-    replica's log tree keeps of its entries says that a majority stored something else."""
+    """Object, digest and manifest of a file that no replica has any more fit each other; the trim
+    records are gone too. The leaf that the replica's log tree keeps of its entries says that a
+    majority stored something else."""
     snapshots = [case.directory / "g1/state" / name for name in ("snapshot", "snapshot.previous")]
     for path in snapshots:
         value = sealed_json.decode(path.read_bytes(), "")
@@ -318,11 +377,14 @@ def test_a_consistently_rewritten_store_is_found_by_the_log_tree(case: Case) -> 
         tree["leaves"] = base64.b64encode(bytes([leaves[0] ^ 1]) + leaves[1:]).decode()
         path.write_bytes(sealed_json.encode(value))
     told = [f for f in case.audit().findings if f.flaw.rule.startswith("stored.")]
-    assert [(f.flaw.rule, f.flaw.index) for f in told] == [("stored.seal", 0)] and "another leaf stands there" in told[0].flaw.proof
+    assert [(f.flaw.rule, f.flaw.index) for f in told] == [
+        ("stored.seal", 0)
+    ] and "another leaf stands there" in told[0].flaw.proof
 
 
 def test_a_file_that_differs_from_the_replicas_is_named(case: Case) -> None:
-    """A local file with other bytes behind its last entry is the replica's finding, and no reason to blame the store."""
+    """A local file with other bytes behind its last entry is the replica's finding, and no reason
+    to blame the store."""
     path = next((case.directory / "g1").glob(f"dledger-*/data/{file_name(case.begin)}"))
     with path.open("r+b") as file:
         file.seek(9000)
@@ -345,10 +407,15 @@ def test_an_intact_file_that_is_not_the_replicas_is_named(case: Case) -> None:
     group.stored.clear()
     result.store.check(group)
     [finding] = group.findings
-    assert (finding.flaw.rule, finding.flaw.file) == ("stored.replica", report.file) and "that of n1 with" in finding.flaw.proof
+    assert (finding.flaw.rule, finding.flaw.file) == (
+        "stored.replica",
+        report.file,
+    ) and "that of n1 with" in finding.flaw.proof
 
 
-def test_a_store_that_does_not_answer_makes_the_audit_incomplete(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_makes_the_audit_incomplete(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A failure says nothing about the bytes: no finding."""
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -358,16 +425,24 @@ def test_a_store_that_does_not_answer_makes_the_audit_incomplete(case: Case, mon
         patch.setattr(obstore, "list", refuse)
         result = case.audit()
         assert result.verdict == "INCOMPLETE" and result.findings == []
-        assert any("could not be read (the store is away); check address" in reason for reason in result.reasons)
+        assert any(
+            "could not be read (the store is away); check address" in reason
+            for reason in result.reasons
+        )
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "get_range", refuse)
         result = case.audit()
-        assert result.findings == [] and stored_of(result).read == [] and stored_of(result).unread == [(0, case.end)]
+        assert (
+            result.findings == []
+            and stored_of(result).read == []
+            and stored_of(result).unread == [(0, case.end)]
+        )
         assert any("the store is away" in reason for reason in result.reasons)
 
 
 def test_every_object_is_fetched_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan, the digest and the tree need one pass, and index parts one: what the audit costs is what it reads."""
+    """The scan, the digest and the tree need one pass, and index parts one: what the audit costs is
+    what it reads."""
     fetched: dict[str, list[int]] = {".log": [], ".rows": []}
     plain: Callable[..., Any] = obstore.get_range
 
@@ -378,10 +453,14 @@ def test_every_object_is_fetched_once(case: Case, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(obstore, "get_range", counted)
     case.audit()
     assert (len(fetched[".log"]), sum(fetched[".log"])) == (case.end // SIZE, case.end)
-    assert sorted(fetched[".rows"]) == sorted(len(case.store.objects[key]) for key in case.store.keys(".rows"))
+    assert sorted(fetched[".rows"]) == sorted(
+        len(case.store.objects[key]) for key in case.store.keys(".rows")
+    )
 
 
-def test_the_command_names_the_store(case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_the_store(
+    case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in objects.ENVIRONMENT.values():
         monkeypatch.setenv(name, "")
     serve(monkeypatch, case.store)

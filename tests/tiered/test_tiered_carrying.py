@@ -1,4 +1,5 @@
-"""Tiered storage over a hosted group with real files and a store in memory: what is stored, verified and kept, whatever the store does."""
+"""Tiered storage over a hosted group with real files and a store in memory: what is stored,
+verified and kept, whatever the store does."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers, RaiseLevel
-from ledgermq.node.replica.maintenance.tiering import NO_DIGEST, NOT_UPLOADED, PATIENCE_RETRIES, Tiering
+from ledgermq.node.replica.maintenance.tiering import (
+    NO_DIGEST,
+    NOT_UPLOADED,
+    PATIENCE_RETRIES,
+    Tiering,
+)
 from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.records.control import LevelRecord
@@ -33,7 +39,11 @@ class TieredStage:
 
     def __init__(self, directory: Path, total: Any = None, **options: Any) -> None:
         """`total`: the total retention."""
-        self.stage = Stage(directory, tiered={"url": "s3://fake/log", "retry_ms": "10s", "retention": total or {}}, **options)
+        self.stage = Stage(
+            directory,
+            tiered={"url": "s3://fake/log", "retry_ms": "10s", "retention": total or {}},
+            **options,
+        )
         self.store = FakeStore()
         self.now_s = 1000.0
         self.now_ms = 1
@@ -100,7 +110,8 @@ def metric(name: str, **labels: str) -> float:
 
 
 def test_every_sealed_file_is_stored_read_back_and_described(tiered: Any) -> None:
-    """Objects are named by their digest and equal the local files; the manifests link up to one log; the rest is counted."""
+    """Objects are named by their digest and equal the local files; the manifests link up to one
+    log; the rest is counted."""
     one = tiered()
     one.carry_all()
     where = manifests.folder("g1", one.stage.driver.group.store.identity.log_id)
@@ -108,10 +119,18 @@ def test_every_sealed_file_is_stored_read_back_and_described(tiered: Any) -> Non
     assert begin.index == 0 and begin.pos == 0
     for base in (0, SIZE, 2 * SIZE):
         held = manifests.decode_manifest(one.store.get(manifests.manifest_key(where, base)), "")
-        assert held.follows(begin) and held.sha256 == file_digest(RealDisk(), one.path(base), lambda length: None)
-        assert one.store.get(manifests.object_key(where, base, held.sha256)) == RealDisk().read_file(one.path(base))
+        assert held.follows(begin) and held.sha256 == file_digest(
+            RealDisk(), one.path(base), lambda length: None
+        )
+        assert one.store.get(
+            manifests.object_key(where, base, held.sha256)
+        ) == RealDisk().read_file(one.path(base))
         begin = held.behind
-    assert (one.state.verified_pos, one.state.waiting_files, one.state.waits_for) == (3 * SIZE, 0, None)
+    assert (one.state.verified_pos, one.state.waiting_files, one.state.waits_for) == (
+        3 * SIZE,
+        0,
+        None,
+    )
     assert len(one.store.keys(".log")) == 3 and one.pin.pos == 3 * SIZE
 
 
@@ -119,13 +138,18 @@ def test_a_file_waits_for_the_digest_of_a_majority(tiered: Any) -> None:
     """Without a seal there is nothing to compare the object with."""
     one = tiered(files=1)
     one.check()
-    assert one.state.waits_for == NO_DIGEST and one.store.keys(".log") == [] and one.state.waiting_files == 1
+    assert (
+        one.state.waits_for == NO_DIGEST
+        and one.store.keys(".log") == []
+        and one.state.waiting_files == 1
+    )
     one.carry_all()
     assert len(one.store.keys(".log")) == 1 and one.state.waits_for is None
 
 
 def test_nothing_goes_before_this_node_has_read_it_in_the_store(tiered: Any) -> None:
-    """T1: the pin is there from the opening on, holds while the store is away, also on a full disk, and moves file by file."""
+    """T1: the pin is there from the opening on, holds while the store is away, also on a full disk,
+    and moves file by file."""
     one = tiered()
     one.stage.seal_all()
     assert one.pin.pos == 0
@@ -134,7 +158,9 @@ def test_nothing_goes_before_this_node_has_read_it_in_the_store(tiered: Any) -> 
     one.stage.fill(95)
     one.retain()
     assert one.begin == 0 and one.stage.machine.begin_pos == 0
-    assert one.stage.retainer.files_kept["g1"]["store"] == 4, "the three, and the active one, which is due by age too"
+    assert one.stage.retainer.files_kept["g1"]["store"] == 4, (
+        "the three, and the active one, which is due by age too"
+    )
     assert any("the store does not answer" in line for line in one.stage.ask(0).evidence)
     one.store.back()
     one.store.before = lambda operation, key: one.store.away() if f"{SIZE:020d}-" in key else None
@@ -149,7 +175,8 @@ def test_nothing_goes_before_this_node_has_read_it_in_the_store(tiered: Any) -> 
 
 
 def test_a_replica_keeps_its_copy_after_another_leader_trimmed(tiered: Any) -> None:
-    """The trim record is committed, but this replica has not seen the files in the store: it verifies them by the digests in the record."""
+    """The trim record is committed, but this replica has not seen the files in the store: it
+    verifies them by the digests in the record."""
     one = tiered()
     one.carry_all()
     one.stage.later_ms = 100 * HOURS_MS
@@ -159,7 +186,9 @@ def test_a_replica_keeps_its_copy_after_another_leader_trimmed(tiered: Any) -> N
         one.stage.driver.group.pins.store = Pin(STORE, 0, "not asked")
         one.stage.driver.turn(elapsed_ns=30_000_000_000)
         one.stage.driver.turn()
-    assert one.stage.machine.begin_pos == 3 * SIZE and one.begin == 0, "decided, and not carried out here"
+    assert one.stage.machine.begin_pos == 3 * SIZE and one.begin == 0, (
+        "decided, and not carried out here"
+    )
     RealDisk().unlink(f"{one.stage.driver.group.store.state_directory}/tiered")
     content = one.store.keys(".log")[0]
     kept = one.store.objects[content]
@@ -177,7 +206,8 @@ def test_a_replica_keeps_its_copy_after_another_leader_trimmed(tiered: Any) -> N
 
 @pytest.mark.parametrize("lie", ["other bytes", "older version", "shorter", "nothing"])
 def test_a_lying_store_is_found_by_the_digest(tiered: Any, lie: str) -> None:
-    """A store that acknowledges and keeps something else gets the file again; as long as it lies, the local file stays."""
+    """A store that acknowledges and keeps something else gets the file again; as long as it lies,
+    the local file stays."""
     one = tiered(files=2)
     lies = {
         "other bytes": lambda key, data: data[:1000] + bytes([data[1000] ^ 1]) + data[1001:],
@@ -191,8 +221,13 @@ def test_a_lying_store_is_found_by_the_digest(tiered: Any, lie: str) -> None:
     one.carry_all()
     one.retain()
     assert one.begin == 0 and one.state.verified_pos == 0 and one.state.waits_for is not None
-    assert metric("ledgermq_tiered_wrong_objects_total") == before + 1 and one.store.requests["put_parts"] == 2
-    assert [key for key in one.store.keys(".json") if file_name(0) in key] == [], "no manifest before the object was read back"
+    assert (
+        metric("ledgermq_tiered_wrong_objects_total") == before + 1
+        and one.store.requests["put_parts"] == 2
+    )
+    assert [key for key in one.store.keys(".json") if file_name(0) in key] == [], (
+        "no manifest before the object was read back"
+    )
     one.store.written = honest
     one.retry()
     one.retain()
@@ -213,7 +248,8 @@ def test_a_manifest_that_the_store_lost_or_damaged_is_written_again(tiered: Any)
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("step", range(1, 25))
 def test_an_interruption_anywhere_is_continued(tiered: Any, step: int) -> None:
-    """The process ends before the n-th request; the next life brings everything to the same end, and uploads no file more than twice."""
+    """The process ends before the n-th request; the next life brings everything to the same end,
+    and uploads no file more than twice."""
     one = tiered(files=2)
     one.stage.seal_all()
     count = [0]
@@ -241,10 +277,14 @@ def test_the_steps_above_cover_a_whole_run(tiered: Any) -> None:
 
 
 def test_a_follower_waits_for_the_leader_and_then_reads_what_lies_there(tiered: Any) -> None:
-    """It uploads nothing, verifies everything, and steps in only after it has waited in vain for a while."""
+    """It uploads nothing, verifies everything, and steps in only after it has waited in vain for a
+    while."""
     one = tiered(files=2)
     one.stage.seal_all()
-    leader, one.stage.driver.group.group.leader.serving = one.stage.driver.group.group.leader.serving, False
+    leader, one.stage.driver.group.group.leader.serving = (
+        one.stage.driver.group.group.leader.serving,
+        False,
+    )
     assert leader
     one.check(3)
     assert one.state.waits_for == NOT_UPLOADED and one.store.keys("") == []
@@ -253,7 +293,9 @@ def test_a_follower_waits_for_the_leader_and_then_reads_what_lies_there(tiered: 
     assert one.store.keys("") == []
     one.now_s += 1
     one.check()
-    assert one.state.verified_pos == SIZE and one.state.waits_for == NOT_UPLOADED, "each file is waited for in its turn"
+    assert one.state.verified_pos == SIZE and one.state.waits_for == NOT_UPLOADED, (
+        "each file is waited for in its turn"
+    )
     one.stage.driver.group.group.leader.serving = True
     one.check()
     assert one.state.verified_pos == 2 * SIZE
@@ -267,7 +309,8 @@ def test_a_follower_waits_for_the_leader_and_then_reads_what_lies_there(tiered: 
 
 
 def test_a_restart_reads_nothing_again(tiered: Any) -> None:
-    """The note is a hint for the same log and the same place; another place is verified from the begin of the local log."""
+    """The note is a hint for the same log and the same place; another place is verified from the
+    begin of the local log."""
     one = tiered(files=2)
     one.carry_all()
     reads = one.store.requests["read"]
@@ -281,11 +324,16 @@ def test_a_restart_reads_nothing_again(tiered: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b'{"verified_pos":131072}', None])
-def test_a_note_that_is_damaged_or_missing_only_costs_reading(tiered: Any, content: bytes | None) -> None:
+def test_a_note_that_is_damaged_or_missing_only_costs_reading(
+    tiered: Any, content: bytes | None
+) -> None:
     """Nothing is released by a note that cannot be trusted."""
     one = tiered(files=2)
     one.carry_all()
-    reads, note = one.store.requests["read"], Path(f"{one.stage.driver.group.store.state_directory}/tiered")
+    reads, note = (
+        one.store.requests["read"],
+        Path(f"{one.stage.driver.group.store.state_directory}/tiered"),
+    )
     note.unlink()
     if content is not None:
         note.write_bytes(content)
@@ -295,7 +343,8 @@ def test_a_note_that_is_damaged_or_missing_only_costs_reading(tiered: Any, conte
 
 
 def test_a_gap_or_another_history_is_told_and_nothing_is_written(tiered: Any) -> None:
-    """T3: files went while tiering was off; the manifest before the local log is missing, or its chain ends in another word."""
+    """T3: files went while tiering was off; the manifest before the local log is missing, or its
+    chain ends in another word."""
     one = tiered(files=2)
     one.carry_all()
     one.retain()
@@ -318,29 +367,45 @@ def test_a_gap_or_another_history_is_told_and_nothing_is_written(tiered: Any) ->
 
 
 def test_the_way_out_of_another_history_is_told_and_leads_out(tiered: Any) -> None:
-    """After the restore of an older backup the store is ahead of the log, and the log began before what its disks hold. A new prefix needs
-    a copy of that beginning, and both messages say of which objects."""
+    """After the restore of an older backup the store is ahead of the log, and the log began before
+    what its disks hold. A new prefix needs a copy of that beginning, and both messages say of which
+    objects."""
     one = tiered(files=2)
-    one.stage.driver.call(lambda token: RaiseLevel(token, LevelRecord(2, "tester"), frozenset({"n1"})))
+    one.stage.driver.call(
+        lambda token: RaiseLevel(token, LevelRecord(2, "tester"), frozenset({"n1"}))
+    )
     one.carry_all()
     one.retain()
     for _ in range(3):
         one.stage.grow(1)
         one.carry_all()
     ahead = next(key for key in one.store.keys(".json") if file_name(3 * SIZE) in key)
-    one.store.objects[ahead] = sealed_json.encode({**sealed_json.decode(one.store.objects[ahead], ahead), "last_chain": 7})
+    one.store.objects[ahead] = sealed_json.encode(
+        {**sealed_json.decode(one.store.objects[ahead], ahead), "last_chain": 7}
+    )
     RealDisk().unlink(f"{one.stage.driver.group.store.state_directory}/tiered")
     former = one.store
     one.restarted()
     one.check()
-    assert "belongs to another history" in one.state.waits_for and "set tiered.url to a new prefix" in one.state.waits_for
-    told = [re.search(r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for)]
+    assert (
+        "belongs to another history" in one.state.waits_for
+        and "set tiered.url to a new prefix" in one.state.waits_for
+    )
+    told = [
+        re.search(
+            r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for
+        )
+    ]
     one.store = FakeStore()
     one.store.place = "s3://fake/new"
     one.restarted()
     one.check()
     assert "holds nothing from before the log on the disks" in one.state.waits_for
-    told.append(re.search(r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for))
+    told.append(
+        re.search(
+            r"copy the objects of (\S+) from before position (\d+) there", one.state.waits_for
+        )
+    )
     assert [(found[1], int(found[2])) for found in told if found] == [
         (ahead.rpartition("/")[0], 3 * SIZE),
         (ahead.rpartition("/")[0], 2 * SIZE),
@@ -350,8 +415,14 @@ def test_the_way_out_of_another_history_is_told_and_leads_out(tiered: Any) -> No
         folder, pos = found[1], int(found[2])
         one.store = FakeStore()
         one.store.place = f"s3://fake/new-{pos}"
-        numbered = {key: int(digits[0]) for key in former.objects if (digits := re.findall(r"\d{20}", key))}
-        one.store.objects = {key: data for key, data in former.objects.items() if key.startswith(folder) and numbered.get(key, 0) < pos}
+        numbered = {
+            key: int(digits[0]) for key in former.objects if (digits := re.findall(r"\d{20}", key))
+        }
+        one.store.objects = {
+            key: data
+            for key, data in former.objects.items()
+            if key.startswith(folder) and numbered.get(key, 0) < pos
+        }
         one.restarted()
         one.check(3)
         assert one.state.waits_for is None and one.state.verified_pos == 5 * SIZE
@@ -361,7 +432,9 @@ def test_another_cluster_in_the_same_place_is_refused(tiered: Any) -> None:
     one = tiered(files=1)
     one.carry_all()
     key = one.store.keys("log.json")[0]
-    one.store.objects[key] = sealed_json.encode({**sealed_json.decode(one.store.objects[key], key), "cluster_id": "other"})
+    one.store.objects[key] = sealed_json.encode(
+        {**sealed_json.decode(one.store.objects[key], key), "cluster_id": "other"}
+    )
     one.restarted()
     one.check()
     assert "describes another log (cluster other)" in one.state.waits_for
@@ -375,7 +448,9 @@ def test_credentials_that_end_cost_nothing(tiered: Any) -> None:
     one.store.deny()
     before = metric("ledgermq_tiered_failures_total", kind="AccessDenied")
     one.check(5)
-    assert metric("ledgermq_tiered_failures_total", kind="AccessDenied") == before + 1, "one attempt in the pause"
+    assert metric("ledgermq_tiered_failures_total", kind="AccessDenied") == before + 1, (
+        "one attempt in the pause"
+    )
     assert one.state.waits_for == "the credentials have ended"
     one.now_s += RETRY_S - 1
     one.check()
@@ -383,7 +458,10 @@ def test_credentials_that_end_cost_nothing(tiered: Any) -> None:
     one.stage.driver.produce(10)
     one.now_s += 1
     one.check()
-    assert metric("ledgermq_tiered_waiting_seconds") == RETRY_S and metric("ledgermq_tiered_waiting_bytes") == SIZE
+    assert (
+        metric("ledgermq_tiered_waiting_seconds") == RETRY_S
+        and metric("ledgermq_tiered_waiting_bytes") == SIZE
+    )
     one.store.back()
     one.retry()
     assert one.state.waits_for is None and metric("ledgermq_tiered_waiting_seconds") == 0
@@ -398,7 +476,10 @@ def test_a_damaged_local_file_is_never_uploaded(tiered: Any) -> None:
     data[5000] ^= 1
     path.write_bytes(data)
     one.check()
-    assert "does not have the digest that a majority sealed" in one.state.waits_for and one.store.keys(".log") == []
+    assert (
+        "does not have the digest that a majority sealed" in one.state.waits_for
+        and one.store.keys(".log") == []
+    )
 
 
 def test_the_store_of_a_trimmed_log_gets_a_snapshot(tiered: Any) -> None:

@@ -1,4 +1,5 @@
-"""The files of clients against a log whose older part is in the object store only: moving files there changes no finding and no count."""
+"""The files of clients against a log whose older part is in the object store only: moving files
+there changes no finding and no count."""
 
 from __future__ import annotations
 
@@ -49,16 +50,31 @@ FILES = 2
 
 def manifest_of(writer: Writer, file: int) -> FileManifest:
     entries = [entry for entry in writer.entries if entry.pos // writer.data_bytes == file]
-    first, last, before = entries[0], entries[-1], writer.entries[entries[0].index - 1] if entries[0].index else None
+    first, last, before = (
+        entries[0],
+        entries[-1],
+        writer.entries[entries[0].index - 1] if entries[0].index else None,
+    )
     link = (0, writer.seed) if before is None else (before.term, before.chain)
     base, size = file * writer.data_bytes, writer.data_bytes
-    digest = file_digest(RealDisk(), str(writer.log / "data" / file_name(base)), lambda length: None)
-    edges = first.index, last.index, last.pos + last.size, *link, last.term, last.chain, last.message.time
+    digest = file_digest(
+        RealDisk(), str(writer.log / "data" / file_name(base)), lambda length: None
+    )
+    edges = (
+        first.index,
+        last.index,
+        last.pos + last.size,
+        *link,
+        last.term,
+        last.chain,
+        last.message.time,
+    )
     return FileManifest(writer.log_id, base, size, *edges, digest)
 
 
 class Case:
-    """Clients whose log had its first files moved to a store. `whole`: what the audit said before."""
+    """Clients whose log had its first files moved to a store. `whole`: what the audit said
+    before."""
 
     def __init__(self, clients: Clients, store_files: int = FILES + 1) -> None:
         self.clients, self.store, writer = clients, FakeStore(), clients.writers[0]
@@ -66,13 +82,19 @@ class Case:
         clients.groups = None
         self.where = manifests.folder(writer.group, writer.log_id)
         sizes = writer.data_bytes, writer.index_bytes, writer.queue_bytes
-        about = StoredLog(CLUSTER, writer.group, writer.log_id, CREATED, *sizes, Begin(0, 0, 0, writer.seed))
+        about = StoredLog(
+            CLUSTER, writer.group, writer.log_id, CREATED, *sizes, Begin(0, 0, 0, writer.seed)
+        )
         self.store.objects[f"{self.where}/log.json"] = manifests.encode(about)
-        self.store.objects[manifests.controller_key("n1")] = pack(ControllerFiles(CLUSTER, "n1", CREATED, {"journal": b"definitions"}))
+        self.store.objects[manifests.controller_key("n1")] = pack(
+            ControllerFiles(CLUSTER, "n1", CREATED, {"journal": b"definitions"})
+        )
         self.files = [manifest_of(writer, number) for number in range(store_files)]
         for held in self.files:
             path = writer.log / "data" / file_name(held.base)
-            self.store.objects[manifests.manifest_key(self.where, held.base)] = manifests.encode(held)
+            self.store.objects[manifests.manifest_key(self.where, held.base)] = manifests.encode(
+                held
+            )
             self.store.objects[self.key(held)] = path.read_bytes()
         for one in clients.writers:
             one.decide(FILES)
@@ -92,7 +114,11 @@ class Case:
     @property
     def below(self) -> list[Placed]:
         """The clients' messages that only the store holds."""
-        return [entry for entry in self.clients.writers[0].entries[: self.files[FILES].first] if entry.message.key]
+        return [
+            entry
+            for entry in self.clients.writers[0].entries[: self.files[FILES].first]
+            if entry.message.key
+        ]
 
     def access(self, patch: pytest.MonkeyPatch) -> StoreAccess:
         return serve(patch, self.store)
@@ -103,7 +129,11 @@ class Case:
 
     def said(self, patch: pytest.MonkeyPatch) -> Audit:
         given = self.given
-        return audit(self.clients.directories, clients=lambda groups: check_clients(groups, given, join_here), store=self.access(patch))
+        return audit(
+            self.clients.directories,
+            clients=lambda groups: check_clients(groups, given, join_here),
+            store=self.access(patch),
+        )
 
     def fresh(self) -> Case:
         """The same directories, with a store and clients' files of its own."""
@@ -134,23 +164,39 @@ def counts(told: Audit) -> dict[str, int]:
 def client_side(told: Audit) -> tuple[Any, Any]:
     """What was found about the clients."""
     value = everything(told)
-    return value["clients"], [finding for finding in value["findings"] if finding["rule"].startswith("client.")]
+    return value["clients"], [
+        finding for finding in value["findings"] if finding["rule"].startswith("client.")
+    ]
 
 
-def test_true_claims_pass_wherever_the_files_are(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same counts in the same windows as from local files; one file lies in both places and counts once. Without the store, what only
-    it holds is trimmed."""
+def test_true_claims_pass_wherever_the_files_are(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same counts in the same windows as from local files; one file lies in both places and
+    counts once. Without the store, what only it holds is trimmed."""
     told = case.said(monkeypatch)
     assert (told.verdict, told.findings, told.reasons) == ("PASS", [], []), told.reasons
-    assert client_side(told) == client_side(case.whole) and counts(told)["stored"] > len(case.below) > 10
-    assert told.groups[0].stored[0].alone == [(0, FILES * 8192)] and "n1" in told.groups[0].stored[0].replicas
+    assert (
+        client_side(told) == client_side(case.whole)
+        and counts(told)["stored"] > len(case.below) > 10
+    )
+    assert (
+        told.groups[0].stored[0].alone == [(0, FILES * 8192)]
+        and "n1" in told.groups[0].stored[0].replicas
+    )
     alone = said(case.clients)
     natives = sum(entry.message.flag > 0 for entry in case.below)
-    assert counts(alone)["trimmed"] == len(case.below) + natives and counts(alone)["stored"] < counts(told)["stored"]
+    assert (
+        counts(alone)["trimmed"] == len(case.below) + natives
+        and counts(alone)["stored"] < counts(told)["stored"]
+    )
 
 
-def test_lies_about_stored_files_are_found_as_those_about_local_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts that lie in each field, of lost and foreign messages; deliveries of what is not there, and after an acknowledgement."""
+def test_lies_about_stored_files_are_found_as_those_about_local_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipts that lie in each field, of lost and foreign messages; deliveries of what is not
+    there, and after an acknowledgement."""
     clients = write_clients(tmp_path, leave_out=2, twice=4)
     for at, lie in enumerate(LIES):
         LIES[lie](clients.receipts[at % 7])
@@ -161,29 +207,53 @@ def test_lies_about_stored_files_are_found_as_those_about_local_ones(tmp_path: P
     case = Case(clients)
     told = case.said(monkeypatch)
     assert client_side(told) == client_side(case.whole)
-    assert {"client.lost", "client.twice", "client.receipt", "client.phantom", "client.redelivered"} <= rules(told).keys()
+    assert {
+        "client.lost",
+        "client.twice",
+        "client.receipt",
+        "client.phantom",
+        "client.redelivered",
+    } <= rules(told).keys()
 
 
 @pytest.mark.verify
-def test_a_reset_that_only_the_store_holds_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator moved the consumer group, so that its redeliveries were wanted, also after the record went from the disks."""
-    body = json.dumps({"g": "billing", "t": FIFO, "q": [[0, 0]], "v": 1}, sort_keys=True, separators=(",", ":")).encode()
+def test_a_reset_that_only_the_store_holds_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator moved the consumer group, so that its redeliveries were wanted, also after the
+    record went from the disks."""
+    body = json.dumps(
+        {"g": "billing", "t": FIFO, "q": [[0, 0]], "v": 1}, sort_keys=True, separators=(",", ":")
+    ).encode()
     reset = Message("rmq_sys_ledgermq_delivery", body, tag="reset", time=CREATED + 9000)
     bulk = [Message("late", bytes(4000), 0, "", f"late-{at}", 0, CREATED + 9001) for at in range(6)]
     clients = write_clients(tmp_path, more=[reset, *bulk])
     row = next(row for row in clients.deliveries if row["topic"] == FIFO)
     clients.deliveries.append({**row, "delivered_ms": row["acknowledged_ms"] + 1, "attempt": 2})
-    monkeypatch.setattr(f"{__name__}.FILES", next(e.pos for e in clients.writers[0].entries if e.message is bulk[1]) // 8192)
+    monkeypatch.setattr(
+        f"{__name__}.FILES",
+        next(e.pos for e in clients.writers[0].entries if e.message is bulk[1]) // 8192,
+    )
     case = Case(clients, FILES + 1)
-    assert next(e.index for e in clients.writers[0].entries if e.message is reset) < case.files[FILES].first
+    assert (
+        next(e.index for e in clients.writers[0].entries if e.message is reset)
+        < case.files[FILES].first
+    )
     told = case.said(monkeypatch)
-    assert (told.verdict, told.findings) == ("PASS", []) and client_side(told) == client_side(case.whole)
+    assert (told.verdict, told.findings) == ("PASS", []) and client_side(told) == client_side(
+        case.whole
+    )
 
 
-def test_what_total_retention_removed_is_trimmed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store begins with its second file: what was before it is gone, as recorded, and everything from there on is compared."""
+def test_what_total_retention_removed_is_trimmed(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store begins with its second file: what was before it is gone, as recorded, and
+    everything from there on is compared."""
     second = case.files[1]
-    case.store.objects[begin_key(case.where, second.base)] = begins.encode(Begin(second.first, second.base, second.term, second.chain))
+    case.store.objects[begin_key(case.where, second.base)] = begins.encode(
+        Begin(second.first, second.base, second.term, second.chain)
+    )
     case.store.objects[snapshot_key(case.where, second.first)] = b"?"
     del case.store.objects[case.key(case.files[0])]
     del case.clients.deliveries[0]["offset"]
@@ -191,9 +261,15 @@ def test_what_total_retention_removed_is_trimmed(case: Case, monkeypatch: pytest
     gone = [entry for entry in case.below if entry.index < second.first]
     natives = sum(entry.message.flag > 0 for entry in gone)
     assert (told.findings, told.reasons) == ([], [])
-    assert counts(told)["trimmed"] == len(gone) + natives and counts(told)["stored"] == counts(case.whole)["stored"] - len(gone)
+    assert counts(told)["trimmed"] == len(gone) + natives and counts(told)["stored"] == counts(
+        case.whole
+    )["stored"] - len(gone)
     case.clients.deliveries[-1] |= {"message_id": "never", "offset": 10**6}
-    row = next(row for row in case.clients.deliveries if row["message_id"] == next(e.message.key for e in case.below if e not in gone))
+    row = next(
+        row
+        for row in case.clients.deliveries
+        if row["message_id"] == next(e.message.key for e in case.below if e not in gone)
+    )
     row["message_id"] = "never"
     assert rules(case.said(monkeypatch)) == {"client.phantom": 2}
 
@@ -203,8 +279,11 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("harm", ["gone", "byte", "manifest", "refused", "away"])
-def test_what_the_store_should_hold_and_does_not_is_no_loss(harm: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts and deliveries of such a file cannot be judged, which never is a PASS; those of all others are."""
+def test_what_the_store_should_hold_and_does_not_is_no_loss(
+    harm: str, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipts and deliveries of such a file cannot be judged, which never is a PASS; those of all
+    others are."""
     hurt = case.files[1]
     key, first = case.key(hurt), 0 if harm == "away" else hurt.first
     data, plain = case.store.objects[key], obstore.get_range
@@ -214,9 +293,15 @@ def test_what_the_store_should_hold_and_does_not_is_no_loss(harm: str, case: Cas
         case.store.objects[key] = data[:200] + bytes([data[200] ^ 1]) + data[201:]
     elif harm == "manifest":
         fields = {**asdict(hurt), "chain": hurt.chain ^ 1}
-        case.store.objects[manifests.manifest_key(case.where, hurt.base)] = manifests.encode(FileManifest(**fields))
+        case.store.objects[manifests.manifest_key(case.where, hurt.base)] = manifests.encode(
+            FileManifest(**fields)
+        )
     elif harm == "refused":
-        monkeypatch.setattr(obstore, "get_range", lambda store, name, **more: (refuse if name == key else plain)(store, name, **more))
+        monkeypatch.setattr(
+            obstore,
+            "get_range",
+            lambda store, name, **more: (refuse if name == key else plain)(store, name, **more),
+        )
     else:
         monkeypatch.setattr(obstore, "list", refuse)
     told = case.said(monkeypatch)
@@ -226,14 +311,22 @@ def test_what_the_store_should_hold_and_does_not_is_no_loss(harm: str, case: Cas
     natives = sum(entry.message.flag > 0 for entry in lacking)
     assert counts(told)["unreadable"] == len(lacking) + natives and "trimmed" not in counts(told)
     assert counts(told)["stored"] == counts(case.whole)["stored"] - len(lacking)
-    assert any("neither a replica nor the object store holds intact" in reason for reason in told.reasons)
+    assert any(
+        "neither a replica nor the object store holds intact" in reason for reason in told.reasons
+    )
 
 
 @pytest.mark.verify
-def test_the_store_stands_in_for_damage_on_every_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_stands_in_for_damage_on_every_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file that lies in both places is read where it is intact."""
     case = Case(write_clients(tmp_path))
-    entry = next(e for e in case.clients.writers[0].entries if e.index > case.files[FILES].first and e.message.flag)
+    entry = next(
+        e
+        for e in case.clients.writers[0].entries
+        if e.index > case.files[FILES].first and e.message.flag
+    )
     for writer in case.clients.writers:
         flip(writer.log / "data" / file_name(entry.pos // 8192 * 8192), entry.pos % 8192 + 150)
     told = case.said(monkeypatch)
@@ -241,8 +334,11 @@ def test_the_store_stands_in_for_damage_on_every_replica(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("harm", ["gone", "refused"])
-def test_a_file_that_cannot_be_read_again_is_a_reason(harm: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Total retention may remove it after it was audited, or the store fails: the clients' files were not compared."""
+def test_a_file_that_cannot_be_read_again_is_a_reason(
+    harm: str, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Total retention may remove it after it was audited, or the store fails: the clients' files
+    were not compared."""
     groups = audit(case.clients.directories, store=case.access(monkeypatch)).groups
     if harm == "gone":
         del case.store.objects[case.key(case.files[0])]
@@ -254,16 +350,35 @@ def test_a_file_that_cannot_be_read_again_is_a_reason(harm: str, case: Case, mon
     assert any("could not be read again" in reason for reason in told.reasons)
 
 
-def test_tasks_get_the_credentials_of_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the nodes, of the store, or none; with the content of files that other machines do not have."""
+def test_tasks_get_the_credentials_of_what_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the nodes, of the store, or none; with the content of files that other machines do
+    not have."""
     keys = write_credentials(tmp_path / "keys")
     monkeypatch.setattr(objects._process, "access", StoreAccess(URL, credentials=str(keys)))
     file = LogFile("", "g1", "n1", "", "", "0", 8192, 1024, 200)
-    local, node, stored = (Slice(replace(file, root=root), 7).to_json() for root in ("/data/g1", f"{NODE}10.0.0.1:8081/g1", f"{STORE}g1"))
+    local, node, stored = (
+        Slice(replace(file, root=root), 7).to_json()
+        for root in ("/data/g1", f"{NODE}10.0.0.1:8081/g1", f"{STORE}g1")
+    )
     with signed_in(Access(Credentials("user", "secret"))):
-        found = [TaskAccess.of(works) for works in ([local], [local, node], [stored, local], [node, stored])]
-    assert [(one.nodes is not None, one.store is not None) for one in found] == [(False, False), (True, False), (False, True), (True, True)]
-    assert found[3].nodes is not None and found[3].nodes.credentials == Credentials("user", "secret")
+        found = [
+            TaskAccess.of(works)
+            for works in ([local], [local, node], [stored, local], [node, stored])
+        ]
+    assert [(one.nodes is not None, one.store is not None) for one in found] == [
+        (False, False),
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
+    assert found[3].nodes is not None and found[3].nodes.credentials == Credentials(
+        "user", "secret"
+    )
     keys.unlink()
     assert found[3].store is not None and dict(found[3].store.keys)["secret_access_key"] == SECRET
-    assert TaskAccess.of([Work("", replace(file, root=f"{NODE}10.0.0.1:8081/g1")).to_json()]).nodes is not None
+    assert (
+        TaskAccess.of([Work("", replace(file, root=f"{NODE}10.0.0.1:8081/g1")).to_json()]).nodes
+        is not None
+    )

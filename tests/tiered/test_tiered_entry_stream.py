@@ -1,4 +1,5 @@
-"""The stream of a replica's entries with option `store`, without Spark: each entry once, whenever its file moves to the store."""
+"""The stream of a replica's entries with option `store`, without Spark: each entry once, whenever
+its file moves to the store."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def case(tmp_path: Path) -> Case:
 
 
 def stream_of(cluster: FakeCluster, **options: str) -> EntryStreamReader:
-    made = LedgermqSource({"endpoints": cluster.nodes["n1"].address, "view": "entries", "replicas": "n2", **options})
+    made = LedgermqSource(
+        {"endpoints": cluster.nodes["n1"].address, "view": "entries", "replicas": "n2", **options}
+    )
     reader = made.streamReader(made.schema())
     assert isinstance(reader, EntryStreamReader)
     return reader
@@ -33,12 +36,23 @@ def stream_of(cluster: FakeCluster, **options: str) -> EntryStreamReader:
 
 def batch(reader: EntryStreamReader, start: int, end: int) -> list[dict[str, Any]]:
     """The rows of a batch, without where they were read."""
-    rows = [row for part in reader.partitions({"index": start}, {"index": end}) for rows in reader.read(part) for row in rows.to_pylist()]
-    return [{name: value for name, value in row.items() if name not in ("replica", "file")} for row in rows]
+    rows = [
+        row
+        for part in reader.partitions({"index": start}, {"index": end})
+        for rows in reader.read(part)
+        for row in rows.to_pylist()
+    ]
+    return [
+        {name: value for name, value in row.items() if name not in ("replica", "file")}
+        for row in rows
+    ]
 
 
-def test_each_entry_once_while_files_move_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches before the move, after it, and across the begin of the disk; each is the same when it is computed again from the store."""
+def test_each_entry_once_while_files_move_to_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches before the move, after it, and across the begin of the disk; each is the same when it
+    is computed again from the store."""
     clients = write_clients(tmp_path)
     cluster = FakeCluster.of(clients.writers, last := len(clients.writers[0].entries) - 1)
     node = cluster.nodes["n2"]
@@ -60,22 +74,35 @@ def test_each_entry_once_while_files_move_to_the_store(tmp_path: Path, monkeypat
 
 
 def test_what_is_nowhere_is_an_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a store, before its begin, and where it has a gap: a stream never leaves entries out silently."""
+    """Without a store, before its begin, and where it has a gap: a stream never leaves entries out
+    silently."""
     cluster = FakeCluster.of(case.clients.writers, len(case.clients.writers[0].entries) - 1)
     cluster.nodes["n2"].begin = begin = case.files[FILES].first
     with cluster.serving():
-        with pytest.raises(ValueError, match=f"entries 3 to {begin - 1} of n2 were trimmed before they were read"):
+        with pytest.raises(
+            ValueError, match=f"entries 3 to {begin - 1} of n2 were trimmed before they were read"
+        ):
             batch(stream_of(cluster), 3, 9)
         assert stream_of(cluster).initialOffset() == {"index": begin}
         second = case.files[1]
-        case.store.objects[begin_key(case.where, second.base)] = begins.encode(Begin(second.first, second.base, second.term, second.chain))
+        case.store.objects[begin_key(case.where, second.base)] = begins.encode(
+            Begin(second.first, second.base, second.term, second.chain)
+        )
         case.store.objects[snapshot_key(case.where, second.first)] = b"?"
         case.access(monkeypatch)
         reader = stream_of(cluster, store=URL)
         assert reader.initialOffset() == {"index": second.first}
-        with pytest.raises(ValueError, match=f"entries 3 to {second.first - 1} of the object store were trimmed before they were read"):
+        with pytest.raises(
+            ValueError,
+            match=(
+                f"entries 3 to {second.first - 1} of the object store were trimmed before they were"
+                " read"
+            ),
+        ):
             batch(reader, 3, 9)
-        del case.store.objects[next(key for key in case.store.keys(".json") if f"{second.base:020d}" in key)]
+        del case.store.objects[
+            next(key for key in case.store.keys(".json") if f"{second.base:020d}" in key)
+        ]
         case.access(monkeypatch)
         with pytest.raises(ValueError, match="are missing; see: ledgermq audit --store"):
             batch(stream_of(cluster, store=URL), second.first, second.first + 4)
@@ -85,5 +112,11 @@ def test_a_topic_is_streamed_through_the_nodes() -> None:
     """They read the store; the option would do nothing."""
     made = LedgermqSource({"endpoints": "127.0.0.1:1", "topic": "t", "store": URL})
     for reading in (made.reader, made.streamReader):
-        with pytest.raises(ValueError, match="option store: a topic of a running cluster is read through its nodes, which read the store"):
+        with pytest.raises(
+            ValueError,
+            match=(
+                "option store: a topic of a running cluster is read through its nodes, which read"
+                " the store"
+            ),
+        ):
             reading(made.schema())

@@ -1,4 +1,5 @@
-"""A place in an object store that others use too: their objects, and what a server answers when it refuses."""
+"""A place in an object store that others use too: their objects, and what a server answers when it
+refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from ledgermq.storage.tiered.ports import AccessDenied, Answered, ObjectMissing,
 from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place, split_url
 from tests.tiered.scripted_s3 import ScriptedS3, refusal, scripted_s3
 
-OURS = ["controller/n1.json", "g1/log/00000000000000000000.json", "g1/log/begins/00000000000000065536", "g1/log/log.json"]
+OURS = [
+    "controller/n1.json",
+    "g1/log/00000000000000000000.json",
+    "g1/log/begins/00000000000000065536",
+    "g1/log/log.json",
+]
 
 
 @pytest.fixture
@@ -38,12 +44,24 @@ def server(tmp_path: Path) -> Iterator[ScriptedS3]:
         ("g1/log//x", "controller/../n1.json"),
     ],
 )
-def test_a_foreign_key_that_is_no_path_hides_no_object(server: ScriptedS3, foreign: tuple[str, ...]) -> None:
+def test_a_foreign_key_that_is_no_path_hides_no_object(
+    server: ScriptedS3, foreign: tuple[str, ...]
+) -> None:
     """With an empty name, `.` or `..`: no path of a file system, and a legal key."""
     server.objects |= {f"cluster/{key}": b"foreign" for key in foreign}
     store = server.store("cluster")
-    objects.use(objects.StoreAccess("s3://ledger/cluster", server.endpoint, credentials=str(server.directory / "credentials")))
-    assert [key for key in store.list("") if key in OURS] == OURS == [key for key in sorted(objects.listing()) if key in OURS]
+    objects.use(
+        objects.StoreAccess(
+            "s3://ledger/cluster",
+            server.endpoint,
+            credentials=str(server.directory / "credentials"),
+        )
+    )
+    assert (
+        [key for key in store.list("") if key in OURS]
+        == OURS
+        == [key for key in sorted(objects.listing()) if key in OURS]
+    )
     assert store.list("controller") == ["controller/n1.json"]
     assert store.list("g1/log") == OURS[1:]
     assert store.list("g1/log/begins") == ["g1/log/begins/00000000000000065536"]
@@ -59,10 +77,15 @@ def test_a_manifest_has_its_key_and_no_other() -> None:
         f"{key}.json",
         "g1/log/65536.json",
     ]
-    assert [manifests.base_of_manifest("g1/log", each) for each in (key, *others)] == [65536, *[None] * 5]
+    assert [manifests.base_of_manifest("g1/log", each) for each in (key, *others)] == [
+        65536,
+        *[None] * 5,
+    ]
 
 
-def test_an_answer_that_is_too_short_is_no_object(server: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_too_short_is_no_object(
+    server: ScriptedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A range that begins in an object and ends behind it: a server sends what it has."""
     store = server.store("cluster")
 
@@ -79,7 +102,9 @@ def test_an_answer_that_is_too_short_is_no_object(server: ScriptedS3, monkeypatc
 def test_what_cannot_be_listed_is_named(server: ScriptedS3) -> None:
     """A folder with such a key, and one more further below: nothing is left out in silence."""
     server.objects |= {"cluster/g1/log//x": b"", "cluster/g1/log/begins//x": b""}
-    with pytest.raises(StoreFailure, match=r"a foreign object has a key that is no path; remove it .*begins//x"):
+    with pytest.raises(
+        StoreFailure, match=r"a foreign object has a key that is no path; remove it .*begins//x"
+    ):
         server.store("cluster").list("g1/log")
 
 
@@ -105,8 +130,11 @@ def test_an_empty_object_for_a_folder_is_not_listed_below_it(server: ScriptedS3)
         (400, "InvalidRange", ObjectMissing),
     ],
 )
-def test_what_the_server_says_is_told(server: ScriptedS3, status: int, code: str, kind: type[Exception]) -> None:
-    """The code and the sentence of the server, however long the key is: a clock that is off, a wrong key, and an archived object."""
+def test_what_the_server_says_is_told(
+    server: ScriptedS3, status: int, code: str, kind: type[Exception]
+) -> None:
+    """The code and the sentence of the server, however long the key is: a clock that is off, a
+    wrong key, and an archived object."""
     server.instead = lambda key: refusal(status, code, f"the sentence for {code}")
     store = server.store("production/cluster-a")
     key = f"g1/23eeaed1-6e89-58b6-abc8-78f3ae7c60dc/00000000000000262144-{'ee8e7509' * 8}.log"
@@ -114,8 +142,16 @@ def test_what_the_server_says_is_told(server: ScriptedS3, status: int, code: str
         with pytest.raises(StoreFailure) as raised:
             ask()
         assert type(raised.value) is kind
-        assert kind is ObjectMissing or f"{status} {code}: the sentence for {code}" in str(raised.value)
-    objects.use(objects.StoreAccess("s3://ledger/production", server.endpoint, credentials=str(server.directory / "credentials")))
+        assert kind is ObjectMissing or f"{status} {code}: the sentence for {code}" in str(
+            raised.value
+        )
+    objects.use(
+        objects.StoreAccess(
+            "s3://ledger/production",
+            server.endpoint,
+            credentials=str(server.directory / "credentials"),
+        )
+    )
     if status != 416:
         with pytest.raises(objects.StoreLost, match=f"{status} {code}: the sentence for {code}"):
             objects.read_object(key)
@@ -133,11 +169,15 @@ def test_a_prefix_is_a_path(prefix: str) -> None:
         split_url(f"s3://bucket/{prefix}")
     with pytest.raises(objects.BadStore, match="between its slashes"):
         objects.StoreAccess(f"s3://bucket/{prefix}").open()
-    assert split_url("s3://bucket/a/b/") == ("bucket", "a/b") and split_url("s3://bucket//") == ("bucket", "")
+    assert split_url("s3://bucket/a/b/") == ("bucket", "a/b") and split_url("s3://bucket//") == (
+        "bucket",
+        "",
+    )
 
 
 def test_a_server_with_an_authority_of_its_own(tmp_path: Path) -> None:
-    """The setting adds it to those that the machine trusts; without it the server is not believed."""
+    """The setting adds it to those that the machine trusts; without it the server is not
+    believed."""
     minting.ensure(tmp_path / "tls", {"store": ["127.0.0.1"]})
     ca = tmp_path / "tls/ca.pem"
     with scripted_s3(tmp_path, (tmp_path / "tls/store.pem", tmp_path / "tls/store.key")) as server:
@@ -145,7 +185,14 @@ def test_a_server_with_an_authority_of_its_own(tmp_path: Path) -> None:
         with pytest.raises(StoreFailure):
             server.store("x").get("y")
         assert server.store("x", str(ca)).get("y") == b"1"
-        objects.use(objects.StoreAccess("s3://ledger/x", server.endpoint, credentials=str(tmp_path / "credentials"), ca=ca.read_text()))
+        objects.use(
+            objects.StoreAccess(
+                "s3://ledger/x",
+                server.endpoint,
+                credentials=str(tmp_path / "credentials"),
+                ca=ca.read_text(),
+            )
+        )
         assert objects.read_object("y") == b"1"
     for content, said in ((None, "cannot be read"), (b"", "no certificate in PEM")):
         path = tmp_path / "wrong"

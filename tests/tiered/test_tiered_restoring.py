@@ -1,4 +1,5 @@
-"""A node directory from the store: what was uploaded comes back to the last byte, and whatever is missing or wrong is named."""
+"""A node directory from the store: what was uploaded comes back to the last byte, and whatever is
+missing or wrong is named."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ class Lost:
         one.tiering.keep_controller(1_700_000_000_000)
         self.end_index = one.stage.driver.group.store.log.end_index
         self.verified_pos = one.state.verified_pos
-        self.files = {base: DISK.read_file(one.path(base)) for base in range(one.begin, self.verified_pos, SIZE)}
+        self.files = {
+            base: DISK.read_file(one.path(base))
+            for base in range(one.begin, self.verified_pos, SIZE)
+        }
         self.incarnation = one.stage.driver.identity.incarnation
         self.store: FakeStore = one.store
         asyncio.run(one.tiering.stop())
@@ -60,7 +64,14 @@ class Lost:
         mint = lambda: str(uuid.uuid4())  # noqa: E731
         progress = lambda done, total: None  # noqa: E731
         _, [held] = restore_from_store(
-            DISK, self.store, str(self.target), node=node, groups=groups, mint=mint, program="0", progress=progress
+            DISK,
+            self.store,
+            str(self.target),
+            node=node,
+            groups=groups,
+            mint=mint,
+            program="0",
+            progress=progress,
         )
         return held
 
@@ -91,7 +102,8 @@ def opened() -> Iterator[Any]:
 
 
 def test_everything_stored_comes_back_and_the_log_goes_on(lost: Lost, opened: Any) -> None:
-    """The files are byte-identical up to the last entry, which is named; the directory has another incarnation, and takes messages."""
+    """The files are byte-identical up to the last entry, which is named; the directory has another
+    incarnation, and takes messages."""
     held = lost.restore()
     assert held.files[-1].last < lost.end_index and held.behind_gap == ()
     for file in held.files:
@@ -114,7 +126,8 @@ def test_everything_stored_comes_back_and_the_log_goes_on(lost: Lost, opened: An
 def test_the_command_names_the_last_entry_and_what_was_left(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """On stdout, as text and as an object; a store that fails ends with status 1, and the options of s3:// belong to it."""
+    """On stdout, as text and as an object; a store that fails ends with status 1, and the options
+    of s3:// belong to it."""
     del lost.store.objects[lost.key(".json", SIZE)]
     last = lost.restore().files[-1].last
     monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
@@ -124,28 +137,52 @@ def test_the_command_names_the_last_entry_and_what_was_left(
     assert out[0].startswith(f"restored and verified: node n1 in {tmp_path}/text, 1 files, ")
     assert out[1].startswith(f"  g1: entries 0 to {last}, ")
     assert out[2] == f"  lost: everything that g1 had stored behind entry {last}"
-    assert out[3].startswith("  not restored: 1 files that do not continue the log, the first is g1/") and "another prefix" in out[3]
+    assert (
+        out[3].startswith("  not restored: 1 files that do not continue the log, the first is g1/")
+        and "another prefix" in out[3]
+    )
     assert run(["restore", *there, "--data", str(tmp_path / "object"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["groups"][0]["index"] == last
-    assert [key.rpartition("/")[2] for key in told["not_restored"]] == [f"{file_name(2 * SIZE)}.json"]
+    assert [key.rpartition("/")[2] for key in told["not_restored"]] == [
+        f"{file_name(2 * SIZE)}.json"
+    ]
     lost.store.deny()
     assert run(["restore", *there, "--data", str(tmp_path / "denied")]) == 1
-    assert "the credentials have ended; check the address, the credentials and the server" in capsys.readouterr().err
+    assert (
+        "the credentials have ended; check the address, the credentials and the server"
+        in capsys.readouterr().err
+    )
     assert run(["restore", "--from", "s3://fake/log", "--data", str(tmp_path / "new")]) == 64
     assert run(["restore", "--from", "s3://fake/log", "--node", "n1"]) == 64
     for option in ("--endpoint", "--credentials", "--ca"):
-        assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), option, "https://x"]) == 64
+        assert (
+            run(
+                [
+                    "restore",
+                    "--from",
+                    str(tmp_path),
+                    "--data",
+                    str(tmp_path / "new"),
+                    option,
+                    "https://x",
+                ]
+            )
+            == 64
+        )
 
 
 def test_the_store_can_be_checked_without_restoring(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every object is read and compared with its digest; what rots after the local files have gone is found and named."""
+    """Every object is read and compared with its digest; what rots after the local files have gone
+    is found and named."""
     monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
     assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("g1: 3 files with the entries 0 to ") and out[0].endswith("are intact in the object store")
+    assert out[0].startswith("g1: 3 files with the entries 0 to ") and out[0].endswith(
+        "are intact in the object store"
+    )
     assert run(["restore", "--check", "--from", "s3://fake/log", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["groups"][0]["files"] == 3 and told["verified"]
@@ -157,7 +194,10 @@ def test_the_store_can_be_checked_without_restoring(
     held = lost.store.objects[description]
     lost.store.objects[description] = sealed_json.encode({**sealed_json.decode(held, ""), "v": 2})
     assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
-    assert "was written by another version of LedgerMQ; use the program that wrote it" in capsys.readouterr().err
+    assert (
+        "was written by another version of LedgerMQ; use the program that wrote it"
+        in capsys.readouterr().err
+    )
     lost.store.objects[description] = held
     del lost.store.objects[lost.key(".json", SIZE)]
     assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
@@ -168,8 +208,9 @@ def test_the_store_can_be_checked_without_restoring(
 
 
 def test_the_restored_log_goes_on_in_the_same_place(lost: Lost, tmp_path: Path) -> None:
-    """The room behind the last entry that was stored is used by the next one: that file is stored again, and the former description kept.
-    With a later file in the store, it would be another history."""
+    """The room behind the last entry that was stored is used by the next one: that file is stored
+    again, and the former description kept. With a later file in the store, it would be another
+    history."""
     held = lost.restore()
     last = held.files[-1]
     again = TieredStage(lost.target, files=2)
@@ -178,9 +219,14 @@ def test_the_restored_log_goes_on_in_the_same_place(lost: Lost, tmp_path: Path) 
         again.restarted()
         again.carry_all()
         again.check()
-        assert again.state.waits_for is None and again.state.verified_pos >= lost.verified_pos + SIZE
+        assert (
+            again.state.waits_for is None and again.state.verified_pos >= lost.verified_pos + SIZE
+        )
         [aside] = again.store.keys(".former")
-        assert last.sha256 in aside and len([key for key in again.store.keys(".log") if file_name(last.base) in key]) == 2
+        assert (
+            last.sha256 in aside
+            and len([key for key in again.store.keys(".log") if file_name(last.base) in key]) == 2
+        )
         former = sealed_json.decode(again.store.objects[aside], aside)
         again.store.objects[lost.key(".json", last.base)] = again.store.objects[aside]
         RealDisk().unlink(f"{again.stage.driver.group.store.state_directory}/tiered")
@@ -192,7 +238,9 @@ def test_the_restored_log_goes_on_in_the_same_place(lost: Lost, tmp_path: Path) 
         again.stage.close()
 
 
-def test_a_log_that_was_trimmed_before_comes_back_from_its_snapshot(tmp_path: Path, opened: Any) -> None:
+def test_a_log_that_was_trimmed_before_comes_back_from_its_snapshot(
+    tmp_path: Path, opened: Any
+) -> None:
     lost = Lost(tmp_path, trimmed=True)
     held = lost.restore()
     assert held.files[0].first > 0 and held.snapshot is not None
@@ -204,7 +252,9 @@ def test_a_log_that_was_trimmed_before_comes_back_from_its_snapshot(tmp_path: Pa
 def test_every_node_of_the_cluster_is_made_from_the_same_store(lost: Lost) -> None:
     lost.restore(node="n3")
     found = identity.read_node(DISK, str(lost.target))
-    assert found is not None and found.node == "n3" and (lost.target / "g1/dledger-n3/data").is_dir()
+    assert (
+        found is not None and found.node == "n3" and (lost.target / "g1/dledger-n3/data").is_dir()
+    )
 
 
 @pytest.mark.one_in(4)
@@ -214,7 +264,9 @@ def test_a_wrong_object_is_named_and_no_node_starts(lost: Lost, base: int, damag
     key = lost.key(".log", base)
     data = lost.store.objects.pop(key)
     if damage != "gone":
-        lost.store.objects[key] = data[:-1] if damage == "short" else data[:7000] + bytes([data[7000] ^ 4]) + data[7001:]
+        lost.store.objects[key] = (
+            data[:-1] if damage == "short" else data[:7000] + bytes([data[7000] ^ 4]) + data[7001:]
+        )
     with pytest.raises(BadCopy, match=file_name(base)):
         lost.restore()
     assert identity.read_node(DISK, str(lost.target)) is None
@@ -232,14 +284,18 @@ def test_a_file_in_the_middle_that_is_missing_ends_the_log_there(lost: Lost, ope
 
 def test_another_history_behind_a_file_is_not_joined_to_it(lost: Lost) -> None:
     key = lost.key(".json", SIZE)
-    lost.store.objects[key] = sealed_json.encode({**sealed_json.decode(lost.store.objects[key], key), "chain": 1})
+    lost.store.objects[key] = sealed_json.encode(
+        {**sealed_json.decode(lost.store.objects[key], key), "chain": 1}
+    )
     assert [file.base for file in lost.restore().files] == [0]
 
 
 def test_the_first_file_must_be_there(lost: Lost) -> None:
     """A log that lost its first file is not taken for one that was trimmed."""
     del lost.store.objects[lost.key(".json", 0)]
-    with pytest.raises(BadCopy, match=f"{file_name(0)}.json, the manifest of the first file, is missing"):
+    with pytest.raises(
+        BadCopy, match=f"{file_name(0)}.json, the manifest of the first file, is missing"
+    ):
         lost.restore()
 
 
@@ -250,8 +306,11 @@ def test_damaged_descriptions_are_named(lost: Lost) -> None:
         lost.restore()
 
 
-def test_what_cannot_be_restored_is_refused_before_anything_is_written(lost: Lost, tmp_path: Path) -> None:
-    """An empty place, an unknown group, a second log, another node's name, a target in use, no definitions."""
+def test_what_cannot_be_restored_is_refused_before_anything_is_written(
+    lost: Lost, tmp_path: Path
+) -> None:
+    """An empty place, an unknown group, a second log, another node's name, a target in use, no
+    definitions."""
     for node, groups, said in (("../n1", (), "node id"), ("n1", ("g9",), "holds no log of g9")):
         with pytest.raises(Refused, match=said):
             lost.restore(node, groups)
@@ -283,14 +342,33 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(lost: Los
 # Objects of others
 
 
-def test_foreign_objects_change_nothing(lost: Lost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty object as a web console makes it for a folder, copies in folders of their own, and other names beside ours."""
+def test_foreign_objects_change_nothing(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An empty object as a web console makes it for a folder, copies in folders of their own, and
+    other names beside ours."""
     monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
     [log] = lost.store.keys("log.json")
     folder = log.removesuffix("/log.json")
-    copies = {f"{folder}/old/{key.rpartition('/')[2]}": data for key, data in lost.store.objects.items() if key.startswith(f"{folder}/")}
-    begin = {f"{folder}/begins/old/{file_name(SIZE)}": b"", f"{folder}/snapshots/old/{file_name(1)}": b""}
-    names = ("controller", "controller/", "controller/.json", "controller/old/n1.json", "controller/README", f"{folder}/x.json", "x", "x/y")
+    copies = {
+        f"{folder}/old/{key.rpartition('/')[2]}": data
+        for key, data in lost.store.objects.items()
+        if key.startswith(f"{folder}/")
+    }
+    begin = {
+        f"{folder}/begins/old/{file_name(SIZE)}": b"",
+        f"{folder}/snapshots/old/{file_name(1)}": b"",
+    }
+    names = (
+        "controller",
+        "controller/",
+        "controller/.json",
+        "controller/old/n1.json",
+        "controller/README",
+        f"{folder}/x.json",
+        "x",
+        "x/y",
+    )
     lost.store.objects |= {**copies, **begin, **dict.fromkeys(names, b"")}
     assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0
     held = lost.restore()
@@ -299,18 +377,25 @@ def test_foreign_objects_change_nothing(lost: Lost, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("newest", ["n0", "n1", "n2"])
 def test_the_newest_definitions_of_the_cluster_are_restored(lost: Lost, newest: str) -> None:
-    """Whichever node stored them, and not those of another cluster that stands in the same place."""
+    """Whichever node stored them, and not those of another cluster that stands in the same
+    place."""
     key = "controller/n1.json"
     held = unpack(lost.store.objects[key], key)
     for node in ("n0", "n1", "n2", "n9"):
-        told = {"node": node, "made_ms": held.made_ms + (node == newest) + 2 * (node == "n9"), "files": {"journal": node.encode()}}
+        told = {
+            "node": node,
+            "made_ms": held.made_ms + (node == newest) + 2 * (node == "n9"),
+            "files": {"journal": node.encode()},
+        }
         other = {"cluster_id": "another"} if node == "n9" else {}
         lost.store.objects[f"controller/{node}.json"] = pack(replace(held, **told, **other))
     lost.restore()
     assert (lost.target / "controller/journal").read_bytes() == newest.encode()
 
 
-def test_definitions_that_went_since_they_were_listed_leave_those_of_others(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_definitions_that_went_since_they_were_listed_leave_those_of_others(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node that left the cluster, whose object an operator removes meanwhile."""
     listed = lost.store.list
     gone = {"controller": ["controller/n0.json"]}
@@ -344,7 +429,9 @@ def test_damaged_definitions_beside_intact_ones_fail_the_check_only(
     assert lost.restore().files
 
 
-@pytest.mark.parametrize("wrong", ["head cut", "head of another file", "rows altered", "rows short", "rows gone"])
+@pytest.mark.parametrize(
+    "wrong", ["head cut", "head of another file", "rows altered", "rows short", "rows gone"]
+)
 def test_a_wrong_index_part_fails_the_check_and_no_restore(
     lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
@@ -368,7 +455,9 @@ def test_a_wrong_index_part_fails_the_check_and_no_restore(
     assert len(lost.restore().files) == 3
 
 
-def test_a_file_from_before_index_parts_passes_the_check(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_from_before_index_parts_passes_the_check(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
     for ending in (".index", ".rows"):
         del lost.store.objects[lost.key(ending, SIZE)]

@@ -1,4 +1,5 @@
-"""The object store port over the S3 API: the conformance suite against a real server, errors, and credentials that end."""
+"""The object store port over the S3 API: the conformance suite against a real server, errors, and
+credentials that end."""
 
 from __future__ import annotations
 
@@ -32,11 +33,16 @@ class TestS3(StoreConformance):
         return S3ObjectStore(server.place(uuid.uuid4().hex))
 
 
-def test_wrong_keys_are_refused_and_renewed_ones_are_read(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that the store refuses are an AccessDenied that names no secret; the next request after their time reads the file again."""
+def test_wrong_keys_are_refused_and_renewed_ones_are_read(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that the store refuses are an AccessDenied that names no secret; the next request after
+    their time reads the file again."""
     monkeypatch.setattr(s3, "CREDENTIALS_S", 0)
     file = write_credentials(tmp_path / "credentials", secret="another-secret")
-    store = S3ObjectStore(S3Place("s3://ledger/renewed", server.endpoint, credentials_file=str(file)))
+    store = S3ObjectStore(
+        S3Place("s3://ledger/renewed", server.endpoint, credentials_file=str(file))
+    )
     with pytest.raises(AccessDenied) as refused:
         store.put("x", b"1")
     assert "another-secret" not in str(refused.value)
@@ -61,7 +67,9 @@ def test_a_bucket_that_does_not_exist_is_an_error(server: Server) -> None:
         S3ObjectStore(place).put_parts("x", iter([bytes(PART_BYTES + 1)]))
 
 
-@pytest.mark.parametrize("url", ["", "http://bucket/x", "s3://", "s3:/bucket", "bucket", "s3://b/x?y", "s3://b/x#y"])
+@pytest.mark.parametrize(
+    "url", ["", "http://bucket/x", "s3://", "s3:/bucket", "bucket", "s3://b/x?y", "s3://b/x#y"]
+)
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(Unusable, match="s3://bucket/prefix"):
         S3ObjectStore(S3Place(url))
@@ -85,5 +93,11 @@ def test_unusable_credentials_are_named(text: str, said: str, tmp_path: Path) ->
 
 def test_credentials_may_be_temporary(tmp_path: Path) -> None:
     path = tmp_path / "credentials"
-    path.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b%c\naws_session_token = t==\n")
-    assert s3.read_credentials(str(path)) == {"access_key_id": "a", "secret_access_key": "b%c", "token": "t=="}
+    path.write_text(
+        "[default]\naws_access_key_id = a\naws_secret_access_key = b%c\naws_session_token = t==\n"
+    )
+    assert s3.read_credentials(str(path)) == {
+        "access_key_id": "a",
+        "secret_access_key": "b%c",
+        "token": "t==",
+    }

@@ -1,4 +1,5 @@
-"""The audit of a real store on Spark, in one process and on a standalone cluster: findings of the store and of clients as without Spark."""
+"""The audit of a real store on Spark, in one process and on a standalone cluster: findings of the
+store and of clients as without Spark."""
 
 from __future__ import annotations
 
@@ -25,9 +26,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1200)]
 
 
 def audit(directories: Sequence[str], server: Server, *options: str) -> tuple[int, Any]:
-    where = ["--store", f"s3://{BUCKET}/p", "--store-endpoint", server.endpoint, "--store-credentials", str(server.credentials)]
+    where = [
+        "--store",
+        f"s3://{BUCKET}/p",
+        "--store-endpoint",
+        server.endpoint,
+        "--store-credentials",
+        str(server.credentials),
+    ]
     command = [sys.executable, "-m", "ledgermq", "audit", *directories, "--json", *where, *options]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, timeout=600)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        timeout=600,
+    )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -38,8 +52,11 @@ def fill(server: Server, fake: FakeStore) -> None:
         store.put(key, data)
 
 
-def test_spark_finds_in_the_store_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flipped bit in a file that no replica has any more: exit status and the whole report are equal."""
+def test_spark_finds_in_the_store_what_one_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped bit in a file that no replica has any more: exit status and the whole report are
+    equal."""
     (tmp_path / "made").mkdir()
     case = Case(Stored(tmp_path / "made"), tmp_path / "case", monkeypatch)
     case.flip(case.key(".log", SIZE), 9000)
@@ -53,13 +70,15 @@ def test_spark_finds_in_the_store_what_one_process_finds(tmp_path: Path, monkeyp
             apart = audit([str(case.directory)], server, "--master", master)
     assert there == apart == (status, alone) and status == 1
     [finding] = alone["findings"]
-    assert (finding["rule"], finding["replica"]) == ("stored.digest", "store") and finding["byte_from"] <= 9000 < finding["byte_to"]
+    assert (finding["rule"], finding["replica"]) == ("stored.digest", "store") and finding[
+        "byte_from"
+    ] <= 9000 < finding["byte_to"]
     assert alone["stored"][0]["compared"]["manifests"] == [[0, case.end]]
 
 
 def test_spark_compares_clients_with_stored_messages_as_one_process_does(tmp_path: Path) -> None:
-    """Receipts and deliveries of messages that only the store holds, one of each kind a lie. The worker gets the
-    credentials of the store with its tasks."""
+    """Receipts and deliveries of messages that only the store holds, one of each kind a lie. The
+    worker gets the credentials of the store with its tasks."""
     clients = write_clients(tmp_path / "nodes", leave_out=2)
     row = clients.deliveries[5]
     clients.deliveries.append({**row, "delivered_ms": row["acknowledged_ms"] + 1, "attempt": 2})
@@ -74,6 +93,12 @@ def test_spark_compares_clients_with_stored_messages_as_one_process_does(tmp_pat
         with cluster(tmp_path, 1) as master:
             apart = audit(clients.directories, server, *given, "--master", master)
     assert apart == (status, alone) and status == 1
-    assert case.whole.clients is not None and alone["clients"]["windows"] == case.whole.clients.windows
-    assert {"client.lost", "client.redelivered"} <= {finding["rule"] for finding in alone["findings"]}
-    assert alone["clients"]["messages"]["trimmed"] == alone["clients"]["messages"]["unreadable"] == 0
+    assert (
+        case.whole.clients is not None and alone["clients"]["windows"] == case.whole.clients.windows
+    )
+    assert {"client.lost", "client.redelivered"} <= {
+        finding["rule"] for finding in alone["findings"]
+    }
+    assert (
+        alone["clients"]["messages"]["trimmed"] == alone["clients"]["messages"]["unreadable"] == 0
+    )

@@ -1,7 +1,9 @@
-"""Structured Streaming over a topic while its files move to the store and go from the disks: every row is delivered, and delivered once.
+"""Structured Streaming over a topic while its files move to the store and go from the disks: every
+row is delivered, and delivered once.
 
-A batch stops before its first row. Meanwhile its messages, and those of the batches behind it, leave all disks; only then it goes on. Then
-the query dies amid a batch, and is started again from its checkpoint when only the store holds what it had planned to read.
+A batch stops before its first row. Meanwhile its messages, and those of the batches behind it,
+leave all disks; only then it goes on. Then the query dies amid a batch, and is started again from
+its checkpoint when only the store holds what it had planned to read.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from tests.audit.spark_session import running_spark
 from tests.cluster import create_topic, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.tiered.s3_servers import program, serving, tiered_settings
-from tests.tiered.test_tiered_cluster import FILE_BYTES, RETENTION, bodies, nothing_waits, small_on_disk
+from tests.tiered.test_tiered_cluster import (
+    FILE_BYTES,
+    RETENTION,
+    bodies,
+    nothing_waits,
+    small_on_disk,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
@@ -59,9 +67,12 @@ def stopping(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def gone_from_the_disks(cluster: LocalCluster, offset: int) -> bool:
-    """Whether every queue begins above an offset on the disks, and at 0 in the store, which has everything that it should."""
+    """Whether every queue begins above an offset on the disks, and at 0 in the store, which has
+    everything that it should."""
     described = CommandLine.of(cluster).ok("topic", "describe", "t", "--json").json["queue_list"]
-    begins = all(queue["stored_offset"] == 0 and queue["min_offset"] > offset for queue in described)
+    begins = all(
+        queue["stored_offset"] == 0 and queue["min_offset"] > offset for queue in described
+    )
     return begins and nothing_waits(cluster) and small_on_disk(cluster)
 
 
@@ -79,28 +90,48 @@ def stored_topic(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def test_a_planned_batch_is_the_same_after_its_files_moved(tmp_path: Path) -> None:
-    """The reader alone, as Spark calls it: batches that were planned, read, or half read before their files went, and after a restart."""
+    """The reader alone, as Spark calls it: batches that were planned, read, or half read before
+    their files went, and after a restart."""
     with stored_topic(tmp_path) as cluster:
 
         def reader() -> Any:
-            return ClusterStreamReader(struct_of(COLUMNS, ["queue", "offset", "body"]), {"endpoints": cluster.endpoints, "topic": "t"})
+            return ClusterStreamReader(
+                struct_of(COLUMNS, ["queue", "offset", "body"]),
+                {"endpoints": cluster.endpoints, "topic": "t"},
+            )
 
         def rows(parts: Iterator[Any]) -> list[tuple[int, int, str]]:
-            return [(row["queue"], row["offset"], row["body"].decode()) for part in parts for row in part.to_pylist()]
+            return [
+                (row["queue"], row["offset"], row["body"].decode())
+                for part in parts
+                for row in part.to_pylist()
+            ]
 
         def batch(of: Any, number: int) -> list[tuple[int, int, str]]:
-            return [row for part in of.partitions(*planned[number : number + 2]) for row in rows(of.read(part))]
+            return [
+                row
+                for part in of.partitions(*planned[number : number + 2])
+                for row in rows(of.read(part))
+            ]
 
         first = reader()
         planned = [first.initialOffset()]
         for _ in range(FIRST // BATCH):
-            planned.append(json.loads(json.dumps(first.latestOffset(planned[-1], ReadMaxRows(BATCH)))))
+            planned.append(
+                json.loads(json.dumps(first.latestOffset(planned[-1], ReadMaxRows(BATCH))))
+            )
         read = batch(first, 0)
         halves = [first.read(part) for part in first.partitions(*planned[1:3])]
         begun = [rows(iter([next(half)])) for half in halves]
         CommandLine.of(cluster).send_lines("t", bodies(FIRST, MORE))
-        wait_for(lambda: gone_from_the_disks(cluster, FIRST // QUEUES), 180, "the files of the first messages gone from the disk")
-        second = [row for head, half in zip(begun, halves, strict=True) for row in head + rows(half)]
+        wait_for(
+            lambda: gone_from_the_disks(cluster, FIRST // QUEUES),
+            180,
+            "the files of the first messages gone from the disk",
+        )
+        second = [
+            row for head, half in zip(begun, halves, strict=True) for row in head + rows(half)
+        ]
         again = reader()
         assert (batch(again, 0), batch(again, 1)) == (read, second)
         planned.append(again.latestOffset(planned[-1], ReadAllAvailable()))
@@ -118,14 +149,30 @@ def test_each_row_once_while_the_files_move(session: Any, tmp_path: Path) -> Non
         sunk, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
 
         def query() -> Any:
-            options = {"endpoints": cluster.endpoints, "topic": "t", "maxMessagesPerTrigger": str(BATCH)}
-            stream = session.readStream.format("ledgermq").options(**options).load().select("queue", "offset", "body")
+            options = {
+                "endpoints": cluster.endpoints,
+                "topic": "t",
+                "maxMessagesPerTrigger": str(BATCH),
+            }
+            stream = (
+                session.readStream.format("ledgermq")
+                .options(**options)
+                .load()
+                .select("queue", "offset", "body")
+            )
             followed = stream.mapInArrow(stopping(str(tmp_path)), stream.schema)
-            writer = followed.writeStream.format("parquet").option("path", str(sunk)).option("checkpointLocation", str(checkpoint))
+            writer = (
+                followed.writeStream.format("parquet")
+                .option("path", str(sunk))
+                .option("checkpointLocation", str(checkpoint))
+            )
             return writer.trigger(availableNow=True).start()
 
         def found() -> Counter[tuple[int, int, str]]:
-            return Counter((row["queue"], row["offset"], bytes(row["body"]).decode()) for row in session.read.parquet(str(sunk)).collect())
+            return Counter(
+                (row["queue"], row["offset"], bytes(row["body"]).decode())
+                for row in session.read.parquet(str(sunk)).collect()
+            )
 
         def committed() -> int:
             return sum(path.name.isdigit() for path in (checkpoint / "commits").iterdir())
@@ -135,14 +182,20 @@ def test_each_row_once_while_the_files_move(session: Any, tmp_path: Path) -> Non
         running_query = query()
         wait_for(lambda: (tmp_path / "at-0").exists(), 300, "the first batch")
         cli.send_lines("t", bodies(FIRST, MORE))
-        # With the offsets of the first batches in the checkpoint or under way, and none of their rows read.
-        wait_for(lambda: gone_from_the_disks(cluster, FIRST // QUEUES), 180, "the files of the first messages gone from all disks")
+        # With the offsets of the first batches in the checkpoint or under way, and none of their
+        # rows read.
+        wait_for(
+            lambda: gone_from_the_disks(cluster, FIRST // QUEUES),
+            180,
+            "the files of the first messages gone from all disks",
+        )
         (tmp_path / "go-0").touch()
         with pytest.raises(StreamingQueryException, match="the query dies here"):
             running_query.awaitTermination()
         assert committed() == 1 and found().total() == BATCH
         (tmp_path / "fail-1").unlink()
-        # The batch that died is read again as planned, then what came since, across the begin of the disks.
+        # The batch that died is read again as planned, then what came since, across the begin of
+        # the disks.
         query().awaitTermination()
         rows = found()
         assert set(rows.values()) == {1}

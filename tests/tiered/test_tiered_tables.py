@@ -1,4 +1,5 @@
-"""Spark tables over a store and a node, without Spark: every entry once, a partition per stored file, nothing silently left out."""
+"""Spark tables over a store and a node, without Spark: every entry once, a partition per stored
+file, nothing silently left out."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ def case(made: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case
 
 
-def reader_of(case: Case, view: str, filters: Any = (), local: bool = True, **options: str) -> ViewReader:
+def reader_of(
+    case: Case, view: str, filters: Any = (), local: bool = True, **options: str
+) -> ViewReader:
     where = {"path": str(case.directory)} if local else {}
-    source = LedgermqSource({"view": view, "store": URL, "pushdown": "true" if filters else "false", **where, **options})
+    source = LedgermqSource(
+        {"view": view, "store": URL, "pushdown": "true" if filters else "false", **where, **options}
+    )
     reader = source.reader(source.schema())
     assert isinstance(reader, ViewReader)
     if isinstance(reader, PushingReader):
@@ -48,17 +53,31 @@ def reader_of(case: Case, view: str, filters: Any = (), local: bool = True, **op
     return reader
 
 
-def rows_of(case: Case, view: str, filters: Any = (), local: bool = True, **options: str) -> list[dict[str, Any]]:
+def rows_of(
+    case: Case, view: str, filters: Any = (), local: bool = True, **options: str
+) -> list[dict[str, Any]]:
     reader = reader_of(case, view, filters, local, **options)
-    return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+    return [
+        row
+        for share in reader.partitions()
+        for batch in reader.read(share)
+        for row in batch.to_pylist()
+    ]
 
 
 def test_every_entry_is_there_once(case: Case) -> None:
-    """From entry 0 to the last one of the node, in order; the store gives what the node no longer has, and all are intact."""
+    """From entry 0 to the last one of the node, in order; the store gives what the node no longer
+    has, and all are intact."""
     rows = rows_of(case, "entries")
-    assert [row["index"] for row in rows] == list(range(len(rows))) and all(row["intact"] for row in rows)
+    assert [row["index"] for row in rows] == list(range(len(rows))) and all(
+        row["intact"] for row in rows
+    )
     there = [row["pos"] for row in rows if row["replica"] == "store"]
-    assert there and max(there) < case.begin and min(row["pos"] for row in rows if row["replica"] == "n1") == case.begin
+    assert (
+        there
+        and max(there) < case.begin
+        and min(row["pos"] for row in rows if row["replica"] == "n1") == case.begin
+    )
 
 
 def test_every_message_is_there_once(case: Case) -> None:
@@ -67,18 +86,28 @@ def test_every_message_is_there_once(case: Case) -> None:
     assert offsets == list(range(len(offsets))) and len(offsets) > 40
     local = LedgermqSource({"view": "messages", "path": str(case.directory)})
     reader = local.reader(local.schema())
-    first = next(row["offset"] for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist())
+    first = next(
+        row["offset"]
+        for share in reader.partitions()
+        for batch in reader.read(share)
+        for row in batch.to_pylist()
+    )
     assert 0 < first < len(offsets)
 
 
 def test_the_store_alone_is_a_table_too(case: Case) -> None:
     rows = rows_of(case, "entries", local=False)
-    assert [row["index"] for row in rows] == list(range(len(rows))) and {row["replica"] for row in rows} == {"store"}
+    assert [row["index"] for row in rows] == list(range(len(rows))) and {
+        row["replica"] for row in rows
+    } == {"store"}
     assert max(row["pos"] for row in rows) < case.end
 
 
-def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of indexes and positions leave out files by their manifests, and of times where a replica's snapshot shows no time epoch."""
+def test_each_stored_file_is_a_partition_and_planning_reads_none(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges of indexes and positions leave out files by their manifests, and of times where a
+    replica's snapshot shows no time epoch."""
 
     def refused(*_: Any, **__: Any) -> Any:
         raise AssertionError("a log file was read")
@@ -88,7 +117,10 @@ def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, mon
     assert [share.task.base for share in everything] == list(range(0, case.end, SIZE))
 
     def plan(*filters: Any, **options: str) -> list[int]:
-        return [share.task.base for share in reader_of(case, "entries", filters, False, **options).partitions()]
+        return [
+            share.task.base
+            for share in reader_of(case, "entries", filters, False, **options).partitions()
+        ]
 
     assert plan(GreaterThanOrEqual(("pos",), SIZE), LessThan(("pos",), 2 * SIZE)) == [SIZE]
     last_ms = max(file["last_store_ms"] for file in _manifests(case))
@@ -102,8 +134,11 @@ def test_each_stored_file_is_a_partition_and_planning_reads_none(case: Case, mon
 
 
 @built
-def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compiled scan, of a file in order: one call for each part that is fetched and each window, and nothing for an entry."""
+def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the compiled scan, of a file in order: one call for each part that is fetched and each
+    window, and nothing for an entry."""
 
     def refused(*_: Any, **__: Any) -> Any:
         raise AssertionError("Python went through the entries")
@@ -119,7 +154,8 @@ def test_the_work_of_python_for_a_stored_file_does_not_grow_with_its_entries(cas
 
 
 def test_filters_do_not_choose_another_replica(case: Case) -> None:
-    """With two replicas the table has the rows of one; a filter for the other one gives none, pushed or not."""
+    """With two replicas the table has the rows of one; a filter for the other one gives none,
+    pushed or not."""
     other = case.directory.parent / "n2"
     case.directory.rename(other)
 
@@ -134,7 +170,9 @@ def test_what_the_store_lacks_is_an_error(case: Case, monkeypatch: pytest.Monkey
     manifest = case.key(".json", SIZE)
     kept = case.store.objects.pop(manifest)
     serve(monkeypatch, case.store)
-    with pytest.raises(ValueError, match=rf"files of g1/.* at positions \({SIZE}, {2 * SIZE}\) are missing"):
+    with pytest.raises(
+        ValueError, match=rf"files of g1/.* at positions \({SIZE}, {2 * SIZE}\) are missing"
+    ):
         reader_of(case, "entries").partitions()
     case.store.objects[manifest] = kept[:-2]
     serve(monkeypatch, case.store)
@@ -150,8 +188,14 @@ def test_what_the_store_lacks_is_an_error(case: Case, monkeypatch: pytest.Monkey
     ("options", "said"),
     [
         ({"view": "state", "store": URL}, "view state is not of the log"),
-        ({"view": "entries", "path": "x", "storeEndpoint": "http://x"}, "option storeEndpoint: it is for option store"),
-        ({"view": "messages", "endpoints": "x:1", "topic": "t", "store": URL}, "read through its nodes"),
+        (
+            {"view": "entries", "path": "x", "storeEndpoint": "http://x"},
+            "option storeEndpoint: it is for option store",
+        ),
+        (
+            {"view": "messages", "endpoints": "x:1", "topic": "t", "store": URL},
+            "read through its nodes",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, str], said: str) -> None:
@@ -173,7 +217,9 @@ def test_access_crosses_into_processes_by_the_environment(monkeypatch: pytest.Mo
     """The secret stays in its file."""
     for name in objects.ENVIRONMENT.values():
         monkeypatch.setenv(name, "")
-    access = StoreAccess("s3://b/p", "http://h:1", "eu", "/file", (("secret_access_key", "hidden"),))
+    access = StoreAccess(
+        "s3://b/p", "http://h:1", "eu", "/file", (("secret_access_key", "hidden"),)
+    )
     access.announce()
 
     assert objects.access_of(os.environ) == StoreAccess("s3://b/p", "http://h:1", "eu", "/file")
@@ -182,4 +228,8 @@ def test_access_crosses_into_processes_by_the_environment(monkeypatch: pytest.Mo
 
 def _manifests(case: Case) -> list[Any]:
 
-    return [json.loads(data) for key, data in case.store.objects.items() if key.endswith(".json") and "/0" in key]
+    return [
+        json.loads(data)
+        for key, data in case.store.objects.items()
+        if key.endswith(".json") and "/0" in key
+    ]

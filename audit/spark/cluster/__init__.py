@@ -1,1 +1,2 @@
-"""Topics of a running cluster as Spark tables and streams, and writing to them: options, source and sink."""
+"""Topics of a running cluster as Spark tables and streams, and writing to them: options, source and
+sink."""

@@ -67,7 +67,9 @@ class Target:
         own = (self.certificate_key_file, self.certificate_file)
         certificate = (Path(own[0]).read_bytes(), Path(own[1]).read_bytes()) if all(own) else None
         wire = {"tls": self.tls, "ca": ca, "certificate": certificate}
-        connection = TaskConnection(self.endpoints, timeout_s=timeout_s, credentials=credentials, **wire)
+        connection = TaskConnection(
+            self.endpoints, timeout_s=timeout_s, credentials=credentials, **wire
+        )
         if credentials is not None:
             connection.guard_secret()
         return connection
@@ -124,11 +126,18 @@ def places_of(queues: Mapping[Place, int]) -> Places:
 
 def queues_of(places: Places) -> dict[Place, int]:
     """The inverse of `places_of`."""
-    return {Place(group, int(queue)): offset for group, queues in places.items() for queue, offset in queues.items()}
+    return {
+        Place(group, int(queue)): offset
+        for group, queues in places.items()
+        for queue, offset in queues.items()
+    }
 
 
-def bounds(connection: TaskConnection, target: Target, options: Mapping[str, str]) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Where to start and end in every queue, from the options startingOffsets or startingTime, endingOffsets or endingTime."""
+def bounds(
+    connection: TaskConnection, target: Target, options: Mapping[str, str]
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Where to start and end in every queue, from the options startingOffsets or startingTime,
+    endingOffsets or endingTime."""
     located = connection.locate(target.topic, target.namespace)
     begins = _places(connection, target, located, options, "starting", "earliest")
     ends = _places(connection, target, located, options, "ending", "latest")
@@ -136,7 +145,12 @@ def bounds(connection: TaskConnection, target: Target, options: Mapping[str, str
 
 
 def _places(
-    connection: TaskConnection, target: Target, located: Located, options: Mapping[str, str], which: str, default: str
+    connection: TaskConnection,
+    target: Target,
+    located: Located,
+    options: Mapping[str, str],
+    which: str,
+    default: str,
 ) -> dict[Place, int]:
     moment, offsets = option(options, f"{which}Time"), option(options, f"{which}Offsets", default)
     if moment:
@@ -152,18 +166,25 @@ def _places(
     unknown = given.keys() - known.keys()
     if unknown:
         text = places_of(dict.fromkeys(unknown, 0))
-        raise ValueError(f"option {which}Offsets names queues that topic {target.topic} does not have: {text}")
+        raise ValueError(
+            f"option {which}Offsets names queues that topic {target.topic} does not have: {text}"
+        )
     return known | given
 
 
-def offsets_at(connection: TaskConnection, target: Target, located: Located, start: Start) -> dict[Place, int]:
+def offsets_at(
+    connection: TaskConnection, target: Target, located: Located, start: Start
+) -> dict[Place, int]:
     """The offset of one place in every queue."""
-    begins, _ = connection.find_offsets(located, target.topic, target.namespace, start, target.consumer_group)
+    begins, _ = connection.find_offsets(
+        located, target.topic, target.namespace, start, target.consumer_group
+    )
     return begins
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970, from a point in time as the command line takes it. Raises ValueError."""
+    """Milliseconds since 1970, from a point in time as the command line takes it. Raises
+    ValueError."""
     try:
         return moment_ms(text, time.time_ns() // 1_000_000)
     except BadArgument as error:

@@ -1,9 +1,12 @@
-"""Topics of a running cluster as Spark tables and streams: one partition per range of a queue, read from the queue's leader.
+"""Topics of a running cluster as Spark tables and streams: one partition per range of a queue, read
+from the queue's leader.
 
-    spark.read.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").load()
+    spark.read.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic",
+    "flights").load()
 
-The driver fixes the ranges before any task runs, and a stream's checkpoint holds them, so a retried task reads the same messages. Nothing
-here judges; messages are read by the client library, not by the auditor's decoder.
+The driver fixes the ranges before any task runs, and a stream's checkpoint holds them, so a retried
+task reads the same messages. Nothing here judges; messages are read by the client library, not by
+the auditor's decoder.
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from ledgermq.audit.spark.cluster.cluster_options import (
     Places,
@@ -55,7 +63,9 @@ def message_schema(options: Mapping[str, str]) -> str:
     wanted = [name.strip() for name in option(options, "columns", ",".join(COLUMNS)).split(",")]
     unknown = [name for name in wanted if name not in COLUMNS]
     if unknown:
-        raise ValueError(f"option columns: there is no column {unknown[0]!r}; use some of {', '.join(COLUMNS)}")
+        raise ValueError(
+            f"option columns: there is no column {unknown[0]!r}; use some of {', '.join(COLUMNS)}"
+        )
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in wanted)
 
 
@@ -69,13 +79,19 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     end: int
 
 
-def split(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> list[RangePartition]:
-    """The ranges between two places, at most `most` messages each. A new queue starts with its first message."""
+def split(
+    begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None
+) -> list[RangePartition]:
+    """The ranges between two places, at most `most` messages each. A new queue starts with its
+    first message."""
     found = []
     for queue in sorted(ends, key=lambda queue: (queue.broker_group, queue.queue)):
         first, end = begins.get(queue, 0), ends[queue]
         step = most or max(1, end - first)
-        found += [RangePartition(queue.broker_group, queue.queue, at, min(at + step, end)) for at in range(first, end, step)]
+        found += [
+            RangePartition(queue.broker_group, queue.queue, at, min(at + step, end))
+            for at in range(first, end, step)
+        ]
     return found
 
 
@@ -136,7 +152,11 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
     def latestOffset(self, start: Places, limit: ReadLimit) -> Places:
         ends = self._ends() if self._goal is None else self._goal
         refuse_ahead(queues_of(start), ends)
-        return places_of(limited(queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        return places_of(
+            limited(
+                queues_of(start), ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            )
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._goal = self._ends()
@@ -154,16 +174,26 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
 
 
 def refuse_ahead(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
-    """Raises ValueError if a checkpoint is ahead of the log: new messages would get offsets of which it says that they were read."""
+    """Raises ValueError if a checkpoint is ahead of the log: new messages would get offsets of
+    which it says that they were read."""
     for queue, end in sorted(ends.items()):
         if begins.get(queue, 0) > end:
-            what = f"the checkpoint has read queue {queue.queue} of broker group {queue.broker_group} up to offset {begins[queue]}"
-            why = f"the log ends at {end}: the cluster was restored from an older state; begin a new checkpoint (docs/backup.md)"
+            what = (
+                f"the checkpoint has read queue {queue.queue} of broker group {queue.broker_group}"
+                f" up to offset {begins[queue]}"
+            )
+            why = (
+                f"the log ends at {end}: the cluster was restored from an older state; begin a new"
+                " checkpoint (docs/backup.md)"
+            )
             raise ValueError(f"{what}, and {why}")
 
 
-def limited(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> dict[Place, int]:
-    """Ends that are at most `most` messages behind the begins, shared among the queues; never before the begins."""
+def limited(
+    begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None
+) -> dict[Place, int]:
+    """Ends that are at most `most` messages behind the begins, shared among the queues; never
+    before the begins."""
     waiting = {queue: max(0, end - begins.get(queue, 0)) for queue, end in ends.items()}
     total = sum(waiting.values())
     if most is not None and total > most:
@@ -177,7 +207,9 @@ def limited(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | 
 
 def message_batch(target: Target, part: Batch, schema: pa.Schema) -> pa.RecordBatch:
     """Messages as Arrow columns, those of the schema."""
-    return pa.RecordBatch.from_arrays([_column(target, part, field) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [_column(target, part, field) for field in schema], schema=schema
+    )
 
 
 def _column(target: Target, part: Batch, field: Any) -> pa.Array:
@@ -185,9 +217,13 @@ def _column(target: Target, part: Batch, field: Any) -> pa.Array:
     count = len(columns)
     if name == "body":
         data, offsets = columns.joined_bodies()
-        return pa.BinaryArray.from_buffers(kind, count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)])
+        return pa.BinaryArray.from_buffers(
+            kind, count, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+        )
     if name in ("topic", "broker_group"):
-        return pa.repeat(pa.scalar(target.topic if name == "topic" else part.broker_group, kind), count)
+        return pa.repeat(
+            pa.scalar(target.topic if name == "topic" else part.broker_group, kind), count
+        )
     if name in ("store_time", "born_time"):
         times = columns.store_ms if name == "store_time" else columns.born_ms
         return pa.array(times * 1000).cast(kind)

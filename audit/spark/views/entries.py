@@ -17,7 +17,8 @@ from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, TO
 
 
 class EntriesView:
-    """`intact`: both recomputed CRCs equal the stored ones; null with `verify` false. Columns of the record are null in a damaged entry."""
+    """`intact`: both recomputed CRCs equal the stored ones; null with `verify` false. Columns of
+    the record are null in a damaged entry."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -37,7 +38,14 @@ class EntriesView:
         "tags_code": "bigint",
         "store_ms": "bigint",
     }
-    bounds: Mapping[str, str] = {"replica": REPLICA, "group": GROUP, "topic": TOPIC, "index": INDEX, "pos": POS, "store_ms": MS}
+    bounds: Mapping[str, str] = {
+        "replica": REPLICA,
+        "group": GROUP,
+        "topic": TOPIC,
+        "index": INDEX,
+        "pos": POS,
+        "store_ms": MS,
+    }
     kinds = frozenset({INDEX, MS, TOPIC})
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
@@ -68,7 +76,9 @@ class EntriesView:
                 "channel": lambda: plain("channel"),
                 "chain_crc": lambda: plain("chain_crc"),
                 "body_crc": lambda: plain("body_crc"),
-                "intact": lambda: None if entries.intact is None else pa.array(entries.intact[rows]),
+                "intact": lambda: (
+                    None if entries.intact is None else pa.array(entries.intact[rows])
+                ),
                 "topic": lambda: topics_of(entries, rows),
                 "queue": lambda: pa.array(plain("queue"), mask=unsound),
                 "queue_offset": lambda: pa.array(plain("queue_offset"), mask=unsound),
@@ -89,16 +99,22 @@ def needed_files(replica: Replica, wanted: Wanted) -> list[tuple[LogFile, int]]:
     tasks = replica.tasks()
     if not ms:
         return needed(tasks, index, place=pos)
-    # The search by time needs store times that never fall; a time epoch may begin behind what the snapshot covers.
+    # The search by time needs store times that never fall; a time epoch may begin behind what the
+    # snapshot covers.
     known = [task for task in tasks if task.base + task.data_file_bytes <= replica.ordered_to]
     return needed(known, index, ms, pos) + needed(tasks[len(known) :], index, place=pos)
 
 
 def wanted_entries(share: Share, wanted: Wanted) -> Iterator[tuple[Entries, I64]]:
-    """The wanted entries of one log file: pieces, and the rows of each. Ends with the first piece behind the spans."""
+    """The wanted entries of one log file: pieces, and the rows of each. Ends with the first piece
+    behind the spans."""
     index, ms, pos = wanted.span(INDEX), wanted.span(MS), wanted.span(POS)
     for entries in read_entries(share.task, share.start, wanted.verify):
-        flags = index.holds(entries.index) & ms.holds(entries.field("store_ms")) & pos.holds(entries.pos)
+        flags = (
+            index.holds(entries.index)
+            & ms.holds(entries.field("store_ms"))
+            & pos.holds(entries.pos)
+        )
         if wanted.topics is not None:
             flags &= entries.sound & _has_topic(entries, wanted)
         rows = np.flatnonzero(flags)
@@ -115,5 +131,7 @@ def _has_topic(entries: Entries, wanted: Wanted) -> Flags:
 
 def topics_of(entries: Entries, rows: I64) -> pa.Array:
     """The stored topics of entries; null if the record is damaged."""
-    names = pa.array([topic.decode("utf-8", "replace") for topic in entries.parts.topics], pa.string())
+    names = pa.array(
+        [topic.decode("utf-8", "replace") for topic in entries.parts.topics], pa.string()
+    )
     return names.take(pa.array(entries.parts.topic_of[rows], mask=~entries.sound[rows]))

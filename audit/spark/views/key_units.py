@@ -1,4 +1,5 @@
-"""The view `keyindex`: one row per valid unit of the key index, by its position (docs/format.md §14.3), as stored."""
+"""The view `keyindex`: one row per valid unit of the key index, by its position (docs/format.md
+§14.3), as stored."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SECOND_MS = 1000
 
 
 class KeyView:
-    """`pos` is the physical offset of the message; `store_ms` its store time in the unit, in whole seconds."""
+    """`pos` is the physical offset of the message; `store_ms` its store time in the unit, in whole
+    seconds."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -35,7 +37,10 @@ class KeyView:
     kinds = frozenset({MS})
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
-        return [Share(replica.directory, replica.task(f"{0:020d}"), 0, (note.name,)) for note in _notes(replica.root, wanted)]
+        return [
+            Share(replica.directory, replica.task(f"{0:020d}"), 0, (note.name,))
+            for note in _notes(replica.root, wanted)
+        ]
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
         task = share.task
@@ -47,12 +52,16 @@ class KeyView:
                         ms = note.begin_ms + units["seconds"].astype(np.int64) * SECOND_MS
                         flags = wanted.span(POS).holds(pos) & wanted.span(MS).holds(ms)
                         # The table of a running replica ends at its marker.
-                        rows = np.flatnonzero(flags if task.end_pos is None else flags & (pos < task.end_pos))
+                        rows = np.flatnonzero(
+                            flags if task.end_pos is None else flags & (pos < task.end_pos)
+                        )
                         if len(rows):
                             yield self._batch(share, note, numbers[rows], units[rows], ms[rows])
 
     @staticmethod
-    def _batch(share: Share, note: KeyNote, numbers: I64, units: NDArray[np.void], ms: I64) -> Batch:
+    def _batch(
+        share: Share, note: KeyNote, numbers: I64, units: NDArray[np.void], ms: I64
+    ) -> Batch:
         task = share.task
         return Batch(
             len(numbers),
@@ -71,7 +80,8 @@ class KeyView:
 
 
 def _notes(root: str, wanted: Wanted) -> list[KeyNote]:
-    """The files that may have wanted units. Without a valid position, no part of a key index counts."""
+    """The files that may have wanted units. Without a valid position, no part of a key index
+    counts."""
     try:
         position = read_position(root)
     except ValueError:
@@ -81,5 +91,6 @@ def _notes(root: str, wanted: Wanted) -> list[KeyNote]:
     return [
         note
         for note in notes
-        if wanted.span(POS).meets(note.begin_pos, note.end_pos) and ms.meets(note.begin_ms - note.begin_ms % SECOND_MS, note.end_ms)
+        if wanted.span(POS).meets(note.begin_pos, note.end_pos)
+        and ms.meets(note.begin_ms - note.begin_ms % SECOND_MS, note.end_ms)
     ]

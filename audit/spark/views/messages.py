@@ -1,5 +1,5 @@
-"""The view `messages`: one row per message, with body and properties as its producer sent them; and the view `records`: one row per control
-record, with its JSON.
+"""The view `messages`: one row per message, with body and properties as its producer sent them; and
+the view `records`: one row per control record, with its JSON.
 
 There is a row only if the record can be trusted: damaged entries are in `entries` only.
 """
@@ -26,15 +26,35 @@ from ledgermq.audit.spark.views.view import Batch, Share, moments, stretches, te
 from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, TIME, TOPIC, Wanted
 from ledgermq.proto.names import CONTROL_TOPICS
 
-ID, TAG, KEYS, KEY_LIST, MESSAGE_GROUP, ENCODING = "UNIQ_KEY", "TAGS", "KEYS", "__LMQ.KEYS", "__SHARDINGKEY", "__LMQ.ENC"
+ID, TAG, KEYS, KEY_LIST, MESSAGE_GROUP, ENCODING = (
+    "UNIQ_KEY",
+    "TAGS",
+    "KEYS",
+    "__LMQ.KEYS",
+    "__SHARDINGKEY",
+    "__LMQ.ENC",
+)
 OWN_PREFIX, ESCAPE = "__LMQ.", "__LMQ.U."
-SYSTEM = {ID, TAG, KEYS, MESSAGE_GROUP, "TRACE_CONTEXT", "__BORNHOST", "PRIORITY", "TRAN_MSG", "TIMER_DELIVER_MS", "__LITE_TOPIC"}
+SYSTEM = {
+    ID,
+    TAG,
+    KEYS,
+    MESSAGE_GROUP,
+    "TRACE_CONTEXT",
+    "__BORNHOST",
+    "PRIORITY",
+    "TRAN_MSG",
+    "TIMER_DELIVER_MS",
+    "__LITE_TOPIC",
+}
 SYSTEM |= {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"}
-"""Stored names that are not user properties (docs/format.md §4.1, §4.3, §4.4), besides those that start with `__LMQ.`."""
+"""Stored names that are not user properties (docs/format.md §4.1, §4.3, §4.4), besides those that
+start with `__LMQ.`."""
 BORN_MS_MAX = 253_402_300_799_999
 ID_AT = len(b"UNIQ_KEY\x01")
 PART_BYTES = 32 << 20
-"""A Spark batch has at most about this many bytes of bodies: a window of the log can hold a thousand times as many, compressed."""
+"""A Spark batch has at most about this many bytes of bodies: a window of the log can hold a
+thousand times as many, compressed."""
 
 
 @dataclass
@@ -48,7 +68,9 @@ class Messages:
     def properties(self) -> Properties:
         """`owner` is an index into `rows`."""
         entries, rows = self.entries, self.rows
-        return find_properties(entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows])
+        return find_properties(
+            entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows]
+        )
 
     @cached_property
     def names(self) -> pa.DictionaryArray:
@@ -68,7 +90,9 @@ class Messages:
         place = np.zeros(len(self.rows), np.int64)
         missing = np.ones(len(self.rows), np.bool_)
         place[owners], missing[owners] = np.arange(len(owners)), False
-        return texts(found.data, found.value_at[numbers], found.value_bytes[numbers]).take(pa.array(place, mask=missing))
+        return texts(found.data, found.value_at[numbers], found.value_bytes[numbers]).take(
+            pa.array(place, mask=missing)
+        )
 
     def keys(self) -> pa.Array:
         """The keys of each message, in order."""
@@ -79,14 +103,25 @@ class Messages:
         if exact.null_count == len(exact):
             return lists
         plain = lists.to_pylist()
-        return pa.array([_key_list(text, keys) for text, keys in zip(exact.to_pylist(), plain, strict=True)], pa.list_(pa.string()))
+        return pa.array(
+            [_key_list(text, keys) for text, keys in zip(exact.to_pylist(), plain, strict=True)],
+            pa.list_(pa.string()),
+        )
 
     def pairs(self, system: bool) -> pa.Array:
         """The user properties of each message, or the system properties."""
         kinds = [_user_name(name) for name in self.names.dictionary.to_pylist()]
         of = self.names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        mine = np.array([(name is None) == system for name in kinds], np.bool_)[of] if len(of) else np.zeros(0, np.bool_)
-        shown = self.names.dictionary if system else pa.array([name or "" for name in kinds], pa.string())
+        mine = (
+            np.array([(name is None) == system for name in kinds], np.bool_)[of]
+            if len(of)
+            else np.zeros(0, np.bool_)
+        )
+        shown = (
+            self.names.dictionary
+            if system
+            else pa.array([name or "" for name in kinds], pa.string())
+        )
         found = self.properties.take(np.flatnonzero(mine))
         offsets = np.zeros(len(self.rows) + 1, np.int64)
         np.cumsum(np.bincount(found.owner, minlength=len(self.rows)), out=offsets[1:])
@@ -100,7 +135,10 @@ class Messages:
         flags = self.field("sys_flag").tolist()
         if encoded.null_count == len(encoded) and not any(flags):
             return [None] * len(flags)
-        return [PACKINGS.get(flag) or ("gzip" if text == "GZIP" else None) for flag, text in zip(flags, encoded.to_pylist(), strict=True)]
+        return [
+            PACKINGS.get(flag) or ("gzip" if text == "GZIP" else None)
+            for flag, text in zip(flags, encoded.to_pylist(), strict=True)
+        ]
 
     def stored_bodies(self) -> pa.Array:
         """Every body as it is stored."""
@@ -108,12 +146,16 @@ class Messages:
         return stretches(np.frombuffer(self.entries.window, np.uint8), at, self.field("body_bytes"))
 
     def parts(self) -> Iterator[Messages]:
-        """The same messages in pieces whose bodies take at most `PART_BYTES` when they are decompressed, or are one."""
+        """The same messages in pieces whose bodies take at most `PART_BYTES` when they are
+        decompressed, or are one."""
         packed = self.packings()
         lengths = self.field("body_bytes").astype(np.int64)
         if any(packed):
             stored = self.stored_bodies().to_pylist()
-            most = [unpacked_max(one, how) if how else 0 for one, how in zip(stored, packed, strict=True)]
+            most = [
+                unpacked_max(one, how) if how else 0
+                for one, how in zip(stored, packed, strict=True)
+            ]
             lengths = np.maximum(lengths, np.array(most))
         begin, size = 0, 0
         for row, length in enumerate(lengths.tolist()):
@@ -129,7 +171,10 @@ class Messages:
         packed = self.packings()
         if not any(packed):
             return plain
-        unpacked = [body if packing is None else unpack(body, packing) for body, packing in zip(plain.to_pylist(), packed, strict=True)]
+        unpacked = [
+            body if packing is None else unpack(body, packing)
+            for body, packing in zip(plain.to_pylist(), packed, strict=True)
+        ]
         return pa.array(unpacked, pa.binary())
 
     # ------------------------------------------------------------------------------------------------- native messages
@@ -140,7 +185,9 @@ class Messages:
         entries, rows = self.entries, self.rows
         found: Flags = self.field("flag") > 0
         ends = entries.at + entries.sizes
-        found[found] = native_ids(entries.window, entries.parts.property_at[rows[found]], ends[rows[found]])
+        found[found] = native_ids(
+            entries.window, entries.parts.property_at[rows[found]], ends[rows[found]]
+        )
         return found
 
     def digits(self, first: int, count: int) -> pa.Array:
@@ -270,7 +317,13 @@ class RecordsView:
         "kind": "string",
         "body": "string",
     }
-    bounds: Mapping[str, str] = {"replica": REPLICA, "group": GROUP, "index": INDEX, "topic": TOPIC, "store_ms": MS}
+    bounds: Mapping[str, str] = {
+        "replica": REPLICA,
+        "group": GROUP,
+        "index": INDEX,
+        "topic": TOPIC,
+        "store_ms": MS,
+    }
     kinds = frozenset({INDEX, MS, TOPIC})
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
@@ -287,7 +340,10 @@ class RecordsView:
     def _batch(found: Messages) -> Batch:
         entries, rows = found.entries, found.rows
         task = entries.task
-        at, lengths = entries.at[rows] + HEADER_BYTES + RECORD_FIXED_BYTES, found.field("body_bytes")
+        at, lengths = (
+            entries.at[rows] + HEADER_BYTES + RECORD_FIXED_BYTES,
+            found.field("body_bytes"),
+        )
         return Batch(
             len(rows),
             {

@@ -21,7 +21,8 @@ class View(Protocol):
     """What options may bound."""
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
-        """The tasks for one replica; parts of files that cannot give a row are not read. Runs on the driver."""
+        """The tasks for one replica; parts of files that cannot give a row are not read. Runs on
+        the driver."""
         ...
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:

@@ -1,6 +1,8 @@
-"""The view `segments`: one row per log file, fully verified in the task, so that only small columns are transferred.
+"""The view `segments`: one row per log file, fully verified in the task, so that only small columns
+are transferred.
 
-The engine's own table: with the option `works` it runs any partitions of work, and `report` is the result of each, as JSON.
+The engine's own table: with the option `works` it runs any partitions of work, and `report` is the
+result of each, as JSON.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ class SegmentsView:
         "flaws": "int",
         "report": "string",
     }
-    bounds: Mapping[str, str] = {"replica": REPLICA, "group": GROUP, "base": POS, "last_index": INDEX}
+    bounds: Mapping[str, str] = {
+        "replica": REPLICA,
+        "group": GROUP,
+        "base": POS,
+        "last_index": INDEX,
+    }
     kinds = frozenset({INDEX, MS})
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
@@ -56,18 +63,33 @@ class SegmentsView:
 
 
 def work_batch(work: Work) -> Batch:
-    """Do one partition of work, and return one row; for other kinds than log files, a row without a file."""
+    """Do one partition of work, and return one row; for other kinds than log files, a row without a
+    file."""
     return _row(work, look(work))
 
 
 def _row(work: Work, outcome: Outcome) -> Batch:
     report, task = outcome.log, work.task
     row: dict[str, Any] = dict.fromkeys(SegmentsView.columns)
-    row |= {"directory": work.directory, "replica": task.replica, "group": task.group, "kind": work.kind}
+    row |= {
+        "directory": work.directory,
+        "replica": task.replica,
+        "group": task.group,
+        "kind": work.kind,
+    }
     row |= {"base": task.base, "report": outcome.to_json()}
     if report is not None:
-        row |= {"file": report.file, "bytes": report.length, "entries": report.entries, "flaws": len(report.flaws)}
+        row |= {
+            "file": report.file,
+            "bytes": report.length,
+            "entries": report.entries,
+            "flaws": len(report.flaws),
+        }
     if report is not None and report.entries:
-        row |= {"first_index": report.first_index, "last_index": report.last_index, "last_term": report.last_term}
+        row |= {
+            "first_index": report.first_index,
+            "last_index": report.last_index,
+            "last_term": report.last_term,
+        }
         row["last_chain_crc"] = report.last_chain
     return Batch(1, {name: partial(row.get, name) for name in row})

@@ -1,6 +1,8 @@
-"""The view `state`: one row for each value of a replica's snapshot (docs/format.md §11), with the path of keys that leads there.
+"""The view `state`: one row for each value of a replica's snapshot (docs/format.md §11), with the
+path of keys that leads there.
 
-Packed columns are unpacked: the rows of `delivery` and of `transactions` have their own paths, which end in their queue offset.
+Packed columns are unpacked: the rows of `delivery` and of `transactions` have their own paths,
+which end in their queue offset.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Row = tuple[list[str], str]
 
 
 class StateView:
-    """`keys`: the path as an array; `path`: the same with slashes; `value`: JSON text. Lists are values, objects are paths."""
+    """`keys`: the path as an array; `path`: the same with slashes; `value`: JSON text. Lists are
+    values, objects are paths."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -42,7 +45,11 @@ class StateView:
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
         task = replica.task(f"{0:020d}")
-        return [Share(replica.directory, task, 0, (name,)) for name in SNAPSHOTS if exists(f"{replica.root}/{name}")]
+        return [
+            Share(replica.directory, task, 0, (name,))
+            for name in SNAPSHOTS
+            if exists(f"{replica.root}/{name}")
+        ]
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
         task, name = share.task, share.names[0]
@@ -129,11 +136,19 @@ def _leases(packed: Any) -> Iterator[tuple[int, Any]]:
     if isinstance(packed, list):
         rows = packed
     else:
-        offsets, leases, attempts, kinds = unpack_all(table(packed), {"o": "q", "l": "q", "a": "i", "k": "i"})
+        offsets, leases, attempts, kinds = unpack_all(
+            table(packed), {"o": "q", "l": "q", "a": "i", "k": "i"}
+        )
         terms = [(term[0], term[1]) for term in packed["terms"]]
-        rows = [[o, lease, attempt, *terms[kind]] for o, lease, attempt, kind in zip(offsets, leases, attempts, kinds, strict=True)]
+        rows = [
+            [o, lease, attempt, *terms[kind]]
+            for o, lease, attempt, kind in zip(offsets, leases, attempts, kinds, strict=True)
+        ]
     for offset, lease, attempt, client, duration in rows:
-        yield offset, {"lease": lease, "attempt": attempt, "client": client, "duration_ms": duration}
+        yield (
+            offset,
+            {"lease": lease, "attempt": attempt, "client": client, "duration_ms": duration},
+        )
 
 
 def _transactions(value: Mapping[str, Any]) -> Iterator[Row]:
@@ -162,10 +177,15 @@ ENDINGS = ("commit", "rollback", "checks", "age", "topic")
 TRANSACTIONS = {"halves": _halves, "ended": _ended}
 
 
-def _taken_apart(keys: list[str], packed: Any, take_apart: Callable[[Any], Iterator[tuple[int, Any]]]) -> Iterator[Row]:
+def _taken_apart(
+    keys: list[str], packed: Any, take_apart: Callable[[Any], Iterator[tuple[int, Any]]]
+) -> Iterator[Row]:
     """A row for each packed row; a value that cannot be unpacked is one row, as stored."""
     try:
-        rows = [([*keys, str(offset)], json.dumps(row, ensure_ascii=False)) for offset, row in take_apart(packed)]
+        rows = [
+            ([*keys, str(offset)], json.dumps(row, ensure_ascii=False))
+            for offset, row in take_apart(packed)
+        ]
     except (ValueError, TypeError, KeyError, IndexError):
         rows = [(keys, json.dumps(packed, ensure_ascii=False))]
     yield from rows

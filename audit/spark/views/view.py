@@ -1,4 +1,5 @@
-"""What the views share: a task and its rows, the types of columns, and values as Arrow arrays. `ports.py` has the interface of a view."""
+"""What the views share: a task and its rows, the types of columns, and values as Arrow arrays.
+`ports.py` has the interface of a view."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ from ledgermq.audit.reading.properties import cut
 from ledgermq.audit.reading.walk import LogFile
 
 SHORT = 64
-"""Up to this mean length, texts are copied byte by byte with vector operations; longer ones one after the other."""
+"""Up to this mean length, texts are copied byte by byte with vector operations; longer ones one
+after the other."""
 
 
 @dataclass
 class Share(InputPartition):  # type: ignore[misc]
-    """One task of Spark: a log file from byte `start` on, or files `names` of a replica whose log begins with entry `start`."""
+    """One task of Spark: a log file from byte `start` on, or files `names` of a replica whose log
+    begins with entry `start`."""
 
     directory: str
     task: LogFile
@@ -42,7 +45,8 @@ class Share(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows. A column is built only if it is wanted: an Arrow array, a value that Arrow converts, or a value that all rows share."""
+    """Some rows. A column is built only if it is wanted: an Arrow array, a value that Arrow
+    converts, or a value that all rows share."""
 
     count: int
     columns: Mapping[str, Callable[[], Any]]
@@ -80,7 +84,9 @@ def struct_of(columns: Mapping[str, str], names: Iterable[str]) -> StructType:
 def texts(data: U8, at: I64, lengths: I64) -> pa.Array:
     """Texts in a window as an Arrow array; invalid UTF-8 is replaced."""
     plain, offsets = cut(data, at, lengths)
-    found = pa.StringArray.from_buffers(len(at), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(plain)))
+    found = pa.StringArray.from_buffers(
+        len(at), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(plain))
+    )
     if len(plain) and plain.max() >= 0x80:
         try:
             found.validate(full=True)
@@ -98,9 +104,13 @@ def stretches(data: U8, at: I64, lengths: I64) -> pa.Array:
         joined: Any = np.ascontiguousarray(plain)
     else:
         view = memoryview(np.ascontiguousarray(data).data)
-        joined = b"".join([view[a:b] for a, b in zip(at.tolist(), (at + lengths).tolist(), strict=True)])
+        joined = b"".join(
+            [view[a:b] for a, b in zip(at.tolist(), (at + lengths).tolist(), strict=True)]
+        )
         offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return pa.BinaryArray.from_buffers(pa.binary(), len(at), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(at), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(joined)]
+    )
 
 
 def moments(ms: I64) -> pa.Array:

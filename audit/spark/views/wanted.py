@@ -1,6 +1,7 @@
 """The wanted part of a view: replicas, topics and ranges, from options and pushed filters.
 
-A filter only reduces what is read; Spark checks every row again. Options decide: rows outside them are not in the table.
+A filter only reduces what is read; Spark checks every row again. Options decide: rows outside them
+are not in the table.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from ledgermq.audit.reading.ranges import ALL, Span
 from ledgermq.audit.spark.cluster.cluster_options import option, time_ms
@@ -22,7 +32,8 @@ INDEX, MS, TIME, POS, OFFSET = "index", "ms", "time", "pos", "offset"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The selection. Sets: None for all. `spans` by kind of number: log index, store time in ms, position, queue offset."""
+    """The selection. Sets: None for all. `spans` by kind of number: log index, store time in ms,
+    position, queue offset."""
 
     replicas: frozenset[str] | None = None
     groups: frozenset[str] | None = None
@@ -34,7 +45,9 @@ class Wanted:
         return dict(self.spans).get(kind, ALL)
 
     def has_replica(self, name: str, group: str) -> bool:
-        return (self.replicas is None or name in self.replicas) and (self.groups is None or group in self.groups)
+        return (self.replicas is None or name in self.replicas) and (
+            self.groups is None or group in self.groups
+        )
 
     def has_topic(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
@@ -43,7 +56,9 @@ class Wanted:
         """Narrowed by the filters as well. `bounds` maps a column to what its values bound."""
         wanted = self
         for one in filters:
-            column = one.attribute[0] if hasattr(one, "attribute") and len(one.attribute) == 1 else ""
+            column = (
+                one.attribute[0] if hasattr(one, "attribute") and len(one.attribute) == 1 else ""
+            )
             kind = bounds.get(column)
             if kind in (REPLICA, GROUP, TOPIC):
                 wanted = wanted._among(kind, _texts(one))
@@ -55,7 +70,9 @@ class Wanted:
     def bounded(self, kind: str, span: Span) -> Wanted:
         """Also bounded by this span."""
         both = self.span(kind).within(span)
-        return replace(self, spans=tuple({**dict(self.spans), kind: both}.items())) if both else self
+        return (
+            replace(self, spans=tuple({**dict(self.spans), kind: both}.items())) if both else self
+        )
 
     def _among(self, kind: str, names: frozenset[str] | None) -> Wanted:
         if names is None:
@@ -97,8 +114,14 @@ def _span(one: Filter, number: Any) -> Span:
     """A span that contains everything a filter selects."""
     if isinstance(one, In):
         found = [number(value) for value in one.value]
-        return ALL if not found or None in found else Span(min(low for low, _ in found), max(high for _, high in found))
-    if not isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+        return (
+            ALL
+            if not found or None in found
+            else Span(min(low for low, _ in found), max(high for _, high in found))
+        )
+    if not isinstance(
+        one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    ):
         return ALL
     value = number(one.value)
     if value is None:
@@ -117,14 +140,24 @@ SPAN_OPTIONS = {INDEX: ("from_index", "to_index"), MS: ("from_ms", "to_ms")}
 
 
 def wanted_of(options: Mapping[str, str], view: str, kinds: frozenset[str]) -> Wanted:
-    """The selection in the options. Raises ValueError for an option that does not apply to the view's `kinds`, and for an invalid one."""
+    """The selection in the options. Raises ValueError for an option that does not apply to the
+    view's `kinds`, and for an invalid one."""
     wanted = Wanted(
-        replicas=_names(options, "replicas"), groups=_names(options, "group"), topics=_names(options, "topic"), verify=_verify(options)
+        replicas=_names(options, "replicas"),
+        groups=_names(options, "group"),
+        topics=_names(options, "topic"),
+        verify=_verify(options),
     )
     for kind, names in SPAN_OPTIONS.items():
         low, high = (_bound(options, name, kind) for name in names)
         wanted = wanted.bounded(kind, Span(low, high))
-    useless = [name for kind, names in SPAN_OPTIONS.items() if kind not in kinds for name in names if option(options, name)]
+    useless = [
+        name
+        for kind, names in SPAN_OPTIONS.items()
+        if kind not in kinds
+        for name in names
+        if option(options, name)
+    ]
     useless += ["topic"] if TOPIC not in kinds and wanted.topics is not None else []
     if useless:
         raise ValueError(f"option {useless[0]}: it does not apply to view {view}; remove it")

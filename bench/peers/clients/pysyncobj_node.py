@@ -1,6 +1,8 @@
-"""One of three PySyncObj nodes, run by the interpreter that has the package: the leader generates the load and prints one JSON line.
+"""One of three PySyncObj nodes, run by the interpreter that has the package: the leader generates
+the load and prints one JSON line.
 
-`pysyncobj_node.py OWN OTHERS JOURNAL BODY_BYTES WINDOW SECONDS WARM_UP_S`; JOURNAL `-` means none. Ends on a signal.
+`pysyncobj_node.py OWN OTHERS JOURNAL BODY_BYTES WINDOW SECONDS WARM_UP_S`; JOURNAL `-` means none.
+Ends on a signal.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Log(SyncObj):
         self.last = body
 
 
-def make_load(log: Log, body: bytes, window: int, seconds: float, warm_up_s: float) -> dict[str, float]:
+def make_load(
+    log: Log, body: bytes, window: int, seconds: float, warm_up_s: float
+) -> dict[str, float]:
     room, times, totals = threading.Semaphore(window), [], [0]
     begin = time.monotonic() + warm_up_s
     end = begin + seconds
@@ -57,7 +61,9 @@ def main() -> None:
     while not log.isReady() or log._getLeader() is None:
         time.sleep(0.05)
     if str(log._getLeader()) == own:
-        result = make_load(log, b"x" * int(body_bytes), int(window), float(seconds), float(warm_up_s))
+        result = make_load(
+            log, b"x" * int(body_bytes), int(window), float(seconds), float(warm_up_s)
+        )
         print(json.dumps(result), flush=True)
     else:
         print(flush=True)

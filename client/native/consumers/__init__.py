@@ -1,1 +1,2 @@
-"""Native consumers: the streams that batches arrive on, positions, membership, and the records of what was delivered."""
+"""Native consumers: the streams that batches arrive on, positions, membership, and the records of
+what was delivered."""

@@ -1,4 +1,5 @@
-"""Conversion of a batch to an Arrow record batch: vectorised, and without an object per message where the format allows it.
+"""Conversion of a batch to an Arrow record batch: vectorised, and without an object per message
+where the format allows it.
 
 pyarrow is imported only when a batch is converted.
 """
@@ -44,7 +45,11 @@ def _body(batch: Convertible, fields: PropertyFields) -> Any:
 
     # They fit into offsets of 31 bits: a batch ends before (`Convertible.read`).
     joined, edges = batch.joined_bodies()
-    return pa.Array.from_buffers(pa.binary(), len(batch), [None, pa.py_buffer(edges.astype(np.int32).tobytes()), pa.py_buffer(joined)])
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(batch),
+        [None, pa.py_buffer(edges.astype(np.int32).tobytes()), pa.py_buffer(joined)],
+    )
 
 
 def _keys(batch: Convertible, fields: PropertyFields) -> Any:
@@ -58,7 +63,10 @@ def _keys(batch: Convertible, fields: PropertyFields) -> Any:
 def _properties(batch: Convertible, fields: PropertyFields) -> Any:
     import pyarrow as pa
 
-    having = {*fields.others((MESSAGE_ID, TAG, KEYS, EXACT_KEYS)).tolist(), *batch.columns.undecoded}
+    having = {
+        *fields.others((MESSAGE_ID, TAG, KEYS, EXACT_KEYS)).tolist(),
+        *batch.columns.undecoded,
+    }
     kind = pa.map_(pa.string(), pa.string())
     if not having:
         return _empties(kind, len(batch))
@@ -72,8 +80,14 @@ def _empties(kind: Any, count: int) -> Any:
     """A column of `count` empty lists or maps."""
     import pyarrow as pa
 
-    none = pa.nulls(0, kind.value_type) if pa.types.is_list(kind) else pa.array([], pa.struct([kind.key_field, kind.item_field]))
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bytes(4 * (count + 1)))], children=[none])
+    none = (
+        pa.nulls(0, kind.value_type)
+        if pa.types.is_list(kind)
+        else pa.array([], pa.struct([kind.key_field, kind.item_field]))
+    )
+    return pa.Array.from_buffers(
+        kind, count, [None, pa.py_buffer(bytes(4 * (count + 1)))], children=[none]
+    )
 
 
 def _numbers(name: str) -> Callable[[Convertible, PropertyFields], Any]:
@@ -103,12 +117,13 @@ _MAKERS: dict[str, Callable[[Convertible, PropertyFields], Any]] = {
     "body": _body,
 }
 COLUMNS = tuple(_MAKERS)
-"""What a record batch can hold: queue (int32), offset, store_ms, born_ms (int64), message_id, tag (string), keys (list of string),
-properties (map of string to string), body (binary)."""
+"""What a record batch can hold: queue (int32), offset, store_ms, born_ms (int64), message_id, tag
+(string), keys (list of string), properties (map of string to string), body (binary)."""
 
 
 def schema(columns: Collection[str] | None) -> Any:
-    """The schema of a record batch with the given columns, in the given order. Raises BadArgument for an unknown column."""
+    """The schema of a record batch with the given columns, in the given order. Raises BadArgument
+    for an unknown column."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
@@ -123,13 +138,19 @@ def schema(columns: Collection[str] | None) -> Any:
     names = list(COLUMNS if columns is None else columns)
     unknown = [name for name in names if name not in kinds]
     if unknown:
-        raise BadArgument(f"there is no column {unknown[0]!r}", f"the columns are {', '.join(COLUMNS)}")
+        raise BadArgument(
+            f"there is no column {unknown[0]!r}", f"the columns are {', '.join(COLUMNS)}"
+        )
     return pa.schema([(name, kinds[name]) for name in names])
 
 
-def record_batch(batch: Convertible, fields: PropertyFields, columns: Collection[str] | None) -> Any:
+def record_batch(
+    batch: Convertible, fields: PropertyFields, columns: Collection[str] | None
+) -> Any:
     """The given columns, in the given order. Raises BadArgument for an unknown column."""
     import pyarrow as pa
 
     wanted = schema(columns)
-    return pa.RecordBatch.from_arrays([_MAKERS[name](batch, fields) for name in wanted.names], schema=wanted)
+    return pa.RecordBatch.from_arrays(
+        [_MAKERS[name](batch, fields) for name in wanted.names], schema=wanted
+    )

@@ -1,7 +1,9 @@
-"""A consumer on the native streams, for one event loop: batches of every queue in order, positions, commits, membership.
+"""A consumer on the native streams, for one event loop: batches of every queue in order, positions,
+commits, membership.
 
-This module puts the parts together. `positions.py` decides what may be read, `fetching.py` reads it, `joining.py` assigns the queues, and
-`received.py` holds a batch. Each decision is made in one place: an offset is committed only while its queue has a position here.
+This module puts the parts together. `positions.py` decides what may be read, `fetching.py` reads
+it, `joining.py` assigns the queues, and `received.py` holds a batch. Each decision is made in one
+place: an offset is committed only while its queue has a position here.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ import asyncio
 import inspect
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -26,8 +36,18 @@ from ledgermq.client.native.consumers.fetching import Flow
 from ledgermq.client.native.consumers.joining import Confirm, Membership
 from ledgermq.client.native.consumers.positions import Place, Positions, Run, Start
 from ledgermq.client.native.consumers.received import Batch
-from ledgermq.client.native.consumers.settings import WIRE, ConsumerOptions, ConsumerSettings, at_offset, start_of
-from ledgermq.client.native.consumers.statistics import ConsumerStatistics, QueueStatistics, ServedBy
+from ledgermq.client.native.consumers.settings import (
+    WIRE,
+    ConsumerOptions,
+    ConsumerSettings,
+    at_offset,
+    start_of,
+)
+from ledgermq.client.native.consumers.statistics import (
+    ConsumerStatistics,
+    QueueStatistics,
+    ServedBy,
+)
 from ledgermq.client.native.log_connection import NEARBY_RETRY_S, Located, LogConnection
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import BadEntries
@@ -39,55 +59,72 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 WATCH_S = 5.0
-"""After this time without a message from a leader, another node is asked for the leader and the topic's queues."""
+"""After this time without a message from a leader, another node is asked for the leader and the
+topic's queues."""
 LEAVE_S = 1.0
 """How long a member that leaves waits for its stream to end."""
 AGAIN_S = 0.1
-"""Pause before repeating a commit that was refused because the coordinator does not know this member yet."""
+"""Pause before repeating a commit that was refused because the coordinator does not know this
+member yet."""
 PROGRESS_S = 0.1
 DISTRUST_MAX = 3
 """After this many damaged reads in a row, a message counts as damaged in the log."""
 
 T = TypeVar("T")
 _CALLBACK: ContextVar[object] = ContextVar("ledgermq_callback", default=None)
-"""The call of a callback that this code runs in, also in tasks and threads that the callback waits for."""
+"""The call of a callback that this code runs in, also in tasks and threads that the callback waits
+for."""
 
 
 class AsyncConsumer:
     """Reads one topic in batches. An asynchronous context manager; for one task at a time.
 
-        async with AsyncConsumer("127.0.0.1:8081", "orders", group="billing", auto_commit=True) as consumer:
+        async with AsyncConsumer("127.0.0.1:8081", "orders", group="billing", auto_commit=True) as
+        consumer:
             async for batch in consumer.batches():
                 work(batch.bodies())
 
-    Every stored message of a queue is read once and in order, also when the leader changes. `Batch.skipped` and `statistics()` count
-    messages that retention removed before they were read. With a consumer group, delivery is at least once: the next owner of a queue
-    reads uncommitted messages again. Methods raise ClusterError. A call for a batch that ends by an exception passes over no message: the
-    next call returns what it would have returned.
+    Every stored message of a queue is read once and in order, also when the leader changes.
+    `Batch.skipped` and `statistics()` count messages that retention removed before they were read.
+    With a consumer group, delivery is at least once: the next owner of a queue reads uncommitted
+    messages again. Methods raise ClusterError. A call for a batch that ends by an exception passes
+    over no message: the next call returns what it would have returned.
     """
 
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
-        """`endpoints`: host:port;host:port. For the options see `ConsumerOptions`. Raises BadArgument."""
+        """`endpoints`: host:port;host:port. For the options see `ConsumerOptions`. Raises
+        BadArgument."""
         given: dict[str, Any] = dict(options)
         wire = {"timeout_s": TIMEOUT_S, **{name: given.pop(name) for name in WIRE if name in given}}
         self.settings = ConsumerSettings(topic, **given)
-        self._life = LoopLife("consumer", "use it within its `async with` block, or call open() first")
+        self._life = LoopLife(
+            "consumer", "use it within its `async with` block, or call open() first"
+        )
         self._connection = LogConnection(endpoints, **wire)
         group = self.settings.group
-        names = [stored_name(self.settings.namespace, name) if name else "" for name in (topic, group)]
+        names = [
+            stored_name(self.settings.namespace, name) if name else "" for name in (topic, group)
+        ]
         self._log = Deliveries(self.settings.delivery_log, *names)
         self._positions = Positions()
         self._places: tuple[Place, ...] = ()
         """Queues by number: counted over all broker groups, in the order of their names."""
         self._starts: dict[Place, Start] = {}
-        """Where the queues that the topic had at the opening begin: `start` uses the numbers that they had then."""
-        # All messages of a queue that is added later are newer than the opening, but a time may lie in the future.
-        self._later = start_of(self.settings.start, 0) if isinstance(self.settings.start, datetime) else Start()
+        """Where the queues that the topic had at the opening begin: `start` uses the numbers that
+        they had then."""
+        # All messages of a queue that is added later are newer than the opening, but a time may lie
+        # in the future.
+        self._later = (
+            start_of(self.settings.start, 0)
+            if isinstance(self.settings.start, datetime)
+            else Start()
+        )
         self._flows: dict[str, Flow] = {}
         self._ready: deque[Run] = deque()
         self._news = asyncio.Event()
         self._unseen: Batch | None = None
-        """Handed out by a call whose caller has not got it yet: `on_progress` failed, or the caller was interrupted."""
+        """Handed out by a call whose caller has not got it yet: `on_progress` failed, or the caller
+        was interrupted."""
         self._calls: set[object] = set()
         """The callbacks that run now."""
         self._returned = asyncio.Event()
@@ -122,7 +159,8 @@ class AsyncConsumer:
     # -- open and close
 
     async def open(self) -> None:
-        """Find the topic and start reading, or join the group. Raises Unreachable, Refused or BadArgument."""
+        """Find the topic and start reading, or join the group. Raises Unreachable, Refused or
+        BadArgument."""
         with self._life.opening():
             await self._open()
 
@@ -131,7 +169,10 @@ class AsyncConsumer:
         located = await self._connection.locate(self.settings.topic, self.settings.namespace)
         self._life.check_goes_on()
         self._locate(located)
-        self._starts = {place: start_of(self.settings.start, number) for number, place in enumerate(self._places)}
+        self._starts = {
+            place: start_of(self.settings.start, number)
+            for number, place in enumerate(self._places)
+        }
         if self.settings.group is None:
             self._begin(self._chosen())
         else:
@@ -149,8 +190,8 @@ class AsyncConsumer:
         self._start(self._watch())
 
     async def close(self) -> None:
-        """Commit processed batches (with auto_commit), leave the group, and end all streams. A `next_batch` under way raises
-        BadArgument."""
+        """Commit processed batches (with auto_commit), leave the group, and end all streams. A
+        `next_batch` under way raises BadArgument."""
         self.check_may_wait()
         await self._life.end(self._close)
 
@@ -160,7 +201,9 @@ class AsyncConsumer:
             if self.settings.auto_commit and self._membership is not None and self._failure is None:
                 await self._commit(self._positions.to_commit(handed=False))
         finally:
-            self._failure = self._failure or BadArgument("the consumer is closed", "open another one")
+            self._failure = self._failure or BadArgument(
+                "the consumer is closed", "open another one"
+            )
             self._news.set()
             await self._end(self._tasks - {self._joined})
             if self._membership is not None and self._joined is not None:
@@ -207,20 +250,37 @@ class AsyncConsumer:
         window = self.settings.read_ahead_bytes // len(groups)
         for name in sorted(groups - self._flows.keys()):
             near = self.settings.read_from == "nearest"
-            flow = Flow(self._connection, name, self._positions, window, self._wanted(name), self._came, near=near)
+            flow = Flow(
+                self._connection,
+                name,
+                self._positions,
+                window,
+                self._wanted(name),
+                self._came,
+                near=near,
+            )
             self._flows[name] = flow
             self._start(flow.run())
 
     def _wanted(self, broker_group: str) -> pb.OpenFetch:
         s = self.settings
-        opening = pb.OpenFetch(broker_group=broker_group, namespace=s.namespace, topic=s.topic, max_response_bytes=s.response_bytes)
+        opening = pb.OpenFetch(
+            broker_group=broker_group,
+            namespace=s.namespace,
+            topic=s.topic,
+            max_response_bytes=s.response_bytes,
+        )
         opening.consumer_group = s.group or ""
         opening.any_replica = s.read_from == "nearest"
         return opening
 
     def _chosen(self) -> list[Place]:
         """Without a group: the queues to read that are not read yet."""
-        numbers = range(len(self._places)) if self.settings.queues is None else sorted(self.settings.queues)
+        numbers = (
+            range(len(self._places))
+            if self.settings.queues is None
+            else sorted(self.settings.queues)
+        )
         return [place for place in map(self._place, numbers) if place not in self._positions]
 
     def _place(self, number: int) -> Place:
@@ -245,16 +305,23 @@ class AsyncConsumer:
         self._news.set()
 
     async def _watch(self) -> None:
-        """When a leader is silent, ask another node whether it still leads. Also finds queues that were added to the topic."""
+        """When a leader is silent, ask another node whether it still leads. Also finds queues that
+        were added to the topic."""
         suspects: dict[str, Address | None] = {}
         while True:
             await asyncio.sleep(WATCH_S)
             self._look_after_near()
-            quiet = [name for name, flow in self._flows.items() if flow.silent_s() >= WATCH_S and not flow.near]
+            quiet = [
+                name
+                for name, flow in self._flows.items()
+                if flow.silent_s() >= WATCH_S and not flow.near
+            ]
             if not quiet:
                 continue
             try:
-                self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+                self._locate(
+                    await self._connection.locate(self.settings.topic, self.settings.namespace)
+                )
             except Unreachable:
                 continue
             for name in quiet:
@@ -265,12 +332,17 @@ class AsyncConsumer:
                     if self._membership is not None and self._membership.broker_group == name:
                         self._membership.restart()
                 suspects[name] = leader
-            if self.settings.group is None and self.settings.queues is None and (new := self._chosen()):
+            if (
+                self.settings.group is None
+                and self.settings.queues is None
+                and (new := self._chosen())
+            ):
                 self._begin(new)
                 self._restart(new)
 
     def _look_after_near(self) -> None:
-        """A replica that serves without leading reports every second that it is alive; restart the stream of one that does not."""
+        """A replica that serves without leading reports every second that it is alive; restart the
+        stream of one that does not."""
         for flow in self._flows.values():
             if flow.near and flow.uses_nearby and flow.silent_s() >= WATCH_S:
                 flow.restart(f"{flow.address} gives no sign of life")
@@ -280,12 +352,14 @@ class AsyncConsumer:
     # -- batches
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Yield batches as they arrive: forever, or with `until_end` up to the end of the topic. Requesting the next batch marks the last
-        one as processed."""
+        """Yield batches as they arrive: forever, or with `until_end` up to the end of the topic.
+        Requesting the next batch marks the last one as processed."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
-    async def arrow_batches(self, columns: Collection[str] | None = None) -> AsyncIterator[pyarrow.RecordBatch]:
+    async def arrow_batches(
+        self, columns: Collection[str] | None = None
+    ) -> AsyncIterator[pyarrow.RecordBatch]:
         """The same as Arrow record batches (`Batch.to_arrow`); needs pyarrow."""
         while (batch := await self.offer()) is not None:
             converted = batch.to_arrow(columns)
@@ -293,8 +367,8 @@ class AsyncConsumer:
             yield converted
 
     async def next_batch(self, wait_s: float | None = None) -> Batch | None:
-        """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was read. Raises BadArgument outside of the
-        consumer's life."""
+        """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was
+        read. Raises BadArgument outside of the consumer's life."""
         batch = await self.offer(wait_s)
         self.seen()
         return batch
@@ -304,7 +378,8 @@ class AsyncConsumer:
         self._unseen = None
 
     async def offer(self, wait_s: float | None = None) -> Batch | None:
-        """As `next_batch`, for callers that can fail before the application has the batch: until `seen`, it comes again."""
+        """As `next_batch`, for callers that can fail before the application has the batch: until
+        `seen`, it comes again."""
         patience_s = arguments.patience(wait_s, "wait_s")
         self._life.check()
         self.check_may_wait()
@@ -324,7 +399,8 @@ class AsyncConsumer:
             if self._unseen is not None:
                 if self._positions.current(self._unseen.run.place, self._unseen.run.generation):
                     return self._unseen
-                # Meanwhile the application left the place by a seek, or another member got the queue.
+                # Meanwhile the application left the place by a seek, or another member got the
+                # queue.
                 self._unseen = None
                 self._returned.set()
                 continue
@@ -339,14 +415,17 @@ class AsyncConsumer:
 
     def _next_ready(self) -> Batch | None:
         while self._ready:
-            # A run stays there until it is handed out: whatever fails before, the next call meets it again.
+            # A run stays there until it is handed out: whatever fails before, the next call meets
+            # it again.
             run = self._still_wanted(self._ready[0])
             batch: Batch | None = None
             rest: Run | None = None
             try:
                 if run is not None:
                     s = self.settings
-                    batch = Batch.read(run, self._places.index(run.place), s.verify, s.batch_bytes, s.expansion)
+                    batch = Batch.read(
+                        run, self._places.index(run.place), s.verify, s.batch_bytes, s.expansion
+                    )
                     rest = batch.rest(run)
             except BadEntries as error:
                 self._taken(None)
@@ -395,13 +474,20 @@ class AsyncConsumer:
 
     def _distrust(self, run: Run, error: BadEntries) -> None:
         """Read a damaged run again: it may have been damaged in transit."""
-        times = self._distrusted[2] + 1 if self._distrusted and self._distrusted[:2] == (run.place, run.offset) else 1
+        times = (
+            self._distrusted[2] + 1
+            if self._distrusted and self._distrusted[:2] == (run.place, run.offset)
+            else 1
+        )
         self._distrusted = run.place, run.offset, times
-        what = f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
+        what = (
+            f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
+        )
         self._positions.again(run)
         self._flows[run.place.broker_group].restart(what)
         if times >= DISTRUST_MAX:
-            # Whoever asks again reads it again; what comes behind it is not handed out in its place.
+            # Whoever asks again reads it again; what comes behind it is not handed out in its
+            # place.
             raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit")
 
     async def _report(self) -> None:
@@ -418,12 +504,25 @@ class AsyncConsumer:
             skipped = p.missed + p.missed_ahead
             # Every message read ahead was removed by retention.
             position = None if p.handed is None else p.handed + p.missed_ahead
-            queues.append(QueueStatistics(self._places.index(place), place.broker_group, position, p.committed, p.end, skipped))
+            queues.append(
+                QueueStatistics(
+                    self._places.index(place),
+                    place.broker_group,
+                    position,
+                    p.committed,
+                    p.end,
+                    skipped,
+                )
+            )
         buffered = sum(flow.window.waiting for flow in self._flows.values())
         streams = sum(flow.opened for flow in self._flows.values())
-        live = [(name, flow) for name, flow in sorted(self._flows.items()) if flow.live and flow.replica]
+        live = [
+            (name, flow) for name, flow in sorted(self._flows.items()) if flow.live and flow.replica
+        ]
         served = tuple(ServedBy(name, flow.replica, flow.age_ms) for name, flow in live)
-        return ConsumerStatistics(self._messages, self._bytes, self._batches, buffered, streams, tuple(queues), served)
+        return ConsumerStatistics(
+            self._messages, self._bytes, self._batches, buffered, streams, tuple(queues), served
+        )
 
     # -- positions
 
@@ -432,25 +531,29 @@ class AsyncConsumer:
         return self._numbers(self._positions)
 
     def log_id(self, broker_group: str) -> str:
-        """The id of the log that this broker group is read from. It changes when a recovery may have lost messages."""
+        """The id of the log that this broker group is read from. It changes when a recovery may
+        have lost messages."""
         return self._flows[broker_group].log_id
 
     def caught_up(self) -> bool:
-        """Whether the consumer has handed out every message up to the ends that the leaders last reported. False while a leader is
-        unreachable, while a position was not compared with its log yet, and for a group member without queues."""
+        """Whether the consumer has handed out every message up to the ends that the leaders last
+        reported. False while a leader is unreachable, while a position was not compared with its
+        log yet, and for a group member without queues."""
         reading = {place.broker_group for place in self._positions}
         live = bool(reading) and all(self._flows[name].live for name in reading)
         return live and not self._positions.awaits() and self.statistics().lag == 0
 
     def unproven(self) -> int:
-        """The number of queues whose position could not be compared with the log, because retention removed the message in front of it."""
+        """The number of queues whose position could not be compared with the log, because retention
+        removed the message in front of it."""
         return sum(self._positions[place].unproven for place in self._positions)
 
     def _numbers(self, places: Iterable[Place]) -> tuple[int, ...]:
         return tuple(sorted(map(self._places.index, places)))
 
     def seek(self, queue: int, to: int | str | datetime) -> None:
-        """Continue one queue at another place: an offset, `earliest`, `latest`, or the first message stored at or after a moment."""
+        """Continue one queue at another place: an offset, `earliest`, `latest`, or the first
+        message stored at or after a moment."""
         self._life.check(closing=True)
         place = self._place(queue)
         if place not in self._positions:
@@ -459,10 +562,15 @@ class AsyncConsumer:
         self._restart([place])
 
     def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
-        """Continue one queue, or all, with the first message stored at or after this moment (or milliseconds since 1970)."""
+        """Continue one queue, or all, with the first message stored at or after this moment (or
+        milliseconds since 1970)."""
         self._life.check(closing=True)
         arguments.one_of(moment, "the moment", datetime, Integral)
-        start = Start(store_ms=int(moment)) if isinstance(moment, int | Integral) else start_of(moment, 0)
+        start = (
+            Start(store_ms=int(moment))
+            if isinstance(moment, int | Integral)
+            else start_of(moment, 0)
+        )
         places = list(self._positions) if queue is None else [self._place(queue)]
         for place in places:
             self._go(place, start)
@@ -475,10 +583,11 @@ class AsyncConsumer:
     # -- the consumer group
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Commit the group's position: behind every message handed out, or the next offset to read for each given queue.
+        """Commit the group's position: behind every message handed out, or the next offset to read
+        for each given queue.
 
-        Durable on a majority when it returns. Queues that were revoked in the meantime are left out. Raises BadArgument, Unreachable or
-        Refused.
+        Durable on a majority when it returns. Queues that were revoked in the meantime are left
+        out. Raises BadArgument, Unreachable or Refused.
         """
         self._life.check(closing=True)
         if self.settings.group is None:
@@ -491,22 +600,39 @@ class AsyncConsumer:
             await self._commit(handed)
         else:
             arguments.one_of(offsets, "offsets", Mapping)
-            await self._commit({self._place(queue): arguments.count(offset, "an offset", 0) for queue, offset in offsets.items()})
+            await self._commit(
+                {
+                    self._place(queue): arguments.count(offset, "an offset", 0)
+                    for queue, offset in offsets.items()
+                }
+            )
 
     async def _commit(self, offsets: Mapping[Place, int]) -> None:
         async with self._committing:
             for name in sorted({place.broker_group for place in offsets}):
-                await self._commit_at(name, {place: offset for place, offset in offsets.items() if place.broker_group == name})
+                await self._commit_at(
+                    name,
+                    {
+                        place: offset
+                        for place, offset in offsets.items()
+                        if place.broker_group == name
+                    },
+                )
 
     async def _commit_at(self, broker_group: str, offsets: Mapping[Place, int]) -> None:
-        """Commit only queues that this member owns. A new coordinator that this member has not joined yet refuses; the commit is then
-        repeated."""
+        """Commit only queues that this member owns. A new coordinator that this member has not
+        joined yet refuses; the commit is then repeated."""
         assert self._membership is not None, "only members commit"
         end = asyncio.get_running_loop().time() + self._connection.timeout_s
-        while own := {place: offset for place, offset in offsets.items() if place in self._positions}:
+        while own := {
+            place: offset for place, offset in offsets.items() if place in self._positions
+        }:
             request = pb.CommitRequest(
                 **self._as_group(broker_group),
-                offsets=[pb.QueueOffset(queue=place.queue, offset=offset) for place, offset in own.items()],
+                offsets=[
+                    pb.QueueOffset(queue=place.queue, offset=offset)
+                    for place, offset in own.items()
+                ],
                 member=self._membership.member,
                 generation=self._membership.generation,
             )
@@ -528,10 +654,16 @@ class AsyncConsumer:
     def _as_group(self, broker_group: str) -> dict[str, str]:
         assert self.settings.group is not None, "only members ask as a group"
         s = self.settings
-        return {"broker_group": broker_group, "namespace": s.namespace, "topic": s.topic, "consumer_group": self.settings.group}
+        return {
+            "broker_group": broker_group,
+            "namespace": s.namespace,
+            "topic": s.topic,
+            "consumer_group": self.settings.group,
+        }
 
     async def _commit_by_itself(self) -> None:
-        """Commit processed batches at intervals. While the cluster is unreachable, the next interval tries again."""
+        """Commit processed batches at intervals. While the cluster is unreachable, the next
+        interval tries again."""
         while True:
             await asyncio.sleep(self.settings.commit_interval_s)
             with suppress(Unreachable):
@@ -542,7 +674,9 @@ class AsyncConsumer:
         anew = bool(numbers) and next(iter(self._positions), None) is None
         if anew or any(number >= len(self._places) for number in numbers):
             # While the consumer reads no queue, the numbers may have been given to other queues.
-            self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+            self._locate(
+                await self._connection.locate(self.settings.topic, self.settings.namespace)
+            )
         wanted = set(map(self._place, numbers))
         gone = set(self._positions) - wanted
         if gone:
@@ -571,12 +705,17 @@ class AsyncConsumer:
         if self.settings.auto_commit:
             processed = self._positions.to_commit(handed=False)
             with suppress(ClusterError):
-                await self._commit({place: offset for place, offset in processed.items() if place in gone})
+                await self._commit(
+                    {place: offset for place, offset in processed.items() if place in gone}
+                )
         await self._call(self.settings.on_revoked, self._numbers(gone))
         self._positions.drop(gone)
 
-    async def _call(self, callback: Callable[[T], Awaitable[None] | None] | None, argument: T) -> None:
-        """Call the application. Raises what it raises, but CancelledError only if this task is cancelled."""
+    async def _call(
+        self, callback: Callable[[T], Awaitable[None] | None] | None, argument: T
+    ) -> None:
+        """Call the application. Raises what it raises, but CancelledError only if this task is
+        cancelled."""
         if callback is None:
             return
         call = object()
@@ -590,14 +729,16 @@ class AsyncConsumer:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Of a task that the callback ended and waited for. As a cancellation, it would end this task without a word.
+            # Of a task that the callback ended and waited for. As a cancellation, it would end this
+            # task without a word.
             raise RuntimeError("the callback raised CancelledError") from error
         finally:
             _CALLBACK.reset(outside)
             self._calls.discard(call)
 
     def check_may_wait(self) -> None:
-        """Raises BadArgument in a callback of this consumer, which must not wait for batches: they may wait for its end."""
+        """Raises BadArgument in a callback of this consumer, which must not wait for batches: they
+        may wait for its end."""
         if _CALLBACK.get() in self._calls:
             what = "a callback can neither ask for batches nor close its consumer"
             raise BadArgument(what, "return from it first; commit, seek and statistics are allowed")
@@ -608,6 +749,10 @@ class AsyncConsumer:
         for name in sorted({place.broker_group for place in places}):
             request = pb.OffsetsRequest(**self._as_group(name))
             answer = await self._connection.ask("Offsets", name, request, pb.OffsetsResponse)
-            states = {Place(name, state.queue): state.committed for state in answer.queues if state.committed >= 0}
+            states = {
+                Place(name, state.queue): state.committed
+                for state in answer.queues
+                if state.committed >= 0
+            }
             found |= {place: states[place] for place in places if place in states}
         return found

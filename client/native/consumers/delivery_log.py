@@ -1,8 +1,10 @@
-"""A Parquet file of the messages that a consumer received and acknowledged: one row per delivery (docs/audit.md, "Against clients").
+"""A Parquet file of the messages that a consumer received and acknowledged: one row per delivery
+(docs/audit.md, "Against clients").
 
-Law: a row has `acknowledged_ms` only after the cluster has answered the commit. A delivery is kept in memory until then. If deliveries are
-never committed, at most `PENDING_ROWS` are kept; the oldest are then written as not acknowledged, which claims too little, never too much.
-`parquet_log.py` writes the file.
+Law: a row has `acknowledged_ms` only after the cluster has answered the commit. A delivery is kept
+in memory until then. If deliveries are never committed, at most `PENDING_ROWS` are kept; the oldest
+are then written as not acknowledged, which claims too little, never too much. `parquet_log.py`
+writes the file.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Delivered:
 
     def part(self, begin: int, end: int, acknowledged_ms: int | None) -> Delivered:
         ids = self.message_ids.slice(begin, end - begin)
-        return replace(self, offsets=self.offsets[begin:end], message_ids=ids, acknowledged_ms=acknowledged_ms)
+        return replace(
+            self, offsets=self.offsets[begin:end], message_ids=ids, acknowledged_ms=acknowledged_ms
+        )
 
 
 class DeliveryLog(ParquetLog[Delivered]):
@@ -67,7 +71,9 @@ class DeliveryLog(ParquetLog[Delivered]):
 
     what = "deliveries"
 
-    def __init__(self, path: str | Path, *, group_rows: int = GROUP_ROWS, group_s: float = GROUP_S) -> None:
+    def __init__(
+        self, path: str | Path, *, group_rows: int = GROUP_ROWS, group_s: float = GROUP_S
+    ) -> None:
         """As for `ParquetLog`. Raises BadArgument."""
         super().__init__(path, group_rows=group_rows, group_s=group_s)
         self._topic = self._consumer_group = ""
@@ -95,12 +101,14 @@ class DeliveryLog(ParquetLog[Delivered]):
             self._oldest_goes()
 
     def sought(self, place: Place, below: int | None) -> None:
-        """Record a seek in a queue that holds messages up to `below` (None: unknown). Deliveries below that offset are then repeated at the
-        application's own wish, whichever member of the consumer group received them before."""
+        """Record a seek in a queue that holds messages up to `below` (None: unknown). Deliveries
+        below that offset are then repeated at the application's own wish, whichever member of the
+        consumer group received them before."""
         self._sought[place] = EVERYTHING if below is None else below
 
     def committed(self, ends: Mapping[Place, int]) -> None:
-        """Record that the cluster has committed: everything before the end of each queue is acknowledged. Raises OSError."""
+        """Record that the cluster has committed: everything before the end of each queue is
+        acknowledged. Raises OSError."""
         now = _now_ms()
         for place, end in ends.items():
             waiting = self._pending.get(place, deque())
@@ -115,7 +123,8 @@ class DeliveryLog(ParquetLog[Delivered]):
             self._pending[place] = keep
 
     def close(self) -> None:
-        """Also write deliveries that were never acknowledged, then complete and sync the file. Raises OSError."""
+        """Also write deliveries that were never acknowledged, then complete and sync the file.
+        Raises OSError."""
         while self._writer is not None and self._pending_rows:
             self._oldest_goes()
         super().close()
@@ -156,10 +165,12 @@ class DeliveryLog(ParquetLog[Delivered]):
 
 
 class Deliveries:
-    """The optional delivery log of a consumer. A path is opened here, and closed with the consumer; a given log stays its owner's to close.
-    A failure of the file raises BadArgument."""
+    """The optional delivery log of a consumer. A path is opened here, and closed with the consumer;
+    a given log stays its owner's to close. A failure of the file raises BadArgument."""
 
-    def __init__(self, given: DeliveryLog | str | Path | None, stored_topic: str, stored_group: str) -> None:
+    def __init__(
+        self, given: DeliveryLog | str | Path | None, stored_topic: str, stored_group: str
+    ) -> None:
         self._own = isinstance(given, str | Path)
         self._log = DeliveryLog(given) if isinstance(given, str | Path) else given
         if self._log is not None:
@@ -180,7 +191,8 @@ class Deliveries:
                 self._log.committed(ends)
 
     def close(self, *, opened: bool) -> None:
-        """Complete the file. A consumer that could not be opened leaves none, so that the next attempt does not find it in its way."""
+        """Complete the file. A consumer that could not be opened leaves none, so that the next
+        attempt does not find it in its way."""
         if self._log is not None and self._own:
             with self._told(self._log):
                 self._log.close() if opened else self._log.abandon()
@@ -192,11 +204,14 @@ class Deliveries:
             yield
         except OSError as error:
             what = f"deliveries cannot be written to {log.path} ({error.strerror or error})"
-            raise BadArgument(what, "free disk space, then continue from the committed offsets with another file") from error
+            raise BadArgument(
+                what, "free disk space, then continue from the committed offsets with another file"
+            ) from error
 
 
 def schema() -> Any:
-    """The Arrow schema of a delivery file. Null means unknown; in `acknowledged_ms`, not acknowledged."""
+    """The Arrow schema of a delivery file. Null means unknown; in `acknowledged_ms`, not
+    acknowledged."""
     import pyarrow as pa
 
     kinds = {"queue": pa.int32(), "attempt": pa.int32(), "offset": pa.int64(), "sought": pa.bool_()}

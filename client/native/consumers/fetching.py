@@ -1,9 +1,10 @@
-"""The Fetch stream of one broker group: opened at its leader (or at a nearby replica, if wanted), read, and reopened when it breaks or when
-other positions are wanted.
+"""The Fetch stream of one broker group: opened at its leader (or at a nearby replica, if wanted),
+read, and reopened when it breaks or when other positions are wanted.
 
-`positions.py` decides what is accepted; streams, credit and the detection of silent servers live here. The server may send as many bytes as
-the window has room for: bytes waiting for the application plus unused credit never exceed the window, except for the one response that a
-message larger than the remaining credit needs.
+`positions.py` decides what is accepted; streams, credit and the detection of silent servers live
+here. The server may send as many bytes as the window has room for: bytes waiting for the
+application plus unused credit never exceed the window, except for the one response that a message
+larger than the remaining credit needs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ledgermq.proto import log_pb2 as pb
 
 
 class Window:
-    """The bytes of one stream that may be in transit or waiting. `size` ≥ `waiting` + `granted`, except for one response."""
+    """The bytes of one stream that may be in transit or waiting. `size` ≥ `waiting` + `granted`,
+    except for one response."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -50,7 +52,8 @@ class Window:
         self.waiting -= size
 
     def due(self) -> int:
-        """The credit to grant now: at least a quarter of the window, or any amount when no bytes are waiting; otherwise 0."""
+        """The credit to grant now: at least a quarter of the window, or any amount when no bytes
+        are waiting; otherwise 0."""
         room = self.size - self.waiting - self.granted
         return room if room >= self.size // 4 or (room > 0 and self.granted <= 0) else 0
 
@@ -59,8 +62,8 @@ class Window:
 
 
 class Flow:
-    """The stream of one broker group. `opening` is its first message without places and credit. `ready` receives each accepted run, and
-    None when other state changed."""
+    """The stream of one broker group. `opening` is its first message without places and credit.
+    `ready` receives each accepted run, and None when other state changed."""
 
     def __init__(
         self,
@@ -79,9 +82,11 @@ class Flow:
         self.replica = ""
         """The node that serves the stream, as it named itself."""
         self.log_id = ""
-        """The log that the stream reads, as that node named it; a recovery that may have lost messages gives it another id."""
+        """The log that the stream reads, as that node named it; a recovery that may have lost
+        messages gives it another id."""
         self.age_ms: int | None = None
-        """The maximal age of that replica's state when it last reported; None: it leads, or does not report."""
+        """The maximal age of that replica's state when it last reported; None: it leads, or does
+        not report."""
         self.window = Window(window_bytes)
         self.opened = 0
         """How often a stream was opened."""
@@ -105,7 +110,8 @@ class Flow:
         self._complaint = ""
 
     def restart(self, complaint: str = "") -> None:
-        """The wanted positions or the leader changed: reopen at the current positions. With a complaint the try counts as failed."""
+        """The wanted positions or the leader changed: reopen at the current positions. With a
+        complaint the try counts as failed."""
         self._complaint = complaint
         self._changed.set()
         if self._call is not None:
@@ -126,7 +132,8 @@ class Flow:
             self._wake.set()
 
     async def run(self) -> None:
-        """Read until cancelled. Raises Unreachable after the connection's timeout without a good answer; Refused if the node refuses."""
+        """Read until cancelled. Raises Unreachable after the connection's timeout without a good
+        answer; Refused if the node refuses."""
         search = self._connection.search(self.broker_group, near=self.near)
         self.quiet_since = self._good_at = _now()
         while True:
@@ -149,10 +156,14 @@ class Flow:
                 if self.uses_nearby:
                     search.use_leader()
             if _now() - self._good_at > self._connection.timeout_s:
-                raise Unreachable(f"broker group {self.broker_group} cannot be read ({search.last})", "check ledgermq status")
+                raise Unreachable(
+                    f"broker group {self.broker_group} cannot be read ({search.last})",
+                    "check ledgermq status",
+                )
 
     async def _read_at(self, address: Address, search: Search) -> None:
-        """Read one stream to its end. Returns when a stream is to be opened again, here or at another node."""
+        """Read one stream to its end. Returns when a stream is to be opened again, here or at
+        another node."""
         wanted = self._positions.wanted(self.broker_group)
         generations = {queue: generation for queue, (generation, _) in wanted.items()}
         opening = pb.OpenFetch(credit_bytes=self.window.opened())
@@ -181,7 +192,8 @@ class Flow:
                 self._good_at = self.quiet_since
                 search.worked()
         except asyncio.CancelledError:
-            # The end of this task and the end of a stream by `restart` both arrive as a cancellation.
+            # The end of this task and the end of a stream by `restart` both arrive as a
+            # cancellation.
             if not self._changed.is_set() or _cancelling():
                 raise
         finally:
@@ -192,7 +204,8 @@ class Flow:
             await asyncio.wait([writer])
 
     async def _write(self, call: Any, opening: pb.OpenFetch) -> None:
-        """Write the first message, then credit whenever it is due. The reader notices the end of the stream."""
+        """Write the first message, then credit whenever it is due. The reader notices the end of
+        the stream."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             await call.write(pb.FetchRequest(open=opening).SerializeToString())
             while True:
@@ -209,15 +222,20 @@ class Flow:
         self.window.came(size)
         if entries.queue not in generations:
             raise Gap(f"queue {entries.queue} was not asked for")
-        run = self._positions.accept(Place(self.broker_group, entries.queue), generations[entries.queue], entries)
+        run = self._positions.accept(
+            Place(self.broker_group, entries.queue), generations[entries.queue], entries
+        )
         if run is not None:
             self.window.kept(size)
             self._ready(run)
         elif self.window.due():
             self._wake.set()
 
-    def _told(self, response: pb.FetchResponse, generations: dict[int, int], search: Search) -> bool:
-        """Handle a response without messages. False: the stream ends here. Raises Refused, of which Changed is one."""
+    def _told(
+        self, response: pb.FetchResponse, generations: dict[int, int], search: Search
+    ) -> bool:
+        """Handle a response without messages. False: the stream ends here. Raises Refused, of which
+        Changed is one."""
         kind = response.WhichOneof("response")
         if kind == "redirect":
             search.redirected(response.redirect)
@@ -233,9 +251,13 @@ class Flow:
             begins = {one.queue: one.first_offset for one in response.opened.begins}
             for queue, generation in generations.items():
                 place = Place(self.broker_group, queue)
-                self._positions.opened(place, generation, begins.get(queue), ends.get(queue), leads=self.age_ms is None)
+                self._positions.opened(
+                    place, generation, begins.get(queue), ends.get(queue), leads=self.age_ms is None
+                )
         elif kind == "caught_up":
-            self.age_ms = response.caught_up.age_ms if response.caught_up.HasField("age_ms") else None
+            self.age_ms = (
+                response.caught_up.age_ms if response.caught_up.HasField("age_ms") else None
+            )
             for one in response.caught_up.ends:
                 self._positions.reached(Place(self.broker_group, one.queue), one.first_offset)
         self._ready(None)

@@ -1,8 +1,10 @@
-"""Membership in a consumer group that shares the queues of a topic: which queues this member owns while its Join stream lives.
+"""Membership in a consumer group that shares the queues of a topic: which queues this member owns
+while its Join stream lives.
 
-The order of a change is essential. First the member releases revoked queues: it stops reading, commits what is processed, and calls the
-application. Then it confirms the change. Only then does it start reading new queues. A member without a stream for as long as the session
-timeout releases all queues by itself, because other members may own them by then.
+The order of a change is essential. First the member releases revoked queues: it stops reading,
+commits what is processed, and calls the application. Then it confirms the change. Only then does it
+start reading new queues. A member without a stream for as long as the session timeout releases all
+queues by itself, because other members may own them by then.
 """
 
 from __future__ import annotations
@@ -33,14 +35,21 @@ Change = Callable[[frozenset[int], Confirm], Awaitable[None]]
 
 
 class Membership:
-    """One member of a consumer group. `who`: the first message of every stream, without the last change; `owned` returns the queues that
-    the member reads now."""
+    """One member of a consumer group. `who`: the first message of every stream, without the last
+    change; `owned` returns the queues that the member reads now."""
 
-    def __init__(self, connection: LogConnection, who: pb.JoinRequest, change: Change, owned: Callable[[], Collection[int]]) -> None:
+    def __init__(
+        self,
+        connection: LogConnection,
+        who: pb.JoinRequest,
+        change: Change,
+        owned: Callable[[], Collection[int]],
+    ) -> None:
         self.generation = 0
         """The last change that this member completed; 0: it reads no queue."""
         self.changing = False
-        """A change is under way: a queue whose commit is refused now no longer belongs to this member."""
+        """A change is under way: a queue whose commit is refused now no longer belongs to this
+        member."""
         self.members: tuple[str, ...] = ()
         self.liveness_s = LIVENESS_S
         self._connection = connection
@@ -71,7 +80,8 @@ class Membership:
             self._call.cancel()
 
     async def leave(self) -> None:
-        """Leave the group, so that other members need not wait for the session timeout; `run` returns soon afterwards."""
+        """Leave the group, so that other members need not wait for the session timeout; `run`
+        returns soon afterwards."""
         self._leaving = True
         if self._call is not None:
             with suppress(grpc.RpcError, asyncio.InvalidStateError):
@@ -79,7 +89,8 @@ class Membership:
                     await self._call.done_writing()
 
     async def run(self) -> None:
-        """Stay a member until `leave`. Raises Unreachable after the connection's timeout without a stream; Refused if the node refuses."""
+        """Stay a member until `leave`. Raises Unreachable after the connection's timeout without a
+        stream; Refused if the node refuses."""
         searched, search = self.broker_group, self._connection.search(self.broker_group)
         self._lost_at = _now()
         while not self._leaving:
@@ -102,7 +113,10 @@ class Membership:
             if lost_s > self.liveness_s:
                 await self._let_everything_go()
             if lost_s > max(self._connection.timeout_s, self.liveness_s):
-                raise Unreachable(f"consumer group {self._who.consumer_group} cannot be joined ({search.last})", "check ledgermq status")
+                raise Unreachable(
+                    f"consumer group {self._who.consumer_group} cannot be joined ({search.last})",
+                    "check ledgermq status",
+                )
 
     async def _let_everything_go(self) -> None:
         self.generation = 0
@@ -120,7 +134,9 @@ class Membership:
         """Run one stream to its end."""
         self._restarting = False
         self._answered_at = _now()
-        self._call = call = self._connection.stream(LOG + "Join", address, pb.JoinRequest, pb.JoinResponse)
+        self._call = call = self._connection.stream(
+            LOG + "Join", address, pb.JoinRequest, pb.JoinResponse
+        )
         beats = asyncio.ensure_future(self._beat(call))
         joined = False
         try:
@@ -129,7 +145,8 @@ class Membership:
                 if kind == "redirect":
                     search.redirected(response.redirect)
                     if response.redirect.broker_group not in ("", self.broker_group):
-                        # The topic grew into a broker group that sorts first: its leader now coordinates, and its queue numbers differ.
+                        # The topic grew into a broker group that sorts first: its leader now
+                        # coordinates, and its queue numbers differ.
                         self._who.broker_group = response.redirect.broker_group
                         await self._let_everything_go()
                     return
@@ -170,7 +187,9 @@ class Membership:
     async def _beat(self, call: Any) -> None:
         """Write the first message, then heartbeats."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
-            first = pb.JoinRequest(generation=self.generation, queues=sorted(self._owned()) if self.generation else ())
+            first = pb.JoinRequest(
+                generation=self.generation, queues=sorted(self._owned()) if self.generation else ()
+            )
             first.MergeFrom(self._who)
             await self._write(call, first)
             while True:

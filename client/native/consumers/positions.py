@@ -1,14 +1,18 @@
-"""A consumer's progress in each queue, and which message must come next: the rules of reading without loss or duplication.
+"""A consumer's progress in each queue, and which message must come next: the rules of reading
+without loss or duplication.
 
-Pure state, no stream and no clock. For every queue `processed` ≤ `handed` ≤ `next`: what the application has processed, what it was given,
-and what was read ahead. A run of messages is accepted only if it continues at `next`: earlier messages are cut off, and a gap is accepted
-only as far as the server says that retention removed messages. A seek or a new assignment starts a new *generation* of the queue, and
-messages read for an older generation are dropped. A released queue has no position, so no offset of it can be committed.
+Pure state, no stream and no clock. For every queue `processed` ≤ `handed` ≤ `next`: what the
+application has processed, what it was given, and what was read ahead. A run of messages is accepted
+only if it continues at `next`: earlier messages are cut off, and a gap is accepted only as far as
+the server says that retention removed messages. A seek or a new assignment starts a new
+*generation* of the queue, and messages read for an older generation are dropped. A released queue
+has no position, so no offset of it can be committed.
 
-An offset names a message of one history only: a log that was restored from an older state gives it to another message. So a position also
-has the name of the message in front of it, as it was read. A stream then begins at that message, and its messages are accepted only if it
-has that name (`Changed` otherwise). If retention removed it, reading goes on: whatever was in front of it is gone too, so that nothing
-that the log has is left out.
+An offset names a message of one history only: a log that was restored from an older state gives it
+to another message. So a position also has the name of the message in front of it, as it was read. A
+stream then begins at that message, and its messages are accepted only if it has that name
+(`Changed` otherwise). If retention removed it, reading goes on: whatever was in front of it is gone
+too, so that nothing that the log has is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ class Place(NamedTuple):
 
 
 class EntryName(NamedTuple):
-    """The name of an entry. Its chain CRC depends on the whole log up to it, so it also names the history that the entry ends."""
+    """The name of an entry. Its chain CRC depends on the whole log up to it, so it also names the
+    history that the entry ends."""
 
     log_index: int
     term: int
@@ -56,8 +61,8 @@ class EntryName(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where to start: an offset, the first message stored at or after `store_ms`, or (neither) the first or last message. `after`: the
-    message in front of the offset, as it was read."""
+    """Where to start: an offset, the first message stored at or after `store_ms`, or (neither) the
+    first or last message. `after`: the message in front of the offset, as it was read."""
 
     earliest: bool = True
     offset: int | None = None
@@ -78,19 +83,24 @@ class Gap(Exception):
 
 
 class Changed(Refused):
-    """The log does not have the message that was read last from a queue: it was restored from an older state since."""
+    """The log does not have the message that was read last from a queue: it was restored from an
+    older state since."""
 
     def __init__(self, place: Place, last: int, found: str) -> None:
         where = f"at offset {last} of queue {place.queue} of broker group {place.broker_group}"
         what = f"the message that was read {where} is not in the log: {found}"
-        remedy = "the cluster was restored from an older state since, and other messages may have the offsets of those that were read"
+        remedy = (
+            "the cluster was restored from an older state since, and other messages may have the"
+            " offsets of those that were read"
+        )
         super().__init__(Code.ILLEGAL_OFFSET, what, remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive entries of one queue, as received. Rows `begin` to `stop` are wanted; earlier rows were read before. `missed`: the number
-    of messages that retention removed in front of them. `after`: the message that was read last before them."""
+    """Consecutive entries of one queue, as received. Rows `begin` to `stop` are wanted; earlier
+    rows were read before. `missed`: the number of messages that retention removed in front of them.
+    `after`: the message that was read last before them."""
 
     place: Place
     generation: int
@@ -192,8 +202,8 @@ class Positions:
         position.missed_ahead = run.missed
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Do not read queues that are about to be released, or not announced yet: messages read ahead are dropped, handed-out messages may
-        still be committed."""
+        """Do not read queues that are about to be released, or not announced yet: messages read
+        ahead are dropped, handed-out messages may still be committed."""
         for place in places:
             position = self._queues[place]
             position.generation = self._new_generation()
@@ -214,7 +224,11 @@ class Positions:
         return {
             place.queue: (
                 position.generation,
-                position.start if position.next is None else Start(offset=position.next, after=position.after),
+                (
+                    position.start
+                    if position.next is None
+                    else Start(offset=position.next, after=position.after)
+                ),
             )
             for place, position in sorted(self._queues.items())
             if place.broker_group == broker_group and not position.paused
@@ -225,9 +239,11 @@ class Positions:
         position = self._queues.get(place)
         return position is not None and position.generation == generation
 
-    def opened(self, place: Place, generation: int, begin: int | None, end: int | None, *, leads: bool) -> None:
-        """A stream reports where it starts to read the queue, and where the queue ends now at that replica, which may be behind unless it
-        leads. Raises Changed."""
+    def opened(
+        self, place: Place, generation: int, begin: int | None, end: int | None, *, leads: bool
+    ) -> None:
+        """A stream reports where it starts to read the queue, and where the queue ends now at that
+        replica, which may be behind unless it leads. Raises Changed."""
         if not self.current(place, generation):
             return
         position = self._queues[place]
@@ -253,7 +269,8 @@ class Positions:
         if position is not None:
             position.end = end
             if position.awaited and position.next is not None and end >= position.next:
-                # The stream is behind the awaited message without having sent it: retention took it.
+                # The stream is behind the awaited message without having sent it: retention took
+                # it.
                 position.awaited, position.unproven = False, True
 
     @staticmethod
@@ -263,7 +280,8 @@ class Positions:
         position.missed_ahead += count
 
     def accept(self, place: Place, generation: int, entries: Entries) -> Run | None:
-        """Accept received entries if they come next; None if none of them is wanted. Raises Gap, Changed."""
+        """Accept received entries if they come next; None if none of them is wanted. Raises Gap,
+        Changed."""
         if not self.current(place, generation):
             return None
         position = self._queues[place]
@@ -274,7 +292,10 @@ class Positions:
             self._compare(place, position, entries)
         if first > position.next:
             if first - position.next > entries.skipped:
-                raise Gap(f"offset {position.next} is due, and {first} came with {entries.skipped} skipped")
+                raise Gap(
+                    f"offset {position.next} is due, and {first} came with {entries.skipped}"
+                    " skipped"
+                )
             self._miss(position, first - position.next)
         position.end = max(entries.end_offset, first + count)
         skip = position.next - first
@@ -283,11 +304,14 @@ class Positions:
         after, position.after = position.after, EntryName.of(entries.last_entry)
         position.next = first + count
         missed, position.missed_ahead = position.missed_ahead, 0
-        return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries, after)
+        return Run(
+            place, generation, first, skip, count, missed, entries.sizes, entries.entries, after
+        )
 
     @staticmethod
     def _compare(place: Place, position: Position, entries: Entries) -> None:
-        """Compare the message in front of `next` with the one that the stream sends there. Raises Gap, Changed."""
+        """Compare the message in front of `next` with the one that the stream sends there. Raises
+        Gap, Changed."""
         assert position.next is not None, "only a message in front of a known position is awaited"
         row = position.next - 1 - entries.first_offset
         if row < 0:
@@ -297,7 +321,9 @@ class Positions:
         elif row < len(entries.sizes) // 4:
             found = EntryName.of(entries.entry(row))
             if found != position.after:
-                raise Changed(place, position.next - 1, f"there is {found} instead of {position.after}")
+                raise Changed(
+                    place, position.next - 1, f"there is {found} instead of {position.after}"
+                )
             position.awaited = False
 
     def hand(self, run: Run) -> None:
@@ -313,11 +339,17 @@ class Positions:
 
     def in_hand(self, places: Iterable[Place]) -> bool:
         """Whether the application still processes messages of one of these queues."""
-        return any(self._queues[place].handed != self._queues[place].processed for place in places if place in self._queues)
+        return any(
+            self._queues[place].handed != self._queues[place].processed
+            for place in places
+            if place in self._queues
+        )
 
     def finished(self) -> bool:
         """Whether everything was handed out that existed when reading started."""
-        return not self.awaits() and all(self._left(position) == 0 for position in self._queues.values())
+        return not self.awaits() and all(
+            self._left(position) == 0 for position in self._queues.values()
+        )
 
     def awaits(self) -> bool:
         """Whether a position was not compared yet with the log that is read."""
@@ -337,7 +369,8 @@ class Positions:
         return replace(run, stop=target - run.first_offset) if run.offset < target else None
 
     def to_commit(self, handed: bool) -> Mapping[Place, int]:
-        """Offsets that are not committed yet: behind everything handed out, or only behind what is processed."""
+        """Offsets that are not committed yet: behind everything handed out, or only behind what is
+        processed."""
         found = {}
         for place, position in sorted(self._queues.items()):
             offset = position.handed if handed else position.processed
@@ -354,7 +387,8 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A response with messages, undecoded. `sizes`: unsigned 32-bit little-endian integers, one per entry."""
+    """A response with messages, undecoded. `sizes`: unsigned 32-bit little-endian integers, one per
+    entry."""
 
     queue: int
     first_offset: int

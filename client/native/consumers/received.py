@@ -1,7 +1,8 @@
-"""What a consumer hands out: consecutive messages of one queue, as columns that are built on access.
+"""What a consumer hands out: consecutive messages of one queue, as columns that are built on
+access.
 
-Entries stay in the received bytes; columns are extracted from them with vector operations where the format allows it. This module knows
-neither streams nor positions.
+Entries stay in the received bytes; columns are extracted from them with vector operations where the
+format allows it. This module knows neither streams nor positions.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH_BYTES = 32 << 20
-"""What the bodies of a batch take at most by default, decompressed; a message has at most 4 MiB (`DECOMPRESSED_MAX`)."""
+"""What the bodies of a batch take at most by default, decompressed; a message has at most 4 MiB
+(`DECOMPRESSED_MAX`)."""
 
 
 class Batch:
-    """Messages of one queue in order, one row each. Offsets are consecutive, unless messages were filtered out by tag."""
+    """Messages of one queue in order, one row each. Offsets are consecutive, unless messages were
+    filtered out by tag."""
 
     def __init__(self, run: Run, queue: int, columns: EntryColumns) -> None:
         self._number = queue
@@ -41,7 +44,8 @@ class Batch:
         self.group_queue = run.place.queue
         """The queue's id within the broker group."""
         self.skipped = run.missed
-        """The number of messages in front of the batch that retention removed before they were read."""
+        """The number of messages in front of the batch that retention removed before they were
+        read."""
         self.next_offset = run.end
         """The offset to continue at; commit it once the batch is processed."""
         self._columns = columns
@@ -58,20 +62,32 @@ class Batch:
         return self._columns
 
     @classmethod
-    def read(cls, run: Run, queue: int, verify: bool, body_bytes: int = BATCH_BYTES, expansion: Expansion = EXPANSION) -> Batch:
-        """Decode the first messages of a run whose bodies take at most `body_bytes` when they are decompressed, at least one; `rest` has
-        the others. Raises BadEntries if the bytes are not the expected entries."""
+    def read(
+        cls,
+        run: Run,
+        queue: int,
+        verify: bool,
+        body_bytes: int = BATCH_BYTES,
+        expansion: Expansion = EXPANSION,
+    ) -> Batch:
+        """Decode the first messages of a run whose bodies take at most `body_bytes` when they are
+        decompressed, at least one; `rest` has the others. Raises BadEntries if the bytes are not
+        the expected entries."""
         columns = read_entries(run.sizes, run.entries, verify=verify)
         columns.expansion = expansion
         offsets = np.arange(run.first_offset, run.first_offset + len(columns))
         if not ((columns.queue_offsets == offsets) & (columns.queues == run.place.queue)).all():
-            raise BadEntries(-1, f"not the entries of queue {run.place.queue} from offset {run.first_offset} on")
+            raise BadEntries(
+                -1, f"not the entries of queue {run.place.queue} from offset {run.first_offset} on"
+            )
         batch = cls(run, queue, columns)
         if run.stop - run.begin < len(columns):
             batch = batch.rows(np.arange(run.begin, run.stop))
         count = batch.columns.fitting(body_bytes)
         if count < len(batch):
-            batch = Batch(replace(run, stop=run.begin + count), queue, batch.rows(np.arange(count)).columns)
+            batch = Batch(
+                replace(run, stop=run.begin + count), queue, batch.rows(np.arange(count)).columns
+            )
         return batch
 
     def rest(self, run: Run) -> Run | None:
@@ -86,7 +102,11 @@ class Batch:
     def rows(self, chosen: NDArray[np.int64]) -> Batch:
         """The messages of the given rows, as a batch of the same queue."""
         c = self.columns
-        return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen], c.expansion))
+        return Batch(
+            self._run,
+            self.queue,
+            EntryColumns(c.data, c.starts[chosen], c.sizes[chosen], c.expansion),
+        )
 
     def before(self, offset: int) -> Batch:
         """The messages below an offset."""
@@ -102,7 +122,10 @@ class Batch:
         return len(self.columns)
 
     def __repr__(self) -> str:
-        return f"<Batch queue={self.queue} messages={len(self)} next_offset={self.next_offset} skipped={self.skipped}>"
+        return (
+            f"<Batch queue={self.queue} messages={len(self)} next_offset={self.next_offset}"
+            f" skipped={self.skipped}>"
+        )
 
     @property
     def entry_bytes(self) -> int:
@@ -111,7 +134,8 @@ class Batch:
 
     @property
     def last(self) -> EntryName:
-        """The name of the last message, if there is one; keep it with `next_offset` where a position must outlive the cluster."""
+        """The name of the last message, if there is one; keep it with `next_offset` where a
+        position must outlive the cluster."""
         return EntryName.of(self.columns.data[int(self.columns.starts[-1]) :])
 
     @property
@@ -137,8 +161,9 @@ class Batch:
         return PropertyFields(self.columns)
 
     def bodies(self) -> list[bytes]:
-        """The bodies as their producers sent them, decompressed. One that cannot be, or that becomes too large, is as it is stored, and its
-        user property `__LMQ.UNDECODED` names the compression."""
+        """The bodies as their producers sent them, decompressed. One that cannot be, or that
+        becomes too large, is as it is stored, and its user property `__LMQ.UNDECODED` names the
+        compression."""
         return self.columns.bodies()
 
     def joined_bodies(self) -> tuple[bytes, I64]:
@@ -153,10 +178,14 @@ class Batch:
 
     def keys(self) -> list[tuple[str, ...]]:
         """The keys of each message."""
-        return [() if text is None else tuple(self.columns.fields(row).keys) for row, text in enumerate(self._fields.texts(KEYS))]
+        return [
+            () if text is None else tuple(self.columns.fields(row).keys)
+            for row, text in enumerate(self._fields.texts(KEYS))
+        ]
 
     def trace_contexts(self) -> list[str | None]:
-        """The W3C `traceparent` of each message: the one that an official client set, otherwise the user property of that name."""
+        """The W3C `traceparent` of each message: the one that an official client set, otherwise the
+        user property of that name."""
         own, user = self._fields.texts(TRACE_CONTEXT), self._fields.texts(TRACEPARENT)
         return [first or second for first, second in zip(own, user, strict=True)]
 
@@ -168,7 +197,13 @@ class Batch:
         """Yield one object per message: convenient, but slower than every other method here."""
         stored, _ = self.columns.topics
         topic = stored_name(*parse_stored(stored[0])) if stored else ""
-        rows = zip(self.bodies(), self.offsets.tolist(), self.born_ms.tolist(), self.store_ms.tolist(), strict=True)
+        rows = zip(
+            self.bodies(),
+            self.offsets.tolist(),
+            self.born_ms.tolist(),
+            self.store_ms.tolist(),
+            strict=True,
+        )
         for row, (body, offset, born, store) in enumerate(rows):
             fields = self.columns.fields(row)
             yield Message(
@@ -194,6 +229,6 @@ class Batch:
         return self.messages()
 
     def to_arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatch:
-        """An Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises BadArgument for an
-        unknown column."""
+        """An Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs
+        pyarrow. Raises BadArgument for an unknown column."""
         return record_batch(self, self._fields, columns)

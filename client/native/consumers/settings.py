@@ -20,7 +20,8 @@ from ledgermq.proto.entries.compression import Expansion
 from ledgermq.proto.signature import Credentials
 
 From = str | datetime | Mapping[int, int] | Mapping[int, Start]
-"""`earliest`, `latest`, `committed`, a moment with a time zone, or offsets of some queues (the others: earliest)."""
+"""`earliest`, `latest`, `committed`, a moment with a time zone, or offsets of some queues (the
+others: earliest)."""
 
 ReadFrom = Literal["leader", "nearest"]
 QueuesChanged = Callable[[tuple[int, ...]], Awaitable[None] | None]
@@ -36,7 +37,8 @@ class ConsumerOptions(TypedDict, total=False):
     """The options of `AsyncConsumer` and `Consumer` besides endpoints and topic."""
 
     group: str | None
-    """A consumer group: its members share the queues, and the next owner of a queue continues at the committed offset."""
+    """A consumer group: its members share the queues, and the next owner of a queue continues at
+    the committed offset."""
     namespace: str
     start: From
     """Where to start; with a consumer group, only for queues without a committed offset."""
@@ -45,10 +47,12 @@ class ConsumerOptions(TypedDict, total=False):
     tags: Collection[str] | None
     """Hand out only messages with one of these tags. The others are read and skipped."""
     until_end: bool
-    """Stop at the ends that the queues had when reading started, instead of waiting for more messages."""
+    """Stop at the ends that the queues had when reading started, instead of waiting for more
+    messages."""
     read_from: ReadFrom
-    """`leader` (the default), or `nearest`: the first endpoint with a replica, if the broker group allows it, otherwise the leader. Either
-    way messages are committed, in order and read once; from a replica they are at most some seconds old (docs/observers.md)."""
+    """`leader` (the default), or `nearest`: the first endpoint with a replica, if the broker group
+    allows it, otherwise the leader. Either way messages are committed, in order and read once; from
+    a replica they are at most some seconds old (docs/observers.md)."""
     verify: bool
     """Check the CRC of every body (default: yes)."""
     read_ahead_bytes: int
@@ -56,22 +60,25 @@ class ConsumerOptions(TypedDict, total=False):
     response_bytes: int
     """Approximate limit on a batch, in bytes of entries."""
     batch_bytes: int
-    """Limit on the bodies of a batch, decompressed (default: 32 MiB). A longer one becomes several batches; one message always fits."""
+    """Limit on the bodies of a batch, decompressed (default: 32 MiB). A longer one becomes several
+    batches; one message always fits."""
     expansion_max: int | None
-    """A body that would become more than this many times as long by decompression is handed out as it is stored (default: no limit but that
-    of a message, 4 MiB). See `Batch.bodies`."""
+    """A body that would become more than this many times as long by decompression is handed out as
+    it is stored (default: no limit but that of a message, 4 MiB). See `Batch.bodies`."""
     auto_commit: bool
     """Commit a batch automatically when the next one is requested."""
     commit_interval_s: float
     on_assigned: QueuesChanged | None
-    """Called with the numbers of the queues read from now on, before anything is read from them; may seek. A function or a coroutine
-    function; the functions of a `Consumer` are called in a thread of their own. Callbacks may commit, seek and ask for statistics;
-    `next_batch` and `close` raise BadArgument there. What they raise, the next batch raises."""
+    """Called with the numbers of the queues read from now on, before anything is read from them;
+    may seek. A function or a coroutine function; the functions of a `Consumer` are called in a
+    thread of their own. Callbacks may commit, seek and ask for statistics; `next_batch` and `close`
+    raise BadArgument there. What they raise, the next batch raises."""
     on_revoked: QueuesChanged | None
-    """Called with queues that are about to go to another member: the last chance to commit messages handed out from them."""
+    """Called with queues that are about to go to another member: the last chance to commit messages
+    handed out from them."""
     on_progress: Progress | None
-    """Called as batches are handed out, at most ten times per second; otherwise as `on_assigned`. The batch waits for its end. If it
-    raises, the next call returns that batch."""
+    """Called as batches are handed out, at most ten times per second; otherwise as `on_assigned`.
+    The batch waits for its end. If it raises, the next call returns that batch."""
     delivery_log: DeliveryLog | str | Path | None
     """A Parquet file of handed-out and committed messages, for `ledgermq audit --acks`."""
     timeout_s: float
@@ -113,11 +120,18 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         self._check_types()
         if self.group is None and (self.auto_commit or self.start == "committed"):
-            raise BadArgument("without a consumer group nothing can be committed", "name a group, or omit auto_commit and committed")
+            raise BadArgument(
+                "without a consumer group nothing can be committed",
+                "name a group, or omit auto_commit and committed",
+            )
         if self.group is not None and self.queues is not None:
-            raise BadArgument("the members of a consumer group cannot choose their queues", "omit group or queues")
+            raise BadArgument(
+                "the members of a consumer group cannot choose their queues", "omit group or queues"
+            )
         if self.read_from not in get_args(ReadFrom):
-            raise BadArgument(f"{self.read_from!r} is not a place to read from", "give leader or nearest")
+            raise BadArgument(
+                f"{self.read_from!r} is not a place to read from", "give leader or nearest"
+            )
         start_of(self.start, 0)
 
     def _check_types(self) -> None:
@@ -134,7 +148,9 @@ class ConsumerSettings:
         arguments.count(self.read_ahead_bytes, "read_ahead_bytes", READ_AHEAD_LEAST)
         arguments.count(self.response_bytes, "response_bytes")
         if arguments.count(self.batch_bytes, "batch_bytes") > BATCH_BYTES_MAX:
-            raise BadArgument(f"batch_bytes is {self.batch_bytes}", f"give at most {BATCH_BYTES_MAX}")
+            raise BadArgument(
+                f"batch_bytes is {self.batch_bytes}", f"give at most {BATCH_BYTES_MAX}"
+            )
         if self.expansion_max is not None:
             arguments.count(self.expansion_max, "expansion_max")
         arguments.seconds(self.commit_interval_s, "commit_interval_s")
@@ -152,14 +168,23 @@ def start_of(place: From, queue: int) -> Start:
     """The start of a queue for this option. Raises BadArgument."""
     if isinstance(place, datetime):
         if place.tzinfo is None:
-            raise BadArgument("the time to begin at has no time zone", "give a datetime with tzinfo, such as datetime.now(UTC)")
+            raise BadArgument(
+                "the time to begin at has no time zone",
+                "give a datetime with tzinfo, such as datetime.now(UTC)",
+            )
         return Start(store_ms=ms_of(place))
     if isinstance(place, str):
         if place not in ("earliest", "latest", "committed"):
-            raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
+            raise BadArgument(
+                f"{place!r} is not a place to start",
+                "give earliest, latest, committed, a datetime, or {queue: offset}",
+            )
         return Start(earliest=place != "latest")
     if not isinstance(place, Mapping):
-        raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
+        raise BadArgument(
+            f"{place!r} is not a place to start",
+            "give earliest, latest, committed, a datetime, or {queue: offset}",
+        )
     offset = place.get(queue)
     if isinstance(offset, Start):
         return offset
@@ -169,5 +194,7 @@ def start_of(place: From, queue: int) -> Start:
 def at_offset(offset: int) -> Start:
     """A start at an offset. Raises BadArgument if it is negative."""
     if not isinstance(offset, Integral) or offset < 0:
-        raise BadArgument(f"{offset!r} is not an offset", "the first message of a queue has offset 0")
+        raise BadArgument(
+            f"{offset!r} is not an offset", "the first message of a queue has offset 0"
+        )
     return Start(offset=int(offset))

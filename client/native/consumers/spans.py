@@ -1,7 +1,9 @@
-"""The properties of many messages at once: the positions of each name and its value (docs/format.md §4.1).
+"""The properties of many messages at once: the positions of each name and its value (docs/format.md
+§4.1).
 
-The property strings of a batch are concatenated once. Their separators then give the begin and end of every property, and a name is found
-by comparing its bytes at each begin. Only requested properties are decoded.
+The property strings of a batch are concatenated once. Their separators then give the begin and end
+of every property, and a name is found by comparing its bytes at each begin. Only requested
+properties are decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ class Spans(NamedTuple):
         for value in values:
             same = np.flatnonzero(self.lengths == len(value))
             if value:
-                same = same[windows(self.data, np.dtype(f"V{len(value)}"))[self.begins[same]] == np.void(value)]
+                same = same[
+                    windows(self.data, np.dtype(f"V{len(value)}"))[self.begins[same]]
+                    == np.void(value)
+                ]
             found[same] = True
         return found
 
@@ -43,7 +48,12 @@ class Spans(NamedTuple):
         lengths = self.lengths
         if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
             return bytes(windows(self.data, np.dtype(f"V{int(lengths[0])}"))[self.begins].tobytes())
-        return b"".join(map(self.data.__getitem__, map(slice, self.begins.tolist(), (self.begins + lengths).tolist())))
+        return b"".join(
+            map(
+                self.data.__getitem__,
+                map(slice, self.begins.tolist(), (self.begins + lengths).tolist()),
+            )
+        )
 
 
 class PropertyFields:
@@ -51,14 +61,17 @@ class PropertyFields:
 
     def __init__(self, columns: EntryColumns) -> None:
         self._count = len(columns)
-        strings = Spans(columns.data, np.arange(self._count), columns.property_offsets, columns.property_lengths)
+        strings = Spans(
+            columns.data, np.arange(self._count), columns.property_offsets, columns.property_lengths
+        )
         self._data = memoryview(strings.joined())
         self._ends = np.cumsum(strings.lengths)
         self._starts = self._ends - strings.lengths
 
     @cached_property
     def _places(self) -> tuple[I64, I64, I64]:
-        """Row, begin and end (without the separator) of every property. Bytes behind the last separator are not a property (§4.1)."""
+        """Row, begin and end (without the separator) of every property. Bytes behind the last
+        separator are not a property (§4.1)."""
         ends = np.flatnonzero(np.frombuffer(self._data, np.uint8) == _END)
         rows = np.searchsorted(self._ends, ends, side="right")
         begins = np.zeros(len(ends), np.int64)
@@ -81,7 +94,12 @@ class PropertyFields:
         """The values of all messages as text; None for messages without one."""
         found = self.spans(name)
         out: list[str | None] = [None] * self._count
-        pieces = zip(found.rows.tolist(), found.begins.tolist(), (found.begins + found.lengths).tolist(), strict=True)
+        pieces = zip(
+            found.rows.tolist(),
+            found.begins.tolist(),
+            (found.begins + found.lengths).tolist(),
+            strict=True,
+        )
         for row, begin, end in pieces:
             out[row] = str(self._data[begin:end], "utf-8")
         return out

@@ -22,12 +22,15 @@ class QueueStatistics:
     @property
     def lag(self) -> int | None:
         """Messages in the cluster, or read ahead, that were not handed out yet."""
-        return None if self.end is None or self.position is None else max(0, self.end - self.position)
+        return (
+            None if self.end is None or self.position is None else max(0, self.end - self.position)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """The node that serves a broker group's stream, and the maximal age of its state when it last reported; None: it leads."""
+    """The node that serves a broker group's stream, and the maximal age of its state when it last
+    reported; None: it leads."""
 
     broker_group: str
     replica: str
@@ -36,7 +39,8 @@ class ServedBy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Counters since the consumer was opened; `messages` and `bytes` (of whole entries) count what was handed out."""
+    """Counters since the consumer was opened; `messages` and `bytes` (of whole entries) count what
+    was handed out."""
 
     messages: int
     bytes: int

@@ -1,7 +1,8 @@
-"""`AsyncConsumer` for threads: the same options and methods, each of which blocks the caller's thread.
+"""`AsyncConsumer` for threads: the same options and methods, each of which blocks the caller's
+thread.
 
-Streams, credit and heartbeats run in a background thread while the application processes a batch. Callbacks have a thread of their own, in
-which they can wait for that one.
+Streams, credit and heartbeats run in a background thread while the application processes a batch.
+Callbacks have a thread of their own, in which they can wait for that one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CALLBACKS = ("on_assigned", "on_revoked", "on_progress")
 
 
 class Consumer:
-    """Reads one topic in batches. A context manager; for one thread at a time, besides callbacks, which run in a thread of their own.
+    """Reads one topic in batches. A context manager; for one thread at a time, besides callbacks,
+    which run in a thread of their own.
 
         with Consumer("127.0.0.1:8081", "orders", start="latest") as consumer:
             for batch in consumer.batches():
@@ -84,14 +86,17 @@ class Consumer:
         while (batch := self.next_batch()) is not None:
             yield batch
 
-    def arrow_batches(self, columns: Collection[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+    def arrow_batches(
+        self, columns: Collection[str] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
         """See `AsyncConsumer.arrow_batches`."""
         while (converted := self._next(lambda batch: batch.to_arrow(columns))) is not None:
             yield converted
 
     def arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatchReader:
-        """All further batches as one Arrow stream (`__arrow_c_stream__`), which DuckDB, Polars and pandas read; needs pyarrow. It ends
-        where `batches` ends. Raises BadArgument for an unknown column."""
+        """All further batches as one Arrow stream (`__arrow_c_stream__`), which DuckDB, Polars and
+        pandas read; needs pyarrow. It ends where `batches` ends. Raises BadArgument for an unknown
+        column."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(schema(columns), self.arrow_batches(columns))
@@ -101,7 +106,8 @@ class Consumer:
         return self._next(lambda batch: batch, wait_s)
 
     def _next(self, convert: Callable[[Batch], T], wait_s: float | None = None) -> T | None:
-        """The next batch, converted. After an exception, also one that interrupts the wait, the same batch comes again."""
+        """The next batch, converted. After an exception, also one that interrupts the wait, the
+        same batch comes again."""
         batch = self._loop.wait(self._consumer.offer(wait_s))
         converted = None if batch is None else convert(batch)
         self._consumer.seen()
@@ -133,8 +139,8 @@ class Consumer:
 
 
 def _aside(callback: Callable[[T], Awaitable[None] | None]) -> Callable[[T], Awaitable[None]]:
-    """The callback for the event loop: called in another thread, while the loop goes on. A coroutine function begins there, and its
-    coroutine runs in the loop."""
+    """The callback for the event loop: called in another thread, while the loop goes on. A
+    coroutine function begins there, and its coroutine runs in the loop."""
 
     def called(argument: T) -> Awaitable[None] | None:
         try:

@@ -1,7 +1,9 @@
-"""Decoding of a Fetch stream's messages: entries stay views into the received bytes, and generated code decodes everything else.
+"""Decoding of a Fetch stream's messages: entries stay views into the received bytes, and generated
+code decodes everything else.
 
-A response with entries is nearly all payload, and generated code would copy it twice. So its few fields are decoded here by the protobuf
-encoding (varints and lengths), and `sizes` and `entries` are views into the bytes received.
+A response with entries is nearly all payload, and generated code would copy it twice. So its few
+fields are decoded here by the protobuf encoding (varints and lengths), and `sizes` and `entries`
+are views into the bytes received.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from ledgermq.proto import log_pb2 as pb
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ENTRIES_TAG = pb.FetchResponse.ENTRIES_FIELD_NUMBER << 3 | _BYTES
 _FIELDS = pb.Entries.DESCRIPTOR.fields_by_name
-_NUMBERS = tuple([_FIELDS[name].number for name in ("queue", "first_offset", "end_offset", "skipped")])
+_NUMBERS = tuple(
+    [_FIELDS[name].number for name in ("queue", "first_offset", "end_offset", "skipped")]
+)
 _VIEWS = tuple([_FIELDS[name].number for name in ("sizes", "entries")])
 
 
@@ -22,10 +26,13 @@ def fetch_response(data: bytes) -> Entries | pb.FetchResponse:
     """Decode a response to Fetch. Raises ValueError for bytes that are not one."""
     if data[:1] != bytes([_ENTRIES_TAG]):
         response = _generated(data)
-        return response if response.WhichOneof("response") != "entries" else _plain(response.entries)
+        return (
+            response if response.WhichOneof("response") != "entries" else _plain(response.entries)
+        )
     length, at = _varint(data, 1)
     if at + length != len(data):
-        # The field is repeated, or another one follows. Nodes never send this, but it is valid protobuf.
+        # The field is repeated, or another one follows. Nodes never send this, but it is valid
+        # protobuf.
         return _plain(_generated(data).entries)
     return _entries(data, at)
 
@@ -40,7 +47,13 @@ def _generated(data: bytes) -> pb.FetchResponse:
 
 def _plain(message: pb.Entries) -> Entries:
     numbers = (message.end_offset, message.skipped)
-    return Entries(message.queue, message.first_offset, memoryview(message.sizes), memoryview(message.entries), *numbers)
+    return Entries(
+        message.queue,
+        message.first_offset,
+        memoryview(message.sizes),
+        memoryview(message.entries),
+        *numbers,
+    )
 
 
 def _entries(data: bytes, at: int) -> Entries:

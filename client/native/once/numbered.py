@@ -1,10 +1,13 @@
-"""Writing messages 0, 1, 2, … under the name of a producer; each is stored once, even if the writing process fails and is restarted.
+"""Writing messages 0, 1, 2, … under the name of a producer; each is stored once, even if the
+writing process fails and is restarted.
 
-Not an `AsyncProducer`, because that one numbers messages when it sends them, chooses broker groups, and starts a forgotten name anew. Here
-the numbers come from the caller, for one broker group. A restarted writer learns how many messages are stored, and a digest of what they
-contain (docs/format.md, producers). It continues behind them if the caller's messages up to there are the same; other messages would be
-skipped as if they were stored, so they end the writing. A name that another process took over, or that the cluster has forgotten, ends it
-too. `log_connection.py` finds the leader.
+Not an `AsyncProducer`, because that one numbers messages when it sends them, chooses broker groups,
+and starts a forgotten name anew. Here the numbers come from the caller, for one broker group. A
+restarted writer learns how many messages are stored, and a digest of what they contain
+(docs/format.md, producers). It continues behind them if the caller's messages up to there are the
+same; other messages would be skipped as if they were stored, so they end the writing. A name that
+another process took over, or that the cluster has forgotten, ends it too. `log_connection.py` finds
+the leader.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ class Chunk:
     def piece(self, begin: int, end: int) -> Chunk:
         """Rows `begin` … `end`−1."""
         columns = {name: getattr(self, name) for name in self.__slots__}
-        return replace(self, **{name: column[begin:end] for name, column in columns.items() if column is not None})
+        return replace(
+            self,
+            **{name: column[begin:end] for name, column in columns.items() if column is not None},
+        )
 
     def behind(self, count: int) -> Chunk:
         """The chunk without its first `count` rows."""
@@ -57,10 +63,11 @@ class Chunk:
 
 
 class NumberedWriter:
-    """A named producer of one broker group; messages stored under its name by earlier processes count. For one event loop, one task at a
-    time.
+    """A named producer of one broker group; messages stored under its name by earlier processes
+    count. For one event loop, one task at a time.
 
-    Opening a name takes it over: another process that still writes under it is refused from then on.
+    Opening a name takes it over: another process that still writes under it is refused from then
+    on.
     """
 
     def __init__(
@@ -93,16 +100,23 @@ class NumberedWriter:
     async def open(self) -> None:
         """Take the name over. Raises Refused or Unreachable."""
         client_id = self._connection.client_id
-        opened = await self._open(pb.OpenProducer(broker_group=self._group, name=self._name, client_id=client_id, digest=True))
+        opened = await self._open(
+            pb.OpenProducer(
+                broker_group=self._group, name=self._name, client_id=client_id, digest=True
+            )
+        )
         self._producer = opened.producer_id, opened.epoch
-        self._builder = FrameBuilder(stored_name(self._namespace, self._topic), opened.log_tag, *self._producer)
+        self._builder = FrameBuilder(
+            stored_name(self._namespace, self._topic), opened.log_tag, *self._producer
+        )
         self._begin, self.max_frame_bytes = opened.next_sequence, opened.max_frame_bytes
-        # A node below feature level 3 keeps no digest, and messages stored there have none afterwards.
+        # A node below feature level 3 keeps no digest, and messages stored there have none
+        # afterwards.
         self._stored_digest = opened.digest if opened.HasField("digest") else None
 
     async def add(self, chunk: Chunk) -> None:
-        """Write the next messages; those already stored are skipped. Waits for room. Raises Refused, also when the stored messages are
-        others, or Unreachable."""
+        """Write the next messages; those already stored are skipped. Waits for room. Raises
+        Refused, also when the stored messages are others, or Unreachable."""
         first, self._sequence = self._sequence, self._sequence + len(chunk)
         known = min(max(0, self._begin - first), len(chunk))
         if known and self._stored_digest is not None:
@@ -117,22 +131,31 @@ class NumberedWriter:
             await self._resume()
 
     async def finish(self) -> int:
-        """Wait until everything is durable on a majority. Returns the number of messages. Raises as `add`, and Refused if more messages are
-        stored under this name than were added."""
+        """Wait until everything is durable on a majority. Returns the number of messages. Raises as
+        `add`, and Refused if more messages are stored under this name than were added."""
         if self._sequence < self._begin:
-            raise self._others(f"{self._begin} messages are stored under this name, and {self._sequence} are to be written")
+            raise self._others(
+                f"{self._begin} messages are stored under this name, and {self._sequence} are to be"
+                " written"
+            )
         while self._pending:
             await self._read_answer()
         return self._sequence
 
     def _compare(self, first: int, chunk: Chunk) -> None:
-        """Take in messages that are stored already. At the last one, all of them must be the stored ones."""
+        """Take in messages that are stored already. At the last one, all of them must be the stored
+        ones."""
         frame = self._frame(first, chunk)
         sizes = np.frombuffer(frame.sizes, "<u4").astype(np.int64)
-        entries = EntryColumns(memoryview(frame.entries), np.cumsum(sizes) - sizes, sizes.astype(np.int32))
+        entries = EntryColumns(
+            memoryview(frame.entries), np.cumsum(sizes) - sizes, sizes.astype(np.int32)
+        )
         self._digest = content_digest(entries, 0, len(chunk), self._digest)
         if first + len(chunk) == self._begin and self._digest != self._stored_digest:
-            raise self._others(f"the {self._begin} messages that are stored under this name are not the first {self._begin} to be written")
+            raise self._others(
+                f"the {self._begin} messages that are stored under this name are not the first"
+                f" {self._begin} to be written"
+            )
 
     def _others(self, what: str) -> Refused:
         remedy = "write the same messages in the same order as before, or use another name"
@@ -148,7 +171,9 @@ class NumberedWriter:
         while True:
             await self.close()
             self._address = await self._next_address()
-            self._call = self._connection.stream(LOG + "Produce", self._address, pb.ProduceRequest, pb.ProduceResponse)
+            self._call = self._connection.stream(
+                LOG + "Produce", self._address, pb.ProduceRequest, pb.ProduceResponse
+            )
             if not await self._write(pb.ProduceRequest(open=opening)):
                 continue
             response = await self._next()
@@ -177,7 +202,8 @@ class NumberedWriter:
         return False
 
     async def _next(self) -> Any:
-        """The next answer; None if the stream ended or was redirected, which is recorded. Raises Refused."""
+        """The next answer; None if the stream ended or was redirected, which is recorded. Raises
+        Refused."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._call.read()
@@ -199,7 +225,13 @@ class NumberedWriter:
 
     async def _send(self, first: int, chunk: Chunk) -> bool:
         frame = self._frame(first, chunk)
-        message = pb.Frame(namespace=self._namespace, topic=self._topic, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
+        message = pb.Frame(
+            namespace=self._namespace,
+            topic=self._topic,
+            first_sequence=first,
+            sizes=frame.sizes,
+            entries=frame.entries,
+        )
         return await self._write(pb.ProduceRequest(frame=message))
 
     def _frame(self, first: int, chunk: Chunk) -> EncodedFrame:
@@ -215,7 +247,8 @@ class NumberedWriter:
         )
 
     async def _read_answer(self) -> None:
-        """Read one answer. After a broken stream, everything that is not stored is sent again on a new stream in the same epoch."""
+        """Read one answer. After a broken stream, everything that is not stored is sent again on a
+        new stream in the same epoch."""
         response = await self._next()
         if response is not None and response.HasField("ack"):
             first, chunk = self._pending.popleft()
@@ -225,20 +258,33 @@ class NumberedWriter:
             return
         if response is not None:
             rejected = response.rejected
-            # If the broken stream did store these messages, the rejection only reports that; it is not a failure.
+            # If the broken stream did store these messages, the rejection only reports that; it is
+            # not a failure.
             if rejected.next_sequence <= self._pending[0][0] and not rejected.problem.retryable:
                 raise problem_of(rejected.problem)
-            self._search.failed(rejected.problem.message, retry_after_ms=rejected.problem.retry_after_ms)
+            self._search.failed(
+                rejected.problem.message, retry_after_ms=rejected.problem.retry_after_ms
+            )
         await self._resume()
 
     async def _resume(self) -> None:
         number, epoch = self._producer
-        again = pb.OpenProducer(broker_group=self._group, producer_id=number, epoch=epoch, client_id=self._connection.client_id)
+        again = pb.OpenProducer(
+            broker_group=self._group,
+            producer_id=number,
+            epoch=epoch,
+            client_id=self._connection.client_id,
+        )
         sent = False
         while not sent:
             stored = (await self._open(again)).next_sequence
-            waiting = [(first, chunk) for first, chunk in self._pending if first + len(chunk) > stored]
-            self._pending = deque((max(first, stored), chunk.behind(max(0, stored - first))) for first, chunk in waiting)
+            waiting = [
+                (first, chunk) for first, chunk in self._pending if first + len(chunk) > stored
+            ]
+            self._pending = deque(
+                (max(first, stored), chunk.behind(max(0, stored - first)))
+                for first, chunk in waiting
+            )
             sent = True
             for first, chunk in self._pending:
                 sent = sent and await self._send(first, chunk)

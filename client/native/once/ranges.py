@@ -1,7 +1,9 @@
-"""Reading ranges of queues, each offset once and in order, independent of the leader; and looking up the offset of a place such as a time.
+"""Reading ranges of queues, each offset once and in order, independent of the leader; and looking
+up the offset of a place such as a time.
 
-For readers without state of their own and without a consumer group, such as a task of a data engine. `fetching.py` handles streams and
-credit, `positions.py` decides which message may come next; this module ends the range, and handles messages that retention removed.
+For readers without state of their own and without a consumer group, such as a task of a data
+engine. `fetching.py` handles streams and credit, `positions.py` decides which message may come
+next; this module ends the range, and handles messages that retention removed.
 """
 
 from __future__ import annotations
@@ -32,13 +34,21 @@ class MessagesGone(Refused):
 class _Stream:
     """A stream that reads queues of one broker group from the given starts."""
 
-    def __init__(self, connection: LogConnection, opening: pb.OpenFetch, starts: Mapping[Place, Start], window_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: LogConnection,
+        opening: pb.OpenFetch,
+        starts: Mapping[Place, Start],
+        window_bytes: int,
+    ) -> None:
         self.positions = Positions()
         for place, start in starts.items():
             self.positions.add(place, start)
         self.runs: deque[Run] = deque()
         self._news = asyncio.Event()
-        self.flow = Flow(connection, opening.broker_group, self.positions, window_bytes, opening, self._came)
+        self.flow = Flow(
+            connection, opening.broker_group, self.positions, window_bytes, opening, self._came
+        )
         self._task = asyncio.ensure_future(self.flow.run())
         self._task.add_done_callback(lambda _task: self._news.set())
 
@@ -48,7 +58,8 @@ class _Stream:
         self._news.set()
 
     async def news(self) -> None:
-        """Wait until something arrives. Raises the error that ended the stream: Unreachable or Refused."""
+        """Wait until something arrives. Raises the error that ended the stream: Unreachable or
+        Refused."""
         await self._news.wait()
         self._news.clear()
         if self._task.done():
@@ -60,19 +71,30 @@ class _Stream:
 
 
 async def find_offsets(
-    connection: LogConnection, located: Located, topic: str, namespace: str, start: Start, group: str = ""
+    connection: LogConnection,
+    located: Located,
+    topic: str,
+    namespace: str,
+    start: Start,
+    group: str = "",
 ) -> tuple[dict[Place, int], dict[Place, int]]:
-    """For each queue of a topic, the offset of `start` and the end. Raises Unreachable or Refused."""
+    """For each queue of a topic, the offset of `start` and the end. Raises Unreachable or
+    Refused."""
     begins: dict[Place, int] = {}
     ends: dict[Place, int] = {}
     for one in located.broker_groups:
         places = [Place(one.name, queue) for queue in one.queues]
         if not places:
             continue
-        opening = pb.OpenFetch(broker_group=one.name, namespace=namespace, topic=topic, consumer_group=group)
+        opening = pb.OpenFetch(
+            broker_group=one.name, namespace=namespace, topic=topic, consumer_group=group
+        )
         stream = _Stream(connection, opening, dict.fromkeys(places, start), 0)
         try:
-            while any(stream.positions[place].next is None or stream.positions[place].end is None for place in places):
+            while any(
+                stream.positions[place].next is None or stream.positions[place].end is None
+                for place in places
+            ):
                 await stream.news()
         finally:
             await stream.close()
@@ -83,8 +105,11 @@ async def find_offsets(
     return begins, ends
 
 
-async def name_before(connection: LogConnection, topic: str, namespace: str, place: Place, end: int, group: str = "") -> EntryName:
-    """The name of the message in front of an offset above 0; one message is sent for it. Raises MessagesGone, Unreachable, Refused."""
+async def name_before(
+    connection: LogConnection, topic: str, namespace: str, place: Place, end: int, group: str = ""
+) -> EntryName:
+    """The name of the message in front of an offset above 0; one message is sent for it. Raises
+    MessagesGone, Unreachable, Refused."""
     reader = RangeReader(connection, topic, namespace, place, end - 1, end, group, window_bytes=1)
     try:
         batch = await reader.next_batch()
@@ -95,7 +120,8 @@ async def name_before(connection: LogConnection, topic: str, namespace: str, pla
 
 
 class RangeReader:
-    """Reads the messages `first` … `end`−1 of one queue, which must be committed. For one event loop; `close` it."""
+    """Reads the messages `first` … `end`−1 of one queue, which must be committed. For one event
+    loop; `close` it."""
 
     def __init__(
         self,
@@ -111,7 +137,9 @@ class RangeReader:
         expansion: Expansion = EXPANSION,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        opening = pb.OpenFetch(broker_group=place.broker_group, namespace=namespace, topic=topic, consumer_group=group)
+        opening = pb.OpenFetch(
+            broker_group=place.broker_group, namespace=namespace, topic=topic, consumer_group=group
+        )
         self._stream = _Stream(connection, opening, {place: Start(offset=first)}, window_bytes)
         self._place, self._at, self._end = place, first, end
         self._fail_on_loss = fail_on_loss
@@ -119,12 +147,16 @@ class RangeReader:
         self._distrusted = 0
 
     async def next_batch(self) -> Batch | None:
-        """The next messages; None after the last. Raises MessagesGone if retention removed messages and that counts as a failure;
-        Unreachable; Refused."""
+        """The next messages; None after the last. Raises MessagesGone if retention removed messages
+        and that counts as a failure; Unreachable; Refused."""
         while self._at < self._end:
             if self._stream.runs:
                 run = self._stream.runs.popleft()
-                batch = self._read(run) if self._stream.positions.current(run.place, run.generation) else None
+                batch = (
+                    self._read(run)
+                    if self._stream.positions.current(run.place, run.generation)
+                    else None
+                )
                 if not self._stream.runs or self._stream.runs[0].entries is not run.entries:
                     self._stream.flow.taken(len(run.entries))
                 if batch is not None:
@@ -148,7 +180,10 @@ class RangeReader:
             batch = Batch.read(run, run.place.queue, True, self._batch_bytes, self._expansion)
         except BadEntries as error:
             self._distrusted += 1
-            what = f"queue {run.place.queue} of broker group {run.place.broker_group} is damaged from offset {run.offset} on: {error}"
+            what = (
+                f"queue {run.place.queue} of broker group {run.place.broker_group} is damaged from"
+                f" offset {run.offset} on: {error}"
+            )
             if self._distrusted >= DISTRUST_MAX:
                 raise Refused(Code.INTERNAL_SERVER_ERROR, what, "see ledgermq audit") from error
             self._stream.positions.again(run)
@@ -165,7 +200,9 @@ class RangeReader:
         if self._fail_on_loss and gone >= self._at:
             place = f"queue {self._place.queue} of broker group {self._place.broker_group}"
             what = f"messages {self._at} to {gone} of {place} are gone: retention took them"
-            raise MessagesGone(Code.MESSAGE_NOT_FOUND, what, "read from a later offset, or accept the loss")
+            raise MessagesGone(
+                Code.MESSAGE_NOT_FOUND, what, "read from a later offset, or accept the loss"
+            )
 
     async def close(self) -> None:
         """End the stream."""

@@ -1,8 +1,8 @@
-"""Ranges and numbered writes for sequential programs, such as a task of a data engine: the asynchronous parts run on an event loop in the
-background while a connection is open.
+"""Ranges and numbered writes for sequential programs, such as a task of a data engine: the
+asynchronous parts run on an event loop in the background while a connection is open.
 
-`ranges.py` and `numbered.py` decide what is read and written. The caller's own thread iterates over the rows to be written, because it may
-be the only one that can.
+`ranges.py` and `numbered.py` decide what is read and written. The caller's own thread iterates over
+the rows to be written, because it may be the only one that can.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class TaskConnection:
         """As `ranges.find_offsets`."""
         return self.do(find_offsets(self._connection, located, topic, namespace, start, group))
 
-    def name_before(self, topic: str, namespace: str, place: Place, end: int, group: str = "") -> EntryName:
+    def name_before(
+        self, topic: str, namespace: str, place: Place, end: int, group: str = ""
+    ) -> EntryName:
         """As `ranges.name_before`."""
         return self.do(name_before(self._connection, topic, namespace, place, end, group))
 
@@ -94,7 +96,17 @@ class TaskConnection:
             return
 
         async def opened() -> RangeReader:
-            return RangeReader(self._connection, topic, namespace, place, first, end, group, fail_on_loss, expansion=expansion)
+            return RangeReader(
+                self._connection,
+                topic,
+                namespace,
+                place,
+                first,
+                end,
+                group,
+                fail_on_loss,
+                expansion=expansion,
+            )
 
         reader = self.do(opened())
         try:
@@ -103,11 +115,20 @@ class TaskConnection:
         finally:
             self.do(reader.close())
 
-    def writer(self, broker_group: str, topic: str, namespace: str, name: str, compression: Compression = Compression.NONE) -> TaskWriter:
+    def writer(
+        self,
+        broker_group: str,
+        topic: str,
+        namespace: str,
+        name: str,
+        compression: Compression = Compression.NONE,
+    ) -> TaskWriter:
         """Open a name for writing: see `NumberedWriter`. Raises Refused or Unreachable."""
 
         async def opened() -> NumberedWriter:
-            writer = NumberedWriter(self._connection, broker_group, topic, namespace, name, compression)
+            writer = NumberedWriter(
+                self._connection, broker_group, topic, namespace, name, compression
+            )
             await writer.open()
             return writer
 
@@ -141,8 +162,9 @@ class TaskWriter:
         return self._writer.duplicates
 
     def write(self, chunks: Iterable[Chunk]) -> int:
-        """Store messages 0, 1, 2, … of this name, skipping those already stored, and wait until they are durable on a majority. Returns
-        their number. Raises Refused, also when another process has opened the name since."""
+        """Store messages 0, 1, 2, … of this name, skipping those already stored, and wait until
+        they are durable on a majority. Returns their number. Raises Refused, also when another
+        process has opened the name since."""
         for chunk in chunks:
             self._connection.do(self._writer.add(chunk))
         return self._connection.do(self._writer.finish())

@@ -1,4 +1,5 @@
-"""Messages on their way to a node: batches that become frames, the sinks that learn their outcome, and the gathering of single messages."""
+"""Messages on their way to a node: batches that become frames, the sinks that learn their outcome,
+and the gathering of single messages."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ledgermq.client.native.producers.columns import Columns
-from ledgermq.client.native.producers.outcomes import Acknowledged, BatchAcknowledged, BatchFailed, Failure, FrameAcknowledged
+from ledgermq.client.native.producers.outcomes import (
+    Acknowledged,
+    BatchAcknowledged,
+    BatchFailed,
+    Failure,
+    FrameAcknowledged,
+)
 from ledgermq.client.native.producers.ports import AnyFuture, OutcomeSink
 from ledgermq.proto.frames import EncodedFrame
 
@@ -22,8 +29,8 @@ OVERHEAD_BYTES = 192
 class Batch:
     """Messages that are sent as one frame.
 
-    `first_sequence` is set when the batch is sent, until its sequence numbers may be reused. `in_doubt`: a stream broke before the frame
-    was answered, so a node may have the frame.
+    `first_sequence` is set when the batch is sent, until its sequence numbers may be reused.
+    `in_doubt`: a stream broke before the frame was answered, so a node may have the frame.
     """
 
     columns: Columns
@@ -36,7 +43,8 @@ class Batch:
     frame: EncodedFrame | None = None
     in_doubt: bool = False
     reported: int = 0
-    """The number of messages, counted from the first, that were already reported as failed although a node may have them."""
+    """The number of messages, counted from the first, that were already reported as failed although
+    a node may have them."""
     sent_s: float = 0.0
     """Time of the first send."""
     on_wire_s: float = 0.0
@@ -55,15 +63,23 @@ class Batch:
         """The deadline of the first message that has not failed."""
         if self.reported == len(self):
             return None
-        return self.deadlines if isinstance(self.deadlines, float) else self.deadlines[self.reported]
+        return (
+            self.deadlines if isinstance(self.deadlines, float) else self.deadlines[self.reported]
+        )
 
     def split(self, at: int) -> tuple[Batch, Batch]:
         """Split into two batches without sequence numbers."""
         size = self.size * at // len(self)
-        head, rest = (self.deadlines, self.deadlines) if isinstance(self.deadlines, float) else (self.deadlines[:at], self.deadlines[at:])
+        head, rest = (
+            (self.deadlines, self.deadlines)
+            if isinstance(self.deadlines, float)
+            else (self.deadlines[:at], self.deadlines[at:])
+        )
         parts = (
             Batch(self.columns.part(0, at), self.sink, self.row, size, head),
-            Batch(self.columns.part(at, len(self)), self.sink, self.row + at, self.size - size, rest),
+            Batch(
+                self.columns.part(at, len(self)), self.sink, self.row + at, self.size - size, rest
+            ),
         )
         parts[0].reported, parts[1].reported = min(self.reported, at), max(0, self.reported - at)
         for part in parts:
@@ -134,9 +150,15 @@ class Rows:
         if self._open or self._future.done():
             return
         frames = sorted(self._frames, key=lambda item: item[0][0])
-        done = BatchAcknowledged(self._count, tuple(frame for _, frame in frames), tuple(rows for rows, _ in frames))
+        done = BatchAcknowledged(
+            self._count, tuple(frame for _, frame in frames), tuple(rows for rows, _ in frames)
+        )
         if self._failures:
-            self._future.set_exception(BatchFailed(tuple(sorted(self._failures, key=lambda failure: failure.rows[0])), done))
+            self._future.set_exception(
+                BatchFailed(
+                    tuple(sorted(self._failures, key=lambda failure: failure.rows[0])), done
+                )
+            )
         else:
             self._future.set_result(done)
 
@@ -173,7 +195,9 @@ class Gathering:
         """Return the batch; there must be at least one message."""
         messages, size = self.messages, self.size
         self.messages, self.size = [], 0
-        bodies, tags, keys, properties, queues, born_ms, deadlines, _, futures = zip(*messages, strict=True)
+        bodies, tags, keys, properties, queues, born_ms, deadlines, _, futures = zip(
+            *messages, strict=True
+        )
         columns = Columns(
             bodies,
             queues[0] if queues.count(queues[0]) == len(queues) else np.array(queues, np.int32),

@@ -1,7 +1,9 @@
-"""Messages by column, as a producer keeps them until they are acknowledged: slices of them, and their encoding as frames.
+"""Messages by column, as a producer keeps them until they are acknowledged: slices of them, and
+their encoding as frames.
 
-Messages have no objects of their own here. The given values are kept beside the encoded frame, because a frame may have to be encoded
-again: split in two, with other sequence numbers, or for another producer.
+Messages have no objects of their own here. The given values are kept beside the encoded frame,
+because a frame may have to be encoded again: split in two, with other sequence numbers, or for
+another producer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages in order. Each column is as long as `bodies`; `queues` (ids within the broker group) and `born_ms` may be one value for all.
+    """Messages in order. Each column is as long as `bodies`; `queues` (ids within the broker group)
+    and `born_ms` may be one value for all.
 
     Either every column is a sequence, or every one is a `Column` of Arrow's layout.
     """
@@ -79,7 +82,14 @@ class Columns:
             properties = {name: _taken(column, rows) for name, column in properties.items()}
         else:
             properties = _taken(properties, rows)
-        return Columns(_taken(self.bodies, rows), queues, born_ms, _taken(self.tags, rows), _taken(self.keys, rows), properties)
+        return Columns(
+            _taken(self.bodies, rows),
+            queues,
+            born_ms,
+            _taken(self.tags, rows),
+            _taken(self.keys, rows),
+            properties,
+        )
 
     def to_queues(self, queues: I32) -> Columns:
         """The same messages, each with its queue."""
@@ -107,7 +117,8 @@ class Columns:
 
 
 def flat(bodies: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    """The bodies as contiguous bytes, each as long as its `len`. Only views of another layout are copied; what is no body stays."""
+    """The bodies as contiguous bytes, each as long as its `len`. Only views of another layout are
+    copied; what is no body stays."""
     rows = tuple(bodies)
     return rows if set(map(type, rows)) <= {bytes} else tuple(map(_flat, rows))
 
@@ -116,7 +127,9 @@ def _flat(body: Buffer) -> Buffer:
     if not isinstance(body, memoryview):
         return body
     try:
-        return body if body.format == "B" and body.ndim == 1 and body.c_contiguous else body.tobytes()
+        return (
+            body if body.format == "B" and body.ndim == 1 and body.c_contiguous else body.tobytes()
+        )
     except ValueError:  # the view was released
         return body
 
@@ -135,14 +148,21 @@ def copied(body: Buffer) -> bytes:
     try:
         return memoryview(body).tobytes()
     except (TypeError, ValueError, BufferError) as error:
-        raise BadArgument(f"a body of type {type(body).__name__} cannot be sent ({error})", "give bytes, bytearray or memoryview") from None
+        raise BadArgument(
+            f"a body of type {type(body).__name__} cannot be sent ({error})",
+            "give bytes, bytearray or memoryview",
+        ) from None
 
 
 def _cut(value: Any, begin: int, end: int) -> Any:
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, Column):
-        return Column(value.data, value.offsets[begin : end + 1], None if value.valid is None else value.valid[begin:end])
+        return Column(
+            value.data,
+            value.offsets[begin : end + 1],
+            None if value.valid is None else value.valid[begin:end],
+        )
     return value[begin:end]
 
 

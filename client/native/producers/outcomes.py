@@ -1,4 +1,5 @@
-"""The outcomes of sent messages: acknowledged with a receipt, or failed with an error. Plain values; no I/O and no waiting."""
+"""The outcomes of sent messages: acknowledged with a receipt, or failed with an error. Plain
+values; no I/O and no waiting."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ from ledgermq.proto.types import I32
 class FrameAcknowledged:
     """A stored frame, or a part of one.
 
-    `receipt` is None if the frame was stored so long ago that the broker group no longer knows its receipt; then its offsets are unknown.
-    `queues`: the queue id of each message within the broker group, or one id for all.
+    `receipt` is None if the frame was stored so long ago that the broker group no longer knows its
+    receipt; then its offsets are unknown. `queues`: the queue id of each message within the broker
+    group, or one id for all.
     """
 
     broker_group: str
@@ -42,7 +44,9 @@ class FrameAcknowledged:
             offsets = np.empty(self.count, np.int64)
             queues = np.broadcast_to(self.queues, self.count)
             for found in self.receipt.ranges:
-                offsets[queues == found.queue] = np.arange(found.first_offset, found.first_offset + found.count)
+                offsets[queues == found.queue] = np.arange(
+                    found.first_offset, found.first_offset + found.count
+                )
             self._offsets = offsets
         return self._offsets
 
@@ -82,13 +86,15 @@ class Acknowledged(NamedTuple):
     def message_id(self) -> str:
         """The message id, as `query --id` takes it."""
         frame = self.frame
-        return native_id(frame.log_tag, frame.producer_id, frame.epoch, frame.first_sequence + self.position)
+        return native_id(
+            frame.log_tag, frame.producer_id, frame.epoch, frame.first_sequence + self.position
+        )
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters of a producer, in messages unless the name says otherwise. Every accepted message is counted in `acknowledged`, `failed` or
-    `waiting`."""
+    """Counters of a producer, in messages unless the name says otherwise. Every accepted message is
+    counted in `acknowledged`, `failed` or `waiting`."""
 
     accepted: int = 0
     acknowledged: int = 0
@@ -126,7 +132,8 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchAcknowledged:
-    """The acknowledged part of a batch. `rows[i]`: the rows that `frames[i]` holds, in its order."""
+    """The acknowledged part of a batch. `rows[i]`: the rows that `frames[i]` holds, in its
+    order."""
 
     count: int
     frames: tuple[FrameAcknowledged, ...]
@@ -134,12 +141,16 @@ class BatchAcknowledged:
 
 
 class BatchFailed(SendFailed):
-    """Some messages of a batch were not acknowledged: `failures` lists them with errors, `acknowledged` holds the others."""
+    """Some messages of a batch were not acknowledged: `failures` lists them with errors,
+    `acknowledged` holds the others."""
 
     def __init__(self, failures: tuple[Failure, ...], acknowledged: BatchAcknowledged) -> None:
         first = failures[0].error
         failed = sum(len(failure.rows) for failure in failures)
-        what = f"{failed} messages of the batch were not acknowledged, first row {failures[0].rows[0]}: {getattr(first, 'what', first)}"
+        what = (
+            f"{failed} messages of the batch were not acknowledged, first row"
+            f" {failures[0].rows[0]}: {getattr(first, 'what', first)}"
+        )
         unknown = any(getattr(failure.error, "unknown", False) for failure in failures)
         super().__init__(what, getattr(first, "remedy", "see the reason"), unknown=unknown)
         self.failures = failures

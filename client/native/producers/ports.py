@@ -8,7 +8,8 @@ from ledgermq.client.native.producers.outcomes import FrameAcknowledged
 
 
 class OutcomeSink(Protocol):
-    """Learns the outcome of each row: acknowledged with its frame, or failed. Only the first outcome of a row counts."""
+    """Learns the outcome of each row: acknowledged with its frame, or failed. Only the first
+    outcome of a row counts."""
 
     def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
         """The frame starts with the row `row`."""

@@ -1,6 +1,8 @@
-"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (docs/format.md).
+"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as
+columns (docs/format.md).
 
-Only the columns are defined here, after `proto/proofs/receipts.py`; `parquet_log.py` writes the file.
+Only the columns are defined here, after `proto/proofs/receipts.py`; `parquet_log.py` writes the
+file.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def schema() -> Any:
         "count": pa.uint32(),
         "term": pa.int64(),
         "first_index": pa.int64(),
-        "ranges": pa.list_(pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.uint32())])),
+        "ranges": pa.list_(
+            pa.struct([("queue", pa.int32()), ("first_offset", pa.int64()), ("count", pa.uint32())])
+        ),
         "chain_crc": pa.uint32(),
         "store_ms": pa.int64(),
         "replicas": pa.list_(pa.struct([("node", pa.string()), ("durable_index", pa.int64())])),

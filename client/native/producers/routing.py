@@ -1,4 +1,5 @@
-"""The choice of a message's queue: round robin in runs, by the hash of a key, or the queue that the caller named."""
+"""The choice of a message's queue: round robin in runs, by the hash of a key, or the queue that the
+caller named."""
 
 from __future__ import annotations
 
@@ -17,19 +18,22 @@ _hash_of_key = lru_cache(maxsize=65_536)(hash_once)
 
 
 class Router:
-    """The queues of one topic, by number. When queues are added, the numbers and the queues of keys change."""
+    """The queues of one topic, by number. When queues are added, the numbers and the queues of keys
+    change."""
 
     def __init__(self, located: Located, latencies: Latencies) -> None:
         self.queues: tuple[tuple[str, int], ...] = ()
         self.groups: tuple[str, ...] = ()
         self.numbers: dict[tuple[str, int], int] = {}
-        """The number of each queue, as known now. Readers that hold this mapping see it change; queues are never removed from it, because
-        other threads read it."""
+        """The number of each queue, as known now. Readers that hold this mapping see it change;
+        queues are never removed from it, because other threads read it."""
         self._latencies = latencies
         self._turn = -1
         self.learn(located)
         if not self.queues:
-            raise BadArgument("the topic has no queues", "see it with: ledgermq topic describe NAME")
+            raise BadArgument(
+                "the topic has no queues", "see it with: ledgermq topic describe NAME"
+            )
 
     def learn(self, located: Located) -> None:
         """Take over the current queues of the topic."""
@@ -39,8 +43,11 @@ class Router:
             self.numbers.update({queue: number for number, queue in enumerate(self.queues)})
 
     def next_queue(self) -> tuple[str, int]:
-        """The queue for the next run of messages without a key: round robin over the broker groups that were not slow lately."""
-        usable = set(self._latencies.usable(self.groups)) if len(self.groups) > 1 else set(self.groups)
+        """The queue for the next run of messages without a key: round robin over the broker groups
+        that were not slow lately."""
+        usable = (
+            set(self._latencies.usable(self.groups)) if len(self.groups) > 1 else set(self.groups)
+        )
         while True:
             self._turn = (self._turn + 1) % len(self.queues)
             if self.queues[self._turn][0] in usable:
@@ -49,11 +56,14 @@ class Router:
     def queue(self, number: int) -> tuple[str, int]:
         """The queue with this number. Raises BadArgument."""
         if not 0 <= number < len(self.queues):
-            raise BadArgument(f"the topic has no queue {number}", f"its queues are 0 to {len(self.queues) - 1}")
+            raise BadArgument(
+                f"the topic has no queue {number}", f"its queues are 0 to {len(self.queues) - 1}"
+            )
         return self.queues[number]
 
     def number_of(self, key: str) -> int:
-        """The queue number for a key, stable while the number of queues is: the same hash as in classic RocketMQ clients."""
+        """The queue number for a key, stable while the number of queues is: the same hash as in
+        classic RocketMQ clients."""
         # In Java the remainder has the sign of the hash.
         value = _hash_of_key(key)
         return abs(value) % len(self.queues)

@@ -1,7 +1,9 @@
-"""The stream of a producer to the leader of one broker group: opens it, writes frames while the window allows it, passes the answers to the
-`ProducerSession`, and reopens the stream when the leader changes.
+"""The stream of a producer to the leader of one broker group: opens it, writes frames while the
+window allows it, passes the answers to the `ProducerSession`, and reopens the stream when the
+leader changes.
 
-Tasks, calls and timeouts live here. `producer_session.py` decides what a frame is, and what an answer means for it.
+Tasks, calls and timeouts live here. `producer_session.py` decides what a frame is, and what an
+answer means for it.
 """
 
 from __future__ import annotations
@@ -19,17 +21,24 @@ from ledgermq.client.api.service import LOG
 from ledgermq.client.errors import ProducerFenced, Refused
 from ledgermq.client.native.log_connection import LogConnection, Search
 from ledgermq.client.native.producers.outcomes import Statistics
-from ledgermq.client.native.producers.producer_session import UNKNOWN_PRODUCER, BadAnswer, ProducerSession, is_stale
+from ledgermq.client.native.producers.producer_session import (
+    UNKNOWN_PRODUCER,
+    BadAnswer,
+    ProducerSession,
+    is_stale,
+)
 from ledgermq.proto import log_pb2 as pb
 
 ANSWER_TIMEOUT_S = 10.0
-"""After this time without an answer the stream to a node ends; its frames are sent again on another stream."""
+"""After this time without an answer the stream to a node ends; its frames are sent again on another
+stream."""
 FINAL_ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A producer's identity in every frame and stream. `memory`: acknowledge when a majority has the message in memory."""
+    """A producer's identity in every frame and stream. `memory`: acknowledge when a majority has
+    the message in memory."""
 
     namespace: str
     topic: str
@@ -77,7 +86,8 @@ class ProducerStream:
         self._awake.set()
 
     async def run(self) -> None:
-        """Run until closed or fenced. When a stream ends, for any reason, the session continues on the next one."""
+        """Run until closed or fenced. When a stream ends, for any reason, the session continues on
+        the next one."""
         search = self._connection.search(self.session.broker_group)
         while await self._wanted():
             address = await search.next_address()
@@ -121,7 +131,9 @@ class ProducerStream:
 
     async def _run_stream(self, address: Address, search: Search) -> None:
         """Run one stream from its opening to its end."""
-        call = self._connection.stream(LOG + "Produce", address, pb.ProduceRequest, pb.ProduceResponse)
+        call = self._connection.stream(
+            LOG + "Produce", address, pb.ProduceRequest, pb.ProduceResponse
+        )
         try:
             hello = self.session.hello()
             hello.client_id, hello.memory = self._caller.client_id, self._caller.memory
@@ -192,7 +204,8 @@ class ProducerStream:
                         entries=frame.entries,
                     )
                 )
-                # If a node does not read, the transport cannot take the frame, and this write blocks.
+                # If a node does not read, the transport cannot take the frame, and this write
+                # blocks.
                 async with asyncio.timeout(self._answer_timeout_s):
                     await call.write(request)
             if session.reopen_due or (self._closing and session.idle):
@@ -242,4 +255,6 @@ class ProducerStream:
 
 async def _status(call: Any) -> grpc.aio.AioRpcError:
     """The end of a call, as the error it would have raised."""
-    return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata())
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata()
+    )

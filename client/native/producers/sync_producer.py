@@ -1,7 +1,9 @@
-"""The producer for threads: an AsyncProducer on an event loop in the background. It makes no decisions about messages.
+"""The producer for threads: an AsyncProducer on an event loop in the background. It makes no
+decisions about messages.
 
-Callbacks of the application, those of futures and `on_progress`, run in the loop's own thread. What would wait there for that thread raises
-BadArgument at once, and an exception of a callback reaches no other message.
+Callbacks of the application, those of futures and `on_progress`, run in the loop's own thread. What
+would wait there for that thread raises BadArgument at once, and an exception of a callback reaches
+no other message.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ R = TypeVar("R")
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The options of `Producer` besides endpoints and topic: those of `AsyncProducer`, which says what they mean."""
+    """The options of `Producer` besides endpoints and topic: those of `AsyncProducer`, which says
+    what they mean."""
 
     namespace: str
     name: str
@@ -52,7 +55,8 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class Outcome(Future[R]):
-    """The future of what a Producer accepted. Its callbacks run in the producer's own thread, which every message needs."""
+    """The future of what a Producer accepted. Its callbacks run in the producer's own thread, which
+    every message needs."""
 
     def __init__(self, background: Background | None) -> None:
         super().__init__()
@@ -70,15 +74,21 @@ class Outcome(Future[R]):
         return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """As of every future; the callback runs in the producer's own thread, unless the future is done already."""
+        """As of every future; the callback runs in the producer's own thread, unless the future is
+        done already."""
 
         def called(done: Future[R]) -> None:
             try:
                 fn(done)
             except BaseException as error:
-                if isinstance(error, Exception) or self._background is None or not self._background.here:
+                if (
+                    isinstance(error, Exception)
+                    or self._background is None
+                    or not self._background.here
+                ):
                     raise
-                # Such as SystemExit: futures log an Exception, but let this one through, to the messages behind it.
+                # Such as SystemExit: futures log an Exception, but let this one through, to the
+                # messages behind it.
                 raise RuntimeError(f"a callback raised {type(error).__name__}") from error
 
         super().add_done_callback(called)
@@ -89,20 +99,29 @@ class Outcome(Future[R]):
 
 
 class Producer:
-    """Sends to one topic, from any thread. A context manager: leaving it flushes, unless by an exception.
+    """Sends to one topic, from any thread. A context manager: leaving it flushes, unless by an
+    exception.
 
-    Takes the arguments of AsyncProducer. The methods are also those of AsyncProducer: `send` and `send_batch` block while there is no room,
-    and return futures of `concurrent.futures`. Callbacks of futures and `on_progress` run in the producer's own thread: they must not
-    block. There `send` works while there is room; everything that would wait raises BadArgument.
+    Takes the arguments of AsyncProducer. The methods are also those of AsyncProducer: `send` and
+    `send_batch` block while there is no room, and return futures of `concurrent.futures`. Callbacks
+    of futures and `on_progress` run in the producer's own thread: they must not block. There `send`
+    works while there is room; everything that would wait raises BadArgument.
     """
 
-    def __init__(self, endpoints: str = DEFAULT_ENDPOINTS, topic: str = "", **options: Unpack[ProducerOptions]) -> None:
+    def __init__(
+        self,
+        endpoints: str = DEFAULT_ENDPOINTS,
+        topic: str = "",
+        **options: Unpack[ProducerOptions],
+    ) -> None:
         """The arguments of `AsyncProducer`."""
         self._producer = AsyncProducer(endpoints, topic, **options)
         self._producer.on_room = self._released
         self._background: Background | None = None
         self._room = threading.Condition()
-        self._handed: deque[tuple[Outcome[Acknowledged], int, Content, str | None, int | None]] = deque()
+        self._handed: deque[tuple[Outcome[Acknowledged], int, Content, str | None, int | None]] = (
+            deque()
+        )
         """Messages handed over by threads, for the loop to take."""
         self._handed_bytes = 0
         self._woken = False
@@ -141,7 +160,8 @@ class Producer:
         order_key: str | None = None,
         queue: int | None = None,
     ) -> Future[Acknowledged]:
-        """As AsyncProducer.send. Futures cannot be cancelled. Raises BadArgument in a callback when there is no room."""
+        """As AsyncProducer.send. Futures cannot be cancelled. Raises BadArgument in a callback when
+        there is no room."""
         content = Content.of(body, tag, keys, properties)
         size = self._producer.size_of(content)
         future: Outcome[Acknowledged] = Outcome(self._background)
@@ -171,7 +191,13 @@ class Producer:
         queue: int | None = None,
     ) -> Future[BatchAcknowledged]:
         """As AsyncProducer.send_batch. Raises BadArgument in a callback."""
-        columns: dict[str, Any] = {"tags": tags, "keys": keys, "properties": properties, "order_keys": order_keys, "queue": queue}
+        columns: dict[str, Any] = {
+            "tags": tags,
+            "keys": keys,
+            "properties": properties,
+            "order_keys": order_keys,
+            "queue": queue,
+        }
         return self._chained(self._producer.send_batch(bodies, **columns))
 
     def send_arrow(
@@ -186,11 +212,18 @@ class Producer:
         queue: int | None = None,
     ) -> Future[BatchAcknowledged]:
         """As AsyncProducer.send_arrow. Raises BadArgument in a callback."""
-        columns: dict[str, Any] = {"tag": tag, "keys": keys, "properties": properties, "order_key": order_key, "queue": queue}
+        columns: dict[str, Any] = {
+            "tag": tag,
+            "keys": keys,
+            "properties": properties,
+            "order_key": order_key,
+            "queue": queue,
+        }
         return self._chained(self._producer.send_arrow(table, body=body, **columns))
 
     def flush(self) -> None:
-        """Wait until every message has an outcome. Raises BadArgument in a callback, as every method below."""
+        """Wait until every message has an outcome. Raises BadArgument in a callback, as every
+        method below."""
         self._do(self._flush())
 
     def next_sequences(self) -> Mapping[str, int]:
@@ -213,17 +246,20 @@ class Producer:
 
     def _end(self, patience_s: float | None) -> None:
         with self._room:
-            # Whoever handed over a message, or began a call, has done so; whoever waits for room learns of the end.
+            # Whoever handed over a message, or began a call, has done so; whoever waits for room
+            # learns of the end.
             self._room.notify_all()
         if self._background is not None and self._background.alive:
             try:
                 self._background.wait(self._close(patience_s))
             except BaseException:
-                # Ctrl-C may have come before the end began, which gives an outcome to what is not answered.
+                # Ctrl-C may have come before the end began, which gives an outcome to what is not
+                # answered.
                 self._background.wait(self._close(0))
                 raise
             finally:
-                # Messages that other threads sent before have an outcome now; their callers learn it before the loop ends.
+                # Messages that other threads sent before have an outcome now; their callers learn
+                # it before the loop ends.
                 self._background.close()
 
     async def _flush(self) -> None:
@@ -235,7 +271,8 @@ class Producer:
         await self._producer.close(timeout_s)
 
     def _check_open(self) -> Background:
-        """The loop's thread. It exists only inside the `with` block, and not in a process forked inside it. Raises BadArgument."""
+        """The loop's thread. It exists only inside the `with` block, and not in a process forked
+        inside it. Raises BadArgument."""
         self._life.check()
         if self._background is None or not self._background.alive:
             raise BadArgument("the producer's thread has ended", "open another producer")
@@ -284,11 +321,21 @@ class Producer:
                 try:
                     self._producer.accept(*item)
                 except ClusterError as error:
-                    wrong.append((item[0], error if isinstance(error, SendFailed) else SendFailed(error.what, error.remedy, unknown=False)))
+                    wrong.append(
+                        (
+                            item[0],
+                            error
+                            if isinstance(error, SendFailed)
+                            else SendFailed(error.what, error.remedy, unknown=False),
+                        )
+                    )
                 except Exception as error:
-                    # An argument of a wrong type, such as a queue that is not a number; the messages behind it must not fail with it.
+                    # An argument of a wrong type, such as a queue that is not a number; the
+                    # messages behind it must not fail with it.
                     what = f"the message cannot be sent ({error})"
-                    wrong.append((item[0], SendFailed(what, "correct its arguments", unknown=False)))
+                    wrong.append(
+                        (item[0], SendFailed(what, "correct its arguments", unknown=False))
+                    )
         for future, failed in wrong:
             # Outside of the lock: a callback may wait for a thread that sends.
             future.set_exception(failed)

@@ -1,1 +1,2 @@
-"""Where consumed messages go: a file of `ledgermq consume`, and sinks, which keep each message of a topic once, in Parquet or Iceberg."""
+"""Where consumed messages go: a file of `ledgermq consume`, and sinks, which keep each message of a
+topic once, in Parquet or Iceberg."""

@@ -1,7 +1,9 @@
-"""`ledgermq consume` on native streams: whether they may serve a consumer group, and the loop that fills a file.
+"""`ledgermq consume` on native streams: whether they may serve a consumer group, and the loop that
+fills a file.
 
-A group's progress in a topic is either leases with acknowledgements, or committed offsets. Streams do not see leases, so a group that has
-leased any message of the topic continues with leases. Messages are durable in the file before their offsets are committed.
+A group's progress in a topic is either leases with acknowledgements, or committed offsets. Streams
+do not see leases, so a group that has leased any message of the topic continues with leases.
+Messages are durable in the file before their offsets are committed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ from ledgermq.proto.status import Code
 FLUSH_S = 1.0
 FLUSH_BYTES = 64 << 20
 QUEUELESS_S = 30.0
-"""How long a member without a queue waits for one: it may be a spare member, or other members may not have released theirs yet."""
+"""How long a member without a queue waits for one: it may be a spare member, or other members may
+not have released theirs yet."""
 KINDS = ("normal", "fifo", "delay", "transaction", "mixed")
 """Kinds of topics whose messages are delivered in the order of their queues."""
 
 
 class Progress(NamedTuple):
-    """A consumer group's progress in one queue, read either way, and how many messages it has leased there."""
+    """A consumer group's progress in one queue, read either way, and how many messages it has
+    leased there."""
 
     broker_group: str
     queue: int
@@ -39,9 +43,15 @@ class Progress(NamedTuple):
     leased: int
 
 
-async def by_offsets(connection: LogConnection, topic: str, group: str, namespace: str, progress: Collection[Progress] | None) -> bool:
-    """Whether this group reads this topic by committed offsets, or has not started. `progress`: in each queue where it has any; None: the
-    caller may not see it. Raises Unreachable or Refused."""
+async def by_offsets(
+    connection: LogConnection,
+    topic: str,
+    group: str,
+    namespace: str,
+    progress: Collection[Progress] | None,
+) -> bool:
+    """Whether this group reads this topic by committed offsets, or has not started. `progress`: in
+    each queue where it has any; None: the caller may not see it. Raises Unreachable or Refused."""
     reached: dict[tuple[str, int], int] = {}
     commits = False
     try:
@@ -49,7 +59,12 @@ async def by_offsets(connection: LogConnection, topic: str, group: str, namespac
         if located.kind not in KINDS:
             return False
         for broker_group in located.broker_groups:
-            request = pb.OffsetsRequest(broker_group=broker_group.name, namespace=namespace, topic=topic, consumer_group=group)
+            request = pb.OffsetsRequest(
+                broker_group=broker_group.name,
+                namespace=namespace,
+                topic=topic,
+                consumer_group=group,
+            )
             answer = await connection.ask("Offsets", broker_group.name, request, pb.OffsetsResponse)
             for state in answer.queues:
                 reached[broker_group.name, state.queue] = max(state.committed, state.begin)
@@ -61,20 +76,34 @@ async def by_offsets(connection: LogConnection, topic: str, group: str, namespac
         return False
     if progress is None:
         return commits
-    return not any(one.leased or one.cursor > reached.get((one.broker_group, one.queue), 0) for one in progress)
+    return not any(
+        one.leased or one.cursor > reached.get((one.broker_group, one.queue), 0) for one in progress
+    )
 
 
-def progress_of(description: admin_pb2.DescribeGroupResponse, topic: str, namespace: str) -> list[Progress]:
+def progress_of(
+    description: admin_pb2.DescribeGroupResponse, topic: str, namespace: str
+) -> list[Progress]:
     """A consumer group's progress in one topic, from its description."""
-    rows = [row for row in description.group.queues if (row.topic.namespace, row.topic.name) == (namespace, topic)]
+    rows = [
+        row
+        for row in description.group.queues
+        if (row.topic.namespace, row.topic.name) == (namespace, topic)
+    ]
     return [Progress(row.broker_group, row.group_queue, row.cursor, row.leased) for row in rows]
 
 
 class Filling:
-    """One run of `consume` into a file. `show` receives the number of messages, `expect` the total as far as it is known."""
+    """One run of `consume` into a file. `show` receives the number of messages, `expect` the total
+    as far as it is known."""
 
     def __init__(
-        self, file: File, limit: int | None, commits: bool, show: Callable[[int], None], expect: Callable[[int | None], None]
+        self,
+        file: File,
+        limit: int | None,
+        commits: bool,
+        show: Callable[[int], None],
+        expect: Callable[[int | None], None],
     ) -> None:
         self._file = file
         self._limit = limit
@@ -86,8 +115,8 @@ class Filling:
         """Per queue, the offset behind the messages that are in the file but not committed."""
 
     async def run(self, consumer: AsyncConsumer, until_empty_s: float | None) -> None:
-        """Run until the limit, until no message arrived for this long, or until cancelled, which is a normal end. Raises ClusterError,
-        OSError."""
+        """Run until the limit, until no message arrived for this long, or until cancelled, which is
+        a normal end. Raises ClusterError, OSError."""
         complete = False
         try:
             await self._fill(consumer, until_empty_s)
@@ -138,7 +167,8 @@ class Filling:
         self._show(self.done)
 
     async def revoked(self, consumer: AsyncConsumer, queues: tuple[int, ...]) -> None:
-        """Other members receive these queues: commit now what is durable in the file, because later commits are refused."""
+        """Other members receive these queues: commit now what is durable in the file, because later
+        commits are refused."""
         if not self._file.whole:
             self._file.flush()
             await self._commit(consumer)

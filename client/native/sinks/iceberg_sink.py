@@ -1,8 +1,9 @@
 """The rows of a topic in an Iceberg table, each message exactly once.
 
-Law: positions and rows are one commit of the table. So a killed process has either added both or neither, and the next one continues at the
-positions of the table's history. A commit is made only on top of the history that ends with this sink's former commit: a second sink, a
-late commit of a killed one and a table that was rolled back are noticed before anything is added, and end this sink.
+Law: positions and rows are one commit of the table. So a killed process has either added both or
+neither, and the next one continues at the positions of the table's history. A commit is made only
+on top of the history that ends with this sink's former commit: a second sink, a late commit of a
+killed one and a table that was rolled back are noticed before anything is added, and end this sink.
 
 `iceberg_table.py` is the table, and `sinking.py` reads the topic.
 """
@@ -27,9 +28,11 @@ from ledgermq.proto.json_checksum import opened, sealed
 
 VERSION = 1
 TRIES = 10
-"""How often a commit is tried while others commit to the table, as the jobs do that merge its files."""
+"""How often a commit is tried while others commit to the table, as the jobs do that merge its
+files."""
 ROLL_BYTES_MAX = 1 << 30
-"""Arrow's columns of bytes have offsets of 31 bits, and the rows of one commit are brought together by partition."""
+"""Arrow's columns of bytes have offsets of 31 bits, and the rows of one commit are brought together
+by partition."""
 
 
 class Conflict(Exception):
@@ -38,8 +41,9 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """What a commit of a sink says about the table: it holds the messages of `topic` below `next`, each once. `last`: the names of the last
-    of them. `logs`: the ids of the logs of the broker groups. `commit` is unique."""
+    """What a commit of a sink says about the table: it holds the messages of `topic` below `next`,
+    each once. `last`: the names of the last of them. `logs`: the ids of the logs of the broker
+    groups. `commit` is unique."""
 
     cluster: str
     topic: str
@@ -51,7 +55,9 @@ class Mark:
     def text(self) -> str:
         following = [[*queue, offset] for queue, offset in sorted(self.next.items())]
         about = {"v": VERSION, "cluster": self.cluster, "topic": self.topic, "commit": self.commit}
-        return json.dumps(sealed({**about, "next": following, "last": names_tree(self.last), "logs": self.logs}))
+        return json.dumps(
+            sealed({**about, "next": following, "last": names_tree(self.last), "logs": self.logs})
+        )
 
     @classmethod
     def read(cls, text: str) -> Mark:
@@ -60,9 +66,18 @@ class Mark:
             tree = opened(json.loads(text), required=False)
             if tree["v"] != VERSION:
                 raise ValueError(f"they have version {tree['v']}, and this release reads {VERSION}")
-            following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}
+            following = {
+                (str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]
+            }
             logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
-            return cls(str(tree["cluster"]), str(tree["topic"]), str(tree["commit"]), following, names_of(tree), logs)
+            return cls(
+                str(tree["cluster"]),
+                str(tree["topic"]),
+                str(tree["commit"]),
+                following,
+                names_of(tree),
+                logs,
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"they are damaged ({error!r})") from error
 
@@ -73,22 +88,27 @@ class SinkTable(Protocol):
     name: str
 
     def load(self) -> Mark | None:
-        """Look at the table as it is now, and return the newest mark in its history. None: the table has no rows. Raises ClusterError."""
+        """Look at the table as it is now, and return the newest mark in its history. None: the
+        table has no rows. Raises ClusterError."""
 
     def append(self, rows: Any, mark: Mark) -> None:
-        """Add rows and their mark in one commit, on top of what `load` last saw. Raises Conflict if there is another commit by now.
-        After a ClusterError the commit may have been made, or may still be made."""
+        """Add rows and their mark in one commit, on top of what `load` last saw. Raises Conflict if
+        there is another commit by now. After a ClusterError the commit may have been made, or may
+        still be made."""
 
 
 class IcebergSink:
     """The rows of one topic in one table. A context manager; for one thread.
 
-    `topic`: with its namespace, as stored. Leaving it commits the rows that were written if `completes` holds, unless a commit failed
-    before.
+    `topic`: with its namespace, as stored. Leaving it commits the rows that were written if
+    `completes` holds, unless a commit failed before.
     """
 
-    def __init__(self, table: SinkTable, cluster: str, topic: str, roll_bytes: int, roll_s: float) -> None:
-        """Raises BadArgument if the table is not usable for this topic of this cluster, and ClusterError."""
+    def __init__(
+        self, table: SinkTable, cluster: str, topic: str, roll_bytes: int, roll_s: float
+    ) -> None:
+        """Raises BadArgument if the table is not usable for this topic of this cluster, and
+        ClusterError."""
         self.where = f"table {table.name}"
         self.rows = self.done = 0
         self._table, self._cluster, self._topic = table, cluster, topic
@@ -97,9 +117,16 @@ class IcebergSink:
         self._bytes = 0
         self._since_s = 0.0
         self._mark = mark = table.load()
-        for kind, theirs, ours in () if mark is None else (("cluster", mark.cluster, cluster), ("topic", mark.topic, topic)):
+        for kind, theirs, ours in (
+            ()
+            if mark is None
+            else (("cluster", mark.cluster, cluster), ("topic", mark.topic, topic))
+        ):
             if theirs != ours:
-                raise BadArgument(f"{self.where} belongs to the {kind} {theirs}, and this is {ours}", "give another table")
+                raise BadArgument(
+                    f"{self.where} belongs to the {kind} {theirs}, and this is {ours}",
+                    "give another table",
+                )
         self.positions: dict[Queue, int] = {} if mark is None else dict(mark.next)
         self.last: dict[Queue, EntryName] = {} if mark is None else dict(mark.last)
         self.logs: dict[str, str] = {} if mark is None else dict(mark.logs)
@@ -112,7 +139,8 @@ class IcebergSink:
             self.roll()
 
     def write(self, batch: Batch) -> bool:
-        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue its queue. Raises as `roll`."""
+        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue
+        its queue. Raises as `roll`."""
         queue = batch.broker_group, batch.group_queue
         if not continues(self.positions.get(queue), batch):
             return False
@@ -133,23 +161,40 @@ class IcebergSink:
             self.roll()
 
     def roll(self) -> None:
-        """Commit the rows. Raises BadArgument if the table has positions that are not this sink's, and ClusterError; the sink ends then."""
+        """Commit the rows. Raises BadArgument if the table has positions that are not this sink's,
+        and ClusterError; the sink ends then."""
         import pyarrow as pa
 
-        # A commit that failed is not tried again when the sink is left: the next process begins at what the table says then.
+        # A commit that failed is not tried again when the sink is left: the next process begins at
+        # what the table says then.
         waiting, self._rows, self._bytes = self._rows, [], 0
         if not waiting:
             return
         rows = pa.Table.from_batches(waiting)
-        mark = Mark(self._cluster, self._topic, uuid.uuid4().hex, dict(self.positions), dict(self.last), dict(self.logs))
+        mark = Mark(
+            self._cluster,
+            self._topic,
+            uuid.uuid4().hex,
+            dict(self.positions),
+            dict(self.last),
+            dict(self.logs),
+        )
         for _ in range(TRIES):
             found = self._table.load()
             if found == mark:
-                # The conflict that the catalog reported was with this very commit, such as after a lost answer.
+                # The conflict that the catalog reported was with this very commit, such as after a
+                # lost answer.
                 break
             if found != self._mark:
-                what = f"{self.where} has other positions than this sink wrote: another sink of the topic writes it, or it was rolled back"
-                raise BadArgument(what, "stop the other one, and run this command again; it continues where the table ends")
+                what = (
+                    f"{self.where} has other positions than this sink wrote: another sink of the"
+                    " topic writes it, or it was rolled back"
+                )
+                raise BadArgument(
+                    what,
+                    "stop the other one, and run this command again; it continues where the table"
+                    " ends",
+                )
             try:
                 self._table.append(rows, mark)
             except Conflict:
@@ -157,14 +202,17 @@ class IcebergSink:
             break
         else:
             what = f"{TRIES} commits to {self.where} met those of other programs"
-            raise ClusterError(what, "run the command again when they are finished; it continues where the table ends")
+            raise ClusterError(
+                what,
+                "run the command again when they are finished; it continues where the table ends",
+            )
         self._mark = mark
         self.done += 1
 
 
 def rows_of(batch: Batch) -> Any:
-    """The messages as a record batch of the table. A queue is named by its broker group and its number in it, which stay when the topic
-    gets more queues."""
+    """The messages as a record batch of the table. A queue is named by its broker group and its
+    number in it, which stay when the topic gets more queues."""
     import pyarrow as pa
 
     number, moment = pa.int64(), pa.timestamp("us", tz="UTC")
@@ -178,5 +226,7 @@ def rows_of(batch: Batch) -> Any:
         **dict(zip(found.schema.names, found.columns, strict=True)),
     }
     always = {"broker_group", "group_queue", "offset", "store_time", "born_time", "body"}
-    fields = [pa.field(name, column.type, nullable=name not in always) for name, column in columns.items()]
+    fields = [
+        pa.field(name, column.type, nullable=name not in always) for name, column in columns.items()
+    ]
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))

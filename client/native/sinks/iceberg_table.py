@@ -1,8 +1,10 @@
-"""An Iceberg table that a sink writes, through pyiceberg: its configuration names the catalog, as for every program that uses it.
+"""An Iceberg table that a sink writes, through pyiceberg: its configuration names the catalog, as
+for every program that uses it.
 
-Law: a commit of a sink is one transaction with a snapshot whose summary holds the sink's mark, and a property of the table that repeats it.
-The summary belongs to the rows: a table that is rolled back also has its former positions. The property is there for the time when the
-maintenance of the table has removed that snapshot; it counts only if the remaining history is younger.
+Law: a commit of a sink is one transaction with a snapshot whose summary holds the sink's mark, and
+a property of the table that repeats it. The summary belongs to the rows: a table that is rolled
+back also has its former positions. The property is there for the time when the maintenance of the
+table has removed that snapshot; it counts only if the remaining history is younger.
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ AGAIN = "correct the cause, then run the command again; it continues where the t
 
 
 class IcebergTable:
-    """`name`: CATALOG.NAMESPACE.TABLE. Created if it does not exist, partitioned by `partition`: day, hour or none."""
+    """`name`: CATALOG.NAMESPACE.TABLE. Created if it does not exist, partitioned by `partition`:
+    day, hour or none."""
 
     def __init__(self, name: str, partition: str) -> None:
         """Raises BadArgument, ClusterError."""
         from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+        from pyiceberg.exceptions import (
+            NoSuchNamespaceError,
+            NoSuchTableError,
+            TableAlreadyExistsError,
+        )
 
         self.name = name
         catalog, _, self._identifier = name.partition(".")
@@ -34,8 +41,13 @@ class IcebergTable:
         try:
             self._catalog = load_catalog(catalog)
         except Exception as error:  # each kind of catalog is another library, with its own errors
-            remedy = f"configure it for pyiceberg: .pyiceberg.yaml, or PYICEBERG_CATALOG__{catalog.upper()}__URI"
-            raise BadArgument(f"the catalog {catalog} cannot be used ({told(error)})", remedy) from error
+            remedy = (
+                "configure it for pyiceberg: .pyiceberg.yaml, or"
+                f" PYICEBERG_CATALOG__{catalog.upper()}__URI"
+            )
+            raise BadArgument(
+                f"the catalog {catalog} cannot be used ({told(error)})", remedy
+            ) from error
         with self._reported():
             try:
                 self._table = self._catalog.load_table(self._identifier)
@@ -46,10 +58,15 @@ class IcebergTable:
                     # Another process created it in between.
                     self._table = self._catalog.load_table(self._identifier)
                 except NoSuchNamespaceError as error:
-                    raise BadArgument(f"table {name} cannot be created ({told(error)})", "create its namespace") from error
+                    raise BadArgument(
+                        f"table {name} cannot be created ({told(error)})", "create its namespace"
+                    ) from error
         if self._table.metadata.format_version < 2:
             # Its snapshots have no sequence numbers, and `load` needs them.
-            raise BadArgument(f"table {name} has format version 1", "upgrade it to version 2, or give another table")
+            raise BadArgument(
+                f"table {name} has format version 1",
+                "upgrade it to version 2, or give another table",
+            )
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -67,16 +84,26 @@ class IcebergTable:
         if snapshot is None:
             return None
         while snapshot is not None:
-            if snapshot.summary is not None and (text := snapshot.summary.additional_properties.get(MARK)) is not None:
+            if (
+                snapshot.summary is not None
+                and (text := snapshot.summary.additional_properties.get(MARK)) is not None
+            ):
                 return self._read(text)
-            # Removing a snapshot also removes its number from its successor, or leaves it there: both are the end of the history.
+            # Removing a snapshot also removes its number from its successor, or leaves it there:
+            # both are the end of the history.
             oldest, parent = snapshot, snapshot.parent_snapshot_id
             snapshot = None if parent is None else table.snapshot_by_id(parent)
         if MARK not in table.properties:
-            raise BadArgument(f"table {self.name} was written by another program only", "give another table, or an empty one")
+            raise BadArgument(
+                f"table {self.name} was written by another program only",
+                "give another table, or an empty one",
+            )
         sequence, _, text = table.properties[MARK].partition(" ")
         if not sequence.isdigit() or not 0 < int(sequence) < (oldest.sequence_number or 0):
-            what = f"the positions of table {self.name} are lost: its snapshots were removed after it was rolled back"
+            what = (
+                f"the positions of table {self.name} are lost: its snapshots were removed after it"
+                " was rolled back"
+            )
             raise BadArgument(what, "give another table")
         return self._read(text)
 
@@ -84,12 +111,15 @@ class IcebergTable:
         try:
             return Mark.read(text)
         except ValueError as error:
-            raise BadArgument(f"the positions of table {self.name} cannot be read: {error}", "give another table") from error
+            raise BadArgument(
+                f"the positions of table {self.name} cannot be read: {error}", "give another table"
+            ) from error
 
     def append(self, rows: Any, mark: Mark) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
-        # pyiceberg would try again on top of the other commit, even if that is another sink's. This copy of the properties is never stored.
+        # pyiceberg would try again on top of the other commit, even if that is another sink's. This
+        # copy of the properties is never stored.
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
         text = mark.text()
         with self._reported():
@@ -102,7 +132,9 @@ class IcebergTable:
                 raise Conflict from error
             except ValueError as error:
                 what = f"table {self.name} does not take the rows of a sink: {told(error)}"
-                raise BadArgument(what, "give its columns their former names and types, or give another table") from error
+                raise BadArgument(
+                    what, "give its columns their former names and types, or give another table"
+                ) from error
 
 
 def told(error: Exception) -> str:
@@ -112,7 +144,8 @@ def told(error: Exception) -> str:
 
 
 def _design(partition: str) -> tuple[Any, None, Any]:
-    """Schema, location and partitioning of a new table. The columns are those of `iceberg_sink.rows_of`."""
+    """Schema, location and partitioning of a new table. The columns are those of
+    `iceberg_sink.rows_of`."""
     from pyiceberg import types as t
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
@@ -128,10 +161,44 @@ def _design(partition: str) -> tuple[Any, None, Any]:
     }
     # Numbers from 11 on are within the columns.
     keys = t.ListType(element_id=11, element_type=t.StringType(), element_required=False)
-    properties = t.MapType(key_id=12, key_type=t.StringType(), value_id=13, value_type=t.StringType(), value_required=False)
-    kinds = {**always, "message_id": t.StringType(), "tag": t.StringType(), "keys": keys, "properties": properties}
-    names = ("broker_group", "group_queue", "offset", "store_time", "born_time", "message_id", "tag", "keys", "properties", "body")
-    fields = [t.NestedField(number, name, kinds[name], required=name in always) for number, name in enumerate(names, 1)]
+    properties = t.MapType(
+        key_id=12,
+        key_type=t.StringType(),
+        value_id=13,
+        value_type=t.StringType(),
+        value_required=False,
+    )
+    kinds = {
+        **always,
+        "message_id": t.StringType(),
+        "tag": t.StringType(),
+        "keys": keys,
+        "properties": properties,
+    }
+    names = (
+        "broker_group",
+        "group_queue",
+        "offset",
+        "store_time",
+        "born_time",
+        "message_id",
+        "tag",
+        "keys",
+        "properties",
+        "body",
+    )
+    fields = [
+        t.NestedField(number, name, kinds[name], required=name in always)
+        for number, name in enumerate(names, 1)
+    ]
     transform = {"day": DayTransform(), "hour": HourTransform()}.get(partition)
-    by = [] if transform is None else [PartitionField(names.index("store_time") + 1, 1000, transform, f"store_time_{partition}")]
+    by = (
+        []
+        if transform is None
+        else [
+            PartitionField(
+                names.index("store_time") + 1, 1000, transform, f"store_time_{partition}"
+            )
+        ]
+    )
     return Schema(*fields, identifier_field_ids=[1, 2, 3]), None, PartitionSpec(*by)

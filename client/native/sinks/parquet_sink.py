@@ -1,12 +1,15 @@
 """Parquet files of a topic that a sink writes, each message in exactly one of them.
 
-Law: the file of positions decides. A file of messages is completed and synced as a part, and so is the part's name in its directory. Then
-the positions are moved behind it, and name it as pending; then it gets its name. The next process gives the pending files of a killed one
-their names, and every other part is written anew from the positions. So a file that has its name may be moved away at any time.
+Law: the file of positions decides. A file of messages is completed and synced as a part, and so is
+the part's name in its directory. Then the positions are moved behind it, and name it as pending;
+then it gets its name. The next process gives the pending files of a killed one their names, and
+every other part is written anew from the positions. So a file that has its name may be moved away
+at any time.
 
     DIR/date=2026-11-23/orders.g1.0.00000000000000004096.parquet   topic, broker group, queue in it, first offset
     DIR/.orders.positions.json                                     cluster, the next offset of each queue, the name of the message in
-                                                                   front of it, the ids of the logs, and the pending files
+                                                                   front of it, the ids of the logs,
+                                                                   and the pending files
     DIR/.orders.lock                                               locked by the process that writes
 
 This module writes; `sinking.py` reads the topic.
@@ -40,10 +43,13 @@ from ledgermq.proto.json_checksum import BadChecksum, opened, sealed
 
 VERSION = 1
 OTHERS = ("node.json", "cluster.yaml", "backup.json")
-"""Each of these files is in a directory whose content is another program's: of a node, of a local cluster, and of a backup."""
+"""Each of these files is in a directory whose content is another program's: of a node, of a local
+cluster, and of a backup."""
 GROUP_ROWS = 65_536
 GROUP_BYTES = 16 << 20
-_FILE = re.compile(r"(?P<topic>[^.]+)\.(?P<group>[^.]+)\.(?P<queue>\d+)\.(?P<first>\d{20})\.parquet")
+_FILE = re.compile(
+    r"(?P<topic>[^.]+)\.(?P<group>[^.]+)\.(?P<queue>\d+)\.(?P<first>\d{20})\.parquet"
+)
 """No name of a topic, namespace or broker group has a dot."""
 
 PARTITIONS: dict[str, tuple[str, int]] = {
@@ -59,13 +65,26 @@ class SinkFile(ParquetLog[Any]):
 
     what = "messages"
 
-    def __init__(self, path: Path, cluster: str, topic: str, queue: Queue, first: int, partition: int) -> None:
+    def __init__(
+        self, path: Path, cluster: str, topic: str, queue: Queue, first: int, partition: int
+    ) -> None:
         super().__init__(path, group_rows=GROUP_ROWS, group_s=float("inf"))
-        self.queue, self.first_offset, self.next_offset, self.partition = queue, first, first, partition
+        self.queue, self.first_offset, self.next_offset, self.partition = (
+            queue,
+            first,
+            first,
+            partition,
+        )
         self.last: EntryName | None = None
         self.bytes, self.opened_s = 0, time.monotonic()
         self._unwritten_bytes = 0
-        self._about = {"cluster": cluster, "topic": topic, "broker_group": queue[0], "queue": str(queue[1]), "first_offset": str(first)}
+        self._about = {
+            "cluster": cluster,
+            "topic": topic,
+            "broker_group": queue[0],
+            "queue": str(queue[1]),
+            "first_offset": str(first),
+        }
 
     def add(self, batch: Batch, next_offset: int) -> None:
         rows = batch.to_arrow()
@@ -82,7 +101,9 @@ class SinkFile(ParquetLog[Any]):
 
     def seal(self) -> None:
         about = {**self._about, "next_offset": str(self.next_offset)}
-        self._writer.add_key_value_metadata({f"ledgermq.{key}": value for key, value in about.items()})
+        self._writer.add_key_value_metadata(
+            {f"ledgermq.{key}": value for key, value in about.items()}
+        )
         super().seal()
         # A power cut must not leave positions behind a part whose name was not durable.
         sync_directory(self.path.parent)
@@ -99,12 +120,22 @@ class SinkFile(ParquetLog[Any]):
 
 
 class ParquetSink:
-    """The files of one topic in one directory. A context manager, which holds the lock; for one thread.
+    """The files of one topic in one directory. A context manager, which holds the lock; for one
+    thread.
 
-    `topic`: with its namespace, as stored. Leaving it completes the open files if `completes` holds, and removes them otherwise.
+    `topic`: with its namespace, as stored. Leaving it completes the open files if `completes`
+    holds, and removes them otherwise.
     """
 
-    def __init__(self, directory: Path, cluster: str, topic: str, partition: str, roll_bytes: int, roll_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: str,
+        topic: str,
+        partition: str,
+        roll_bytes: int,
+        roll_s: float,
+    ) -> None:
         """Raises BadArgument if the directory is not usable for this topic of this cluster."""
         self.directory, self.topic, self.where = directory, topic, str(directory)
         self.rows = self.done = 0
@@ -114,8 +145,8 @@ class ParquetSink:
         self.logs: dict[str, str] = {}
         self._durable: dict[Queue, int] = {}
         self._durable_last: dict[Queue, EntryName] = {}
-        """The next offset behind the complete files of each queue, and the message in front of it; in `positions` and `last` behind all
-        messages written."""
+        """The next offset behind the complete files of each queue, and the message in front of it;
+        in `positions` and `last` behind all messages written."""
         self._positions_path = directory / f".{topic}.positions.json"
         self._lock = self._locked()
         try:
@@ -127,13 +158,18 @@ class ParquetSink:
 
     def _locked(self) -> IO[str]:
         if found := next((name for name in OTHERS if (self.directory / name).exists()), None):
-            what = f"{self.directory} is the directory of a node, of a cluster or of a backup ({found} is there)"
+            what = (
+                f"{self.directory} is the directory of a node, of a cluster or of a backup ({found}"
+                " is there)"
+            )
             raise BadArgument(what, "give another directory")
         try:
             self._make(self.directory)
             lock = open(self.directory / f".{self.topic}.lock", "a")  # noqa: SIM115 - closed by `__exit__`
         except OSError as error:
-            raise BadArgument(f"{self.directory} cannot be written ({error.strerror})", "give another directory") from error
+            raise BadArgument(
+                f"{self.directory} cannot be written ({error.strerror})", "give another directory"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -148,25 +184,53 @@ class ParquetSink:
         try:
             text = path.read_bytes()
         except FileNotFoundError:
-            if found := next((one for one in self.directory.rglob(f"{self.topic}.*.parquet") if _FILE.fullmatch(one.name)), None):
-                raise BadArgument(f"{found} is there, and {path} is not", "restore it, or give another directory") from None
+            if found := next(
+                (
+                    one
+                    for one in self.directory.rglob(f"{self.topic}.*.parquet")
+                    if _FILE.fullmatch(one.name)
+                ),
+                None,
+            ):
+                raise BadArgument(
+                    f"{found} is there, and {path} is not", "restore it, or give another directory"
+                ) from None
             return {}
         except OSError as error:
-            raise BadArgument(f"{path} cannot be read ({error.strerror})", "make it readable, or give another directory") from error
+            raise BadArgument(
+                f"{path} cannot be read ({error.strerror})",
+                "make it readable, or give another directory",
+            ) from error
         try:
             tree = opened(json.loads(text), required=False)
-            version, cluster, pending = tree["v"], tree["cluster"], [str(name) for name in tree["pending"]]
-            following = {(str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]}
+            version, cluster, pending = (
+                tree["v"],
+                tree["cluster"],
+                [str(name) for name in tree["pending"]],
+            )
+            following = {
+                (str(group), int(queue)): int(offset) for group, queue, offset in tree["next"]
+            }
             self._durable_last = names_of(tree)
             self.logs = {str(group): str(log_id) for group, log_id in tree["logs"].items()}
         except BadChecksum as error:
-            raise BadArgument(f"{path} is damaged: {error}", "restore it, or give another directory") from error
+            raise BadArgument(
+                f"{path} is damaged: {error}", "restore it, or give another directory"
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadArgument(f"{path} is damaged ({error!r})", "restore it, or give another directory") from error
+            raise BadArgument(
+                f"{path} is damaged ({error!r})", "restore it, or give another directory"
+            ) from error
         if version != VERSION:
-            raise BadArgument(f"{path} has version {version}, and this release reads {VERSION}", "use the release that wrote it")
+            raise BadArgument(
+                f"{path} has version {version}, and this release reads {VERSION}",
+                "use the release that wrote it",
+            )
         if cluster != self._cluster:
-            raise BadArgument(f"{path} belongs to the cluster {cluster}, and this is {self._cluster}", "give another directory")
+            raise BadArgument(
+                f"{path} belongs to the cluster {cluster}, and this is {self._cluster}",
+                "give another directory",
+            )
         for name in pending:
             # Named already, it may have been moved away by now, and so may its directory.
             with suppress(FileNotFoundError):
@@ -187,7 +251,8 @@ class ParquetSink:
                     file.abandon()
 
     def write(self, batch: Batch) -> bool:
-        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue its queue."""
+        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue
+        its queue."""
         queue = batch.broker_group, batch.group_queue
         if not continues(self.positions.get(queue), batch):
             return False
@@ -206,14 +271,19 @@ class ParquetSink:
         self.roll(lambda file: file.queue == queue and file.partition != partition)
         file = self._open.get(queue)
         if file is None:
-            place = self.directory / datetime.fromtimestamp(partition * self._length_ms / 1000, UTC).strftime(self._pattern)
+            place = self.directory / datetime.fromtimestamp(
+                partition * self._length_ms / 1000, UTC
+            ).strftime(self._pattern)
             self._make(place)
             path = place / f"{self.topic}.{queue[0]}.{queue[1]}.{first:020}.parquet"
-            file = self._open[queue] = SinkFile(path, self._cluster, self.topic, queue, first, partition)
+            file = self._open[queue] = SinkFile(
+                path, self._cluster, self.topic, queue, first, partition
+            )
         return file
 
     def _make(self, place: Path) -> None:
-        """Create a directory of this one, durably: the positions must not survive files that are lost with their directory."""
+        """Create a directory of this one, durably: the positions must not survive files that are
+        lost with their directory."""
         if not place.is_dir():
             self._make(place.parent)
             place.mkdir(exist_ok=True)
@@ -239,12 +309,19 @@ class ParquetSink:
     def roll_due(self) -> None:
         """Complete the files that have reached their size or age."""
         now = time.monotonic()
-        self.roll(lambda file: file.bytes >= self._roll_bytes or now - file.opened_s >= self._roll_s)
+        self.roll(
+            lambda file: file.bytes >= self._roll_bytes or now - file.opened_s >= self._roll_s
+        )
 
     def _keep(self, pending: Sequence[Path]) -> None:
         names = [str(path.relative_to(self.directory)) for path in pending]
         following = [[*queue, offset] for queue, offset in sorted(self._durable.items())]
-        about = {"v": VERSION, "cluster": self._cluster, "next": following, "last": names_tree(self._durable_last)}
+        about = {
+            "v": VERSION,
+            "cluster": self._cluster,
+            "next": following,
+            "last": names_tree(self._durable_last),
+        }
         tree = {**about, "logs": self.logs, "pending": names}
         replace_file(self._positions_path, json.dumps(sealed(tree)).encode())
 

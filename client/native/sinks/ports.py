@@ -1,4 +1,5 @@
-"""The ports of the sinks: a file that is filled, and where the messages of a topic go, with the progress that is kept with them."""
+"""The ports of the sinks: a file that is filled, and where the messages of a topic go, with the
+progress that is kept with them."""
 
 from __future__ import annotations
 
@@ -22,14 +23,16 @@ class File(Protocol):
 
 
 class Sink(Protocol):
-    """Where the messages go. A context manager: leaving it makes those that were written durable if `completes` holds."""
+    """Where the messages go. A context manager: leaving it makes those that were written durable if
+    `completes` holds."""
 
     where: str
     """For error messages."""
     positions: dict[Queue, int]
     """The next offset behind all messages written, by queue."""
     last: dict[Queue, EntryName]
-    """The last of those messages. Kept with the positions; sinks of former versions did not keep it, so it may be missing."""
+    """The last of those messages. Kept with the positions; sinks of former versions did not keep
+    it, so it may be missing."""
     logs: dict[str, str]
     """The id of the log that they were read from, by broker group. Kept with the positions."""
     rows: int
@@ -41,7 +44,8 @@ class Sink(Protocol):
     def __exit__(self, *_: Any) -> None: ...
 
     def write(self, batch: Batch) -> bool:
-        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue its queue."""
+        """Write the messages of a batch. Returns False, and writes nothing, if it does not continue
+        its queue."""
 
     def roll_due(self) -> None:
         """Make durable what has reached its size or age."""

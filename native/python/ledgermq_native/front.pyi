@@ -97,7 +97,14 @@ class TlsConfig:
     """Certificate and key of a listener, in PEM; a chain begins with the listener's own certificate. With `client_ca`, client certificates
     are verified against it, and with `require_client` a connection without one is refused."""
 
-    def __init__(self, certificate: bytes, key: bytes, *, client_ca: bytes | None = None, require_client: bool = False) -> None:
+    def __init__(
+        self,
+        certificate: bytes,
+        key: bytes,
+        *,
+        client_ca: bytes | None = None,
+        require_client: bool = False,
+    ) -> None:
         """Raises ValueError if the PEM cannot be used or the key does not belong to the certificate."""
 
 class Listener:

@@ -1,4 +1,5 @@
-"""Calls of consumers that lease messages: receive, acknowledge, change, forward; their signs of life; and their lite subscriptions."""
+"""Calls of consumers that lease messages: receive, acknowledge, change, forward; their signs of
+life; and their lite subscriptions."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ from ledgermq.node.broker.calls.outcome import Call, Result, Sign
 from ledgermq.node.broker.ports import Filter
 
 WIRE_MAX = 4 << 20
-"""The most bytes that gRPC libraries accept as one message by default. A body alone may be as long, so a few messages are longer."""
+"""The most bytes that gRPC libraries accept as one message by default. A body alone may be as long,
+so a few messages are longer."""
 _VIA = " via "
 
 
 def session_of(client_id: str, node_boot: str) -> str:
     """The session of a client at one process of one node.
 
-    Auto-renewed leases belong to a session, not to the client alone: when the process that handed a message out is gone, no process knows
-    whether the message reached the client, so its lease must not be renewed any more.
+    Auto-renewed leases belong to a session, not to the client alone: when the process that handed a
+    message out is gone, no process knows whether the message reached the client, so its lease must
+    not be renewed any more.
     """
     return f"{client_id}{_VIA}{node_boot}"
 
@@ -31,7 +34,8 @@ def client_of(session: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Receive(Call):
-    """Lease up to `max_messages` of a topic's queues for this group; waits until `deadline_ns`. Answer: `Received`, which may be empty."""
+    """Lease up to `max_messages` of a topic's queues for this group; waits until `deadline_ns`.
+    Answer: `Received`, which may be empty."""
 
     token: Token
     group: str
@@ -44,11 +48,13 @@ class Receive(Call):
     """None: the lease is auto-renewed while the client is alive."""
     deadline_ns: int
     patience_ns: int = 100_000_000
-    """How long after its deadline the caller still waits for messages whose lease is in the log but not yet committed."""
+    """How long after its deadline the caller still waits for messages whose lease is in the log but
+    not yet committed."""
     lite: bool = False
     """Lease messages of the client's lite topics of `topic` instead of the topic's own messages."""
     attempt_id: str = ""
-    """A FIFO group answers a Receive with the same attempt id with the same messages again, as long as they are leased."""
+    """A FIFO group answers a Receive with the same attempt id with the same messages again, as long
+    as they are leased."""
 
 
 class Lease(NamedTuple):
@@ -70,8 +76,9 @@ class Received(Result):
 
 @dataclass(frozen=True, slots=True)
 class CancelReceive(Sign):
-    """The caller of a Receive or a Pull is gone. A lease that is already committed for it becomes visible again at once. This call has no
-    answer; the cancelled call is answered with an empty result."""
+    """The caller of a Receive or a Pull is gone. A lease that is already committed for it becomes
+    visible again at once. This call has no answer; the cancelled call is answered with an empty
+    result."""
 
     receive: Token
 
@@ -89,8 +96,8 @@ class Handle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ack(Call):
-    """Acknowledge messages. Answer: `Acked` with one flag per handle, in order; False: the handle is unknown, expired or replaced
-    (40013)."""
+    """Acknowledge messages. Answer: `Acked` with one flag per handle, in order; False: the handle
+    is unknown, expired or replaced (40013)."""
 
     token: Token
     handles: Sequence[Handle]
@@ -120,7 +127,8 @@ class Changed(Result):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Call):
-    """Move a leased message to the dead-letter topic of its group. Answer: `Forwarded`. May be repeated."""
+    """Move a leased message to the dead-letter topic of its group. Answer: `Forwarded`. May be
+    repeated."""
 
     token: Token
     handle: Handle
@@ -128,7 +136,8 @@ class Forward(Call):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded(Result):
-    """`ok`: the message is done for its group, by this call or an earlier one. False: another lease of it is in force (40013)."""
+    """`ok`: the message is done for its group, by this call or an earlier one. False: another lease
+    of it is in force (40013)."""
 
     ok: bool
 
@@ -143,7 +152,8 @@ class ClientsAlive(Sign):
 
 @dataclass(frozen=True, slots=True)
 class ClientGone(Sign):
-    """NotifyClientTermination: auto-renewed leases of all sessions of the client become visible one second later. No answer."""
+    """NotifyClientTermination: auto-renewed leases of all sessions of the client become visible one
+    second later. No answer."""
 
     client_id: str
     at_ns: int
@@ -155,10 +165,11 @@ LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
 
 @dataclass(frozen=True, slots=True)
 class SyncLite(Call):
-    """Change a client's set of subscribed lite topics of `topic`; with `set` it becomes exactly `names`. `start` says where the group
-    begins in lite topics that are new to the client; `last`: at its former position, or at the end of a lite topic that it does not know. A
-    request older than the client's last one changes nothing. Answer: `LiteSynced` once it is applied; refused with `lite-subscriptions`
-    above `limit`."""
+    """Change a client's set of subscribed lite topics of `topic`; with `set` it becomes exactly
+    `names`. `start` says where the group begins in lite topics that are new to the client; `last`:
+    at its former position, or at the end of a lite topic that it does not know. A request older
+    than the client's last one changes nothing. Answer: `LiteSynced` once it is applied; refused
+    with `lite-subscriptions` above `limit`."""
 
     token: Token
     group: str

@@ -1,4 +1,5 @@
-"""The public view of a broker group between turns: not an answer to a call, but cheap, immutable and always available."""
+"""The public view of a broker group between turns: not an answer to a call, but cheap, immutable
+and always available."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class HaView:
-    """The state of an HA group as seen by one of its replicas. `generation`: the index of the entry that introduced the rule. `in_sync`:
-    None if unknown. `short`: on the master, why too few replicas in sync prevent commits, and what to do; else empty."""
+    """The state of an HA group as seen by one of its replicas. `generation`: the index of the entry
+    that introduced the rule. `in_sync`: None if unknown. `short`: on the master, why too few
+    replicas in sync prevent commits, and what to do; else empty."""
 
     generation: int
     in_sync: tuple[str, ...] | None
@@ -27,8 +29,9 @@ class HaView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The public view of a group; rebuilt after each turn that changed it. Immutable and safe to share between threads. Counters and gauges
-    are not part of it: the status of a replica has them."""
+    """The public view of a group; rebuilt after each turn that changed it. Immutable and safe to
+    share between threads. Counters and gauges are not part of it: the status of a replica has
+    them."""
 
     leader: str | None
     term: int
@@ -41,8 +44,9 @@ class GroupView:
     members: GroupMembers | None = None
     """As of the applied index; None before the group's first record is applied."""
     incarnations: Mapping[str, str] = field(default_factory=dict)
-    """Node → the directory in the configuration in effect, which is that of the log's newest membership record, applied or not. Packets are
-    accepted by this map, because a record that admits a directory may need the acknowledgement of that very node to be committed."""
+    """Node → the directory in the configuration in effect, which is that of the log's newest
+    membership record, applied or not. Packets are accepted by this map, because a record that
+    admits a directory may need the acknowledgement of that very node to be committed."""
     in_effect: tuple[str, ...] = ()
     """All nodes named by that record, voters first."""
     level: int = FIRST_LEVEL
@@ -62,7 +66,8 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """An answer to an operator's question: one sentence, the reason in one word, and the facts that it rests on."""
+    """An answer to an operator's question: one sentence, the reason in one word, and the facts that
+    it rests on."""
 
     answer: str
     reason: str

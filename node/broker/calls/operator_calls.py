@@ -1,4 +1,5 @@
-"""Calls of the node itself and of operators: configuration, offset resets, and the records that maintain the log."""
+"""Calls of the node itself and of operators: configuration, offset resets, and the records that
+maintain the log."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class Configure(Call):
-    """Put these topics and consumer groups into force by control records (docs/architecture.md, The controller). Configurations that are
-    already in force are skipped. Deleted topics and groups are given by stored name. Answer: `Configured` once all are applied."""
+    """Put these topics and consumer groups into force by control records (docs/architecture.md, The
+    controller). Configurations that are already in force are skipped. Deleted topics and groups are
+    given by stored name. Answer: `Configured` once all are applied."""
 
     token: Token
     topics: Sequence[TopicConfig] = ()
@@ -30,8 +32,9 @@ class Configured(Result):
 
 @dataclass(frozen=True, slots=True)
 class Reset(Call):
-    """Set the offsets from which a consumer group continues: (queue, offset) each, clamped to the queue. Handles of messages in flight
-    there become invalid. Answer: `ResetDone` once it is applied."""
+    """Set the offsets from which a consumer group continues: (queue, offset) each, clamped to the
+    queue. Handles of messages in flight there become invalid. Answer: `ResetDone` once it is
+    applied."""
 
     token: Token
     group: str
@@ -48,9 +51,10 @@ class ResetDone(Result):
 
 @dataclass(frozen=True, slots=True)
 class SettleLetters(Call):
-    """Settle dead letters of a dead-letter topic, given by their offsets: `resent` delivers each original message to its consumer group
-    again, `purged` does not. May be repeated: a settled letter stays as it is. At most `LETTERS_MAX` offsets. Answer: `LettersSettled`;
-    refused with `too-many-letters`."""
+    """Settle dead letters of a dead-letter topic, given by their offsets: `resent` delivers each
+    original message to its consumer group again, `purged` does not. May be repeated: a settled
+    letter stays as it is. At most `LETTERS_MAX` offsets. Answer: `LettersSettled`; refused with
+    `too-many-letters`."""
 
     token: Token
     topic: str
@@ -65,8 +69,9 @@ LETTERS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class LettersSettled(Result):
-    """For each offset, in order: `resent` or `purged`, by this call or an earlier one; or why the letter was not settled: `gone` (no such
-    letter) or `orphaned` (the original message, or the position of its consumer group, is gone)."""
+    """For each offset, in order: `resent` or `purged`, by this call or an earlier one; or why the
+    letter was not settled: `gone` (no such letter) or `orphaned` (the original message, or the
+    position of its consumer group, is gone)."""
 
     states: tuple[str, ...]
 
@@ -81,9 +86,10 @@ class Seal(Call):
 
 @dataclass(frozen=True, slots=True)
 class EndFile(Call):
-    """End the log file being written, if it holds the committed entry `index`, so that it can be sealed; an audit marker of `user` begins
-    the next file. May be repeated. Answer: `Kept` once the marker is applied, or at once if the entry's file has ended. Refused with
-    `seal-refused` (`detail` says why), or with `seal-not-yet` while the next file is being made."""
+    """End the log file being written, if it holds the committed entry `index`, so that it can be
+    sealed; an audit marker of `user` begins the next file. May be repeated. Answer: `Kept` once the
+    marker is applied, or at once if the entry's file has ended. Refused with `seal-refused`
+    (`detail` says why), or with `seal-not-yet` while the next file is being made."""
 
     token: Token
     index: int
@@ -93,7 +99,8 @@ class EndFile(Call):
 
 @dataclass(frozen=True, slots=True)
 class Trim(Call):
-    """Move the beginning of the log. The caller has decided what may be removed (`retention_rules.py`). Answer: `Kept`."""
+    """Move the beginning of the log. The caller has decided what may be removed
+    (`retention_rules.py`). Answer: `Kept`."""
 
     token: Token
     record: TrimRecord

@@ -1,4 +1,5 @@
-"""Calls that read without a lease, and consumers' committed offsets. Reads see everything that was acknowledged before them."""
+"""Calls that read without a lease, and consumers' committed offsets. Reads see everything that was
+acknowledged before them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
 
 @dataclass(frozen=True, slots=True)
 class Peek(Call):
-    """Committed messages of one queue without a delivery lease: from `offset` (clamped to the queue), at most `max_messages`. The leader
-    answers, and the answer includes everything that was acknowledged before the call. Answer: `Peeked`."""
+    """Committed messages of one queue without a delivery lease: from `offset` (clamped to the
+    queue), at most `max_messages`. The leader answers, and the answer includes everything that was
+    acknowledged before the call. Answer: `Peeked`."""
 
     token: Token
     topic: str
@@ -30,16 +32,17 @@ class Peeked(Result):
     next_offset: int
     end_offset: int
     begin_offset: int = 0
-    """The first available offset. Messages below it were trimmed or belong to an earlier topic of this name."""
+    """The first available offset. Messages below it were trimmed or belong to an earlier topic of
+    this name."""
     time_epochs: TimeEpochs = NO_EPOCHS
     """They tell when messages count as stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull(Call):
-    """Committed messages of one queue from `offset` on that match the filter, without a lease; waits for one until `deadline_ns`. The
-    answer includes everything that was acknowledged before the call. Answer: `Pulled`; refused with `illegal-offset` outside of the
-    queue."""
+    """Committed messages of one queue from `offset` on that match the filter, without a lease;
+    waits for one until `deadline_ns`. The answer includes everything that was acknowledged before
+    the call. Answer: `Pulled`; refused with `illegal-offset` outside of the queue."""
 
     token: Token
     topic: str
@@ -58,8 +61,9 @@ class Pull(Call):
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """The conditions under which a follower's answer equals the leader's: its state is at most `max_age_ns` old, and the message at the
-    offset lies more than `bytes_behind` before the end of its log. Followers do not let callers wait for messages."""
+    """The conditions under which a follower's answer equals the leader's: its state is at most
+    `max_age_ns` old, and the message at the offset lies more than `bytes_behind` before the end of
+    its log. Followers do not let callers wait for messages."""
 
     max_age_ns: int
     bytes_behind: int
@@ -67,7 +71,8 @@ class Cold:
 
 @dataclass(frozen=True, slots=True)
 class Pulled(Result):
-    """`offsets` and `records` are columns. `next_offset` follows the last message examined, even if none matched."""
+    """`offsets` and `records` are columns. `next_offset` follows the last message examined, even if
+    none matched."""
 
     offsets: tuple[int, ...]
     records: tuple[bytes, ...]
@@ -77,8 +82,8 @@ class Pulled(Result):
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset(Call):
-    """Store that a consumer group continues at `offset` of a queue. Answer: `OffsetCommitted` once it is applied; refused with
-    `illegal-offset` if the offset is beyond the end of the queue."""
+    """Store that a consumer group continues at `offset` of a queue. Answer: `OffsetCommitted` once
+    it is applied; refused with `illegal-offset` if the offset is beyond the end of the queue."""
 
     token: Token
     group: str
@@ -94,7 +99,8 @@ class OffsetCommitted(Result):
 
 @dataclass(frozen=True, slots=True)
 class ReadOffset(Call):
-    """The offset that a consumer group has committed for a queue, as of everything acknowledged before the call. Answer: `OffsetRead`."""
+    """The offset that a consumer group has committed for a queue, as of everything acknowledged
+    before the call. Answer: `OffsetRead`."""
 
     token: Token
     group: str
@@ -106,8 +112,8 @@ class ReadOffset(Call):
 
 @dataclass(frozen=True, slots=True)
 class FindOffset(Call):
-    """The offset where a queue begins, where it ends (`end`), or of its first message stored at or after `store_ms`. Answer:
-    `OffsetRead`."""
+    """The offset where a queue begins, where it ends (`end`), or of its first message stored at or
+    after `store_ms`. Answer: `OffsetRead`."""
 
     token: Token
     topic: str
@@ -125,7 +131,8 @@ class OffsetRead(Result):
 
 @dataclass(frozen=True, slots=True)
 class Confirm(Call):
-    """Ensure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
+    """Ensure that this replica leads and has applied everything that was acknowledged before this
+    call. Answer: `Confirmed`."""
 
     token: Token
 

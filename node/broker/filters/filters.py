@@ -1,10 +1,11 @@
 """The filters of a Receive or a Pull: by tags or by a SQL92 expression (contract §5.8).
 
-With `tags`, messages can be told apart without reading them, because consume queues store a hash of the tag. `matches` decides on the
-properties themselves. Filters are stateless values; the picker (or a pull) skips the messages that do not match.
+With `tags`, messages can be told apart without reading them, because consume queues store a hash of
+the tag. `matches` decides on the properties themselves. Filters are stateless values; the picker
+(or a pull) skips the messages that do not match.
 
-The records read for filters are bounded per call and per turn: a consumer that finds no match among many messages continues in the next
-turn, behind those who wait for other messages.
+The records read for filters are bounded per call and per turn: a consumer that finds no match among
+many messages continues in the next turn, behind those who wait for other messages.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class SqlFilter:
 
 
 class Looks:
-    """The budget of one turn for reading records for filters. A new turn sets `left` to `LOOKS_PER_TURN`."""
+    """The budget of one turn for reading records for filters. A new turn sets `left` to
+    `LOOKS_PER_TURN`."""
 
     __slots__ = ("left",)
 
@@ -93,11 +95,13 @@ class CallLooks:
         return self._left <= 0 and self._cost > 0
 
     def matches(self, source: Messages, position: int, size: int) -> bool:
-        """Whether the filter matches the message whose record is at this place; reading it uses up the budget."""
+        """Whether the filter matches the message whose record is at this place; reading it uses up
+        the budget."""
         return not self._cost or self._matches(source.properties(position, size), size)
 
     def matches_properties(self, properties: bytes, size: int) -> bool:
-        """The same for a message whose properties are in memory; `size`: the length of its record."""
+        """The same for a message whose properties are in memory; `size`: the length of its
+        record."""
         return not self._cost or self._matches(properties, size)
 
     def _matches(self, properties: bytes, size: int) -> bool:

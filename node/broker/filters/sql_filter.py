@@ -1,16 +1,20 @@
-"""SQL92 filter expressions: compiles their text to a predicate over a message's properties (contract §5.8).
+"""SQL92 filter expressions: compiles their text to a predicate over a message's properties
+(contract §5.8).
 
-The module has the grammar, the rules that a grammar cannot express, three-valued evaluation, and the position of errors in the text. It is
-pure: an expression is compiled once and keeps no state of the messages it tests. `filters.py` applies filters to a Receive.
+The module has the grammar, the rules that a grammar cannot express, three-valued evaluation, and
+the position of errors in the text. It is pure: an expression is compiled once and keeps no state of
+the messages it tests. `filters.py` applies filters to a Receive.
 
-A condition is true, false or unknown, and only a true one matches. A condition is unknown if it needs a property that the message does not
-have, or a number where the property is not one; NOT leaves it unknown, AND and OR treat it as SQL does. Only a search (CONTAINS,
-STARTSWITH, ENDSWITH, with and without NOT) is false then, and with an empty text, as in RocketMQ. Values of properties are texts. Compared
-with a number, or by order, they are read as numbers; compared with TRUE or FALSE, they are read as Java reads a boolean: any text but
-"true" is false.
+A condition is true, false or unknown, and only a true one matches. A condition is unknown if it
+needs a property that the message does not have, or a number where the property is not one; NOT
+leaves it unknown, AND and OR treat it as SQL does. Only a search (CONTAINS, STARTSWITH, ENDSWITH,
+with and without NOT) is false then, and with an empty text, as in RocketMQ. Values of properties
+are texts. Compared with a number, or by order, they are read as numbers; compared with TRUE or
+FALSE, they are read as Java reads a boolean: any text but "true" is false.
 
-Nothing here recurses with the length of the text: the parser keeps its own stack and builds the predicate while it reads, chains of AND and
-OR are flat, and only parentheses and NOT nest, to a limit.
+Nothing here recurses with the length of the text: the parser keeps its own stack and builds the
+predicate while it reads, chains of AND and OR are flat, and only parentheses and NOT nest, to a
+limit.
 """
 
 from __future__ import annotations
@@ -30,9 +34,11 @@ from ledgermq.proto.entries.properties import TAG, stored_key
 EXPRESSION_MAX = 4096
 """In characters."""
 SYMBOLS_MAX = 512
-"""Names, values, signs and keywords: a client's call pays for parsing each of them, and every message for evaluating them."""
+"""Names, values, signs and keywords: a client's call pays for parsing each of them, and every
+message for evaluating them."""
 DEPTH_MAX = 32
-"""Levels of parentheses and NOT: each uses frames of the interpreter's stack when a message is tested."""
+"""Levels of parentheses and NOT: each uses frames of the interpreter's stack when a message is
+tested."""
 EXCERPT = 60
 
 Verdict = bool | None
@@ -92,7 +98,12 @@ _INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
 _NUMBER_CHARACTERS_MAX = 64
 _ARITHMETIC = frozenset("+-*/%")
 _NO_ARITHMETIC = "arithmetic is not supported: compare a property with a value"
-_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
     "CONTAINS": operator.contains,
     "STARTSWITH": str.startswith,
@@ -101,7 +112,8 @@ _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
 
 
 class FilterError(ValueError):
-    """An invalid expression. `line` and `column` count from 1; the text ends with the line and a caret below the error."""
+    """An invalid expression. `line` and `column` count from 1; the text ends with the line and a
+    caret below the error."""
 
     def __init__(self, expression: str, at: int, reason: str) -> None:
         begin = expression.rfind("\n", 0, at) + 1
@@ -113,11 +125,15 @@ class FilterError(ValueError):
         cut = max(0, self.column - 1 - EXCERPT // 2)
         shown = "".join([c if c.isprintable() else " " for c in text[cut : cut + EXCERPT]])
         self.reason = reason
-        super().__init__(f"line {self.line}, column {self.column}: {reason}\n{shown.rstrip()}\n{' ' * (self.column - 1 - cut)}^")
+        super().__init__(
+            f"line {self.line}, column {self.column}:"
+            f" {reason}\n{shown.rstrip()}\n{' ' * (self.column - 1 - cut)}^"
+        )
 
 
 class Part(NamedTuple):
-    """A condition. If `tags` is not None, the condition is true only for messages with one of these tags."""
+    """A condition. If `tags` is not None, the condition is true only for messages with one of these
+    tags."""
 
     test: Test
     tags: frozenset[str] | None = None
@@ -129,10 +145,16 @@ class Part(NamedTuple):
 def compiled(expression: str) -> Part:
     """Compile an expression. Raises FilterError."""
     if len(expression) > EXPRESSION_MAX:
-        raise FilterError(expression, EXPRESSION_MAX, f"the expression is longer than {EXPRESSION_MAX} characters")
+        raise FilterError(
+            expression, EXPRESSION_MAX, f"the expression is longer than {EXPRESSION_MAX} characters"
+        )
     symbols = [symbol.start() for symbol in islice(_SYMBOL.finditer(expression), SYMBOLS_MAX + 1)]
     if len(symbols) > SYMBOLS_MAX:
-        raise FilterError(expression, symbols[-1], f"the expression has more than {SYMBOLS_MAX} names, values and signs")
+        raise FilterError(
+            expression,
+            symbols[-1],
+            f"the expression has more than {SYMBOLS_MAX} names, values and signs",
+        )
     try:
         part: Part = _parser().parse(expression)  # type: ignore[assignment]  # what the builder makes of the start rule
     except _Mistake as mistake:
@@ -144,7 +166,9 @@ def compiled(expression: str) -> Part:
 
 @cache
 def _parser() -> Lark:
-    return Lark(GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False, transformer=_Builder())
+    return Lark(
+        GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False, transformer=_Builder()
+    )
 
 
 class _Mistake(Exception):
@@ -180,14 +204,22 @@ class _Value(NamedTuple):
         if self.name is None:
             return _constant(self.literal)
         get = _getter(self.name)
-        return lambda properties: None if (text := get(properties)) is None else text.lower() == "true"
+        return lambda properties: (
+            None if (text := get(properties)) is None else text.lower() == "true"
+        )
 
     @property
     def kind(self) -> str:
         """One of: property, text, number, boolean."""
         if self.name is not None:
             return "property"
-        return "boolean" if isinstance(self.literal, bool) else "text" if isinstance(self.literal, str) else "number"
+        return (
+            "boolean"
+            if isinstance(self.literal, bool)
+            else "text"
+            if isinstance(self.literal, str)
+            else "number"
+        )
 
 
 def _getter(name: str) -> Callable[[Mapping[str, str]], str | None]:
@@ -243,7 +275,9 @@ def _any_of(tests: tuple[Test, ...]) -> Test:
     return test
 
 
-def _related(relation: Callable[[Any, Any], bool], left: Callable[..., Any], right: Callable[..., Any]) -> Test:
+def _related(
+    relation: Callable[[Any, Any], bool], left: Callable[..., Any], right: Callable[..., Any]
+) -> Test:
     def test(properties: Mapping[str, str]) -> Verdict:
         a, b = left(properties), right(properties)
         return None if a is None or b is None else relation(a, b)
@@ -254,14 +288,19 @@ def _related(relation: Callable[[Any, Any], bool], left: Callable[..., Any], rig
 def _ordered(relation: str, left: _Value, right: _Value) -> Test:
     for value in (left, right):
         if value.kind not in ("property", "number"):
-            raise _Mistake(value.at, f"expected a number, got {value.shown}: only numbers have an order")
+            raise _Mistake(
+                value.at, f"expected a number, got {value.shown}: only numbers have an order"
+            )
     return _related(_ORDERS[relation], left.as_number(), right.as_number())
 
 
 def _equal(left: _Value, right: _Value) -> Test:
     kinds = {left.kind, right.kind} - {"property"}
     if len(kinds) > 1:
-        raise _Mistake(right.at, f"{left.shown} and {right.shown} cannot be equal: a {left.kind} and a {right.kind}")
+        raise _Mistake(
+            right.at,
+            f"{left.shown} and {right.shown} cannot be equal: a {left.kind} and a {right.kind}",
+        )
     if kinds == {"number"}:
         return _related(operator.eq, left.as_number(), right.as_number())
     if kinds == {"boolean"}:
@@ -270,7 +309,8 @@ def _equal(left: _Value, right: _Value) -> Test:
 
 
 def _implied(tags: list[frozenset[str] | None]) -> frozenset[str] | None:
-    """For conditions that must all be true: the smallest set of tags that one of them implies; None if none implies any."""
+    """For conditions that must all be true: the smallest set of tags that one of them implies; None
+    if none implies any."""
     return min((some for some in tags if some is not None), key=len, default=None)
 
 
@@ -290,7 +330,9 @@ class _Builder(Transformer[Token, Any]):
         number = token.rstrip("lL")
         if len(number) > _NUMBER_CHARACTERS_MAX:
             raise _Mistake(_at(token), f"a number has at most {_NUMBER_CHARACTERS_MAX} characters")
-        return _Value(_at(token), str(token), None, int(number) if _INTEGER(number) else float(number))
+        return _Value(
+            _at(token), str(token), None, int(number) if _INTEGER(number) else float(number)
+        )
 
     def boolean(self, items: list[Token]) -> _Value:
         (token,) = items
@@ -298,12 +340,20 @@ class _Builder(Transformer[Token, Any]):
 
     def any_of(self, parts: list[Part]) -> Part:
         tags = [part.tags for part in parts]
-        joined = None if None in tags else frozenset[str]().union(*[some for some in tags if some is not None])
-        return Part(_any_of(tuple([part.test for part in parts])), joined, max(part.depth for part in parts))
+        joined = (
+            None
+            if None in tags
+            else frozenset[str]().union(*[some for some in tags if some is not None])
+        )
+        return Part(
+            _any_of(tuple([part.test for part in parts])), joined, max(part.depth for part in parts)
+        )
 
     def all_of(self, parts: list[Part]) -> Part:
         tags = _implied([part.tags for part in parts])
-        return Part(_all_of(tuple([part.test for part in parts])), tags, max(part.depth for part in parts))
+        return Part(
+            _all_of(tuple([part.test for part in parts])), tags, max(part.depth for part in parts)
+        )
 
     def negated(self, items: list[Any]) -> Part:
         token, part = items
@@ -387,8 +437,15 @@ def _property(value: _Value, what: str) -> _Value:
 
 
 def _bound(low: _Value, high: _Value) -> _Value:
-    if isinstance(low.literal, int | float) and isinstance(high.literal, int | float) and low.literal > high.literal:
-        raise _Mistake(high.at, f"nothing lies between {low.shown} and {high.shown}: the smaller number comes first")
+    if (
+        isinstance(low.literal, int | float)
+        and isinstance(high.literal, int | float)
+        and low.literal > high.literal
+    ):
+        raise _Mistake(
+            high.at,
+            f"nothing lies between {low.shown} and {high.shown}: the smaller number comes first",
+        )
     return high
 
 

@@ -1,4 +1,5 @@
-"""The ports of the capabilities: what one needs of another, so that neither has to know how the other works."""
+"""The ports of the capabilities: what one needs of another, so that neither has to know how the
+other works."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from ledgermq.proto.types import Draft
 
 
 class Positions(Protocol):
-    """Where consumer groups are in their queues (`delivery.py`), as other capabilities read and change it when they apply entries."""
+    """Where consumer groups are in their queues (`delivery.py`), as other capabilities read and
+    change it when they apply entries."""
 
     @property
     def queues(self) -> Mapping[QueueKey, object]: ...

@@ -1,8 +1,10 @@
-"""How far each consumer group is in each topic, read from one state of a broker group's leader. Changes nothing.
+"""How far each consumer group is in each topic, read from one state of a broker group's leader.
+Changes nothing.
 
-A message that is not done is *ready* (never leased, or visible again), *in flight* (leased), or was skipped in a FIFO group because an
-earlier message of its message group was not done. The lag is the sum of the three. In a broadcasting group every client has its own
-position, and the slowest client counts for a queue. The lite topics of a topic are counted together.
+A message that is not done is *ready* (never leased, or visible again), *in flight* (leased), or was
+skipped in a FIFO group because an earlier message of its message group was not done. The lag is the
+sum of the three. In a broadcasting group every client has its own position, and the slowest client
+counts for a queue. The lite topics of a topic are counted together.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ StoredMs = Callable[[str, int, int], int]
 
 @dataclass(slots=True)
 class Backlog:
-    """The messages of a topic that a consumer group has not finished. The ages are 0 if there is none of the kind, and those of messages
-    that only the object store has are at least so much."""
+    """The messages of a topic that a consumer group has not finished. The ages are 0 if there is
+    none of the kind, and those of messages that only the object store has are at least so much."""
 
     ready: int = 0
     in_flight: int = 0
@@ -34,8 +36,8 @@ class Backlog:
 
 
 def positions(machine: Machine) -> dict[Pair, list[QueueKey]]:
-    """The queues in which a consumer group has a position, for every group and topic in force that it has used. One pass over all
-    positions."""
+    """The queues in which a consumer group has a position, for every group and topic in force that
+    it has used. One pass over all positions."""
     used: dict[Pair, dict[str, None]] = {}
     found: dict[Pair, list[QueueKey]] = {}
     for reader, stored, queue in machine.delivery.queues:
@@ -50,11 +52,15 @@ def positions(machine: Machine) -> dict[Pair, list[QueueKey]]:
         topic = machine.topics.get(pair[1])
         if topic is not None and topic.kind is not TopicKind.LITE:
             members = [reader for reader in readers if reader != pair[0]] or list(readers)
-            found[pair] = [(reader, pair[1], queue) for reader in members for queue in range(topic.queues)]
+            found[pair] = [
+                (reader, pair[1], queue) for reader in members for queue in range(topic.queues)
+            ]
     return {pair: keys for pair, keys in found.items() if pair[1] in machine.topics}
 
 
-def backlog(machine: Machine, clock: LeaseClock, keys: Sequence[QueueKey], now_ms: int, stored_ms: StoredMs) -> Backlog:
+def backlog(
+    machine: Machine, clock: LeaseClock, keys: Sequence[QueueKey], now_ms: int, stored_ms: StoredMs
+) -> Backlog:
     """The backlog of one consumer group in the queues of one topic."""
     found = Backlog()
     ready_from: dict[tuple[str, int], int] = {}
@@ -97,16 +103,24 @@ def _lower(offsets: dict[tuple[str, int], int], place: tuple[str, int], offset: 
         offsets[place] = min(offset, offsets.get(place, offset))
 
 
-def _oldest(machine: Machine, offsets: Mapping[tuple[str, int], int], now_ms: int, stored_ms: StoredMs) -> int:
-    """Store times never decrease along a queue, so the lowest offset of each is its oldest message."""
-    ages = [now_ms - latest_ms(machine, topic, queue, offset, stored_ms) for (topic, queue), offset in offsets.items()]
+def _oldest(
+    machine: Machine, offsets: Mapping[tuple[str, int], int], now_ms: int, stored_ms: StoredMs
+) -> int:
+    """Store times never decrease along a queue, so the lowest offset of each is its oldest
+    message."""
+    ages = [
+        now_ms - latest_ms(machine, topic, queue, offset, stored_ms)
+        for (topic, queue), offset in offsets.items()
+    ]
     return max([0, *ages])
 
 
 def latest_ms(machine: Machine, topic: str, queue: int, offset: int, stored_ms: StoredMs) -> int:
-    """The store time of a message on the disks. For one that only the object store has, the earliest time that is known to be later."""
+    """The store time of a message on the disks. For one that only the object store has, the
+    earliest time that is known to be later."""
     first = max(offset, machine.begin(topic, queue))
     if first < machine.end(topic, queue):
         return stored_ms(topic, queue, first)
-    # Everything before the begin was stored before the trim, and counts as stored no later than the last entry.
+    # Everything before the begin was stored before the trim, and counts as stored no later than the
+    # last entry.
     return min(machine.trims[-1].store_ms, machine.store_ms)

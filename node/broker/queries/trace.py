@@ -1,7 +1,9 @@
-"""The history of one message according to the log: its events, found by scanning the entries behind it.
+"""The history of one message according to the log: its events, found by scanning the entries behind
+it.
 
-Pure functions of bytes. A message may be in several entries: a half or delayed message waits under another name before the visible copy.
-Each record about one of these entries is an event. There is no second store, so events in trimmed files are gone.
+Pure functions of bytes. A message may be in several entries: a half or delayed message waits under
+another name before the visible copy. Each record about one of these entries is an event. There is
+no second store, so events in trimmed files are gone.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Event:
 
 @dataclass(slots=True)
 class Subject:
-    """The traced message. `places`: (stored topic, queue, offset) → entry index; grows during the scan."""
+    """The traced message. `places`: (stored topic, queue, offset) → entry index; grows during the
+    scan."""
 
     topic: str
     message_id: str
@@ -57,7 +60,9 @@ class Subject:
 def events_of(entries: Range, subject: Subject) -> Iterator[Event]:
     """The events in a range of entries, in order."""
     columns = record_columns(entries)
-    dead_letters = [topic for topic in columns.topics if topic.rpartition("@")[2].startswith(DLQ_PREFIX)]
+    dead_letters = [
+        topic for topic in columns.topics if topic.rpartition("@")[2].startswith(DLQ_PREFIX)
+    ]
     names = {subject.topic, TIMER_TOPIC, HALF_TOPIC, DELIVERY_TOPIC, *dead_letters}
     numbers = [number for number, topic in enumerate(columns.topics) if topic in names]
     message_id = subject.message_id.encode()
@@ -72,7 +77,8 @@ def events_of(entries: Range, subject: Subject) -> Iterator[Event]:
 
 
 def _of_message(index: int, record: Record, subject: Subject) -> Iterator[Event]:
-    """A copy of the message: as it was sent, as it waits, or as it was delivered or dead-lettered."""
+    """A copy of the message: as it was sent, as it waits, or as it was delivered or
+    dead-lettered."""
     properties = parse(record.properties)
     if properties.get(MESSAGE_ID) != subject.message_id:
         return
@@ -90,9 +96,19 @@ def _of_message(index: int, record: Record, subject: Subject) -> Iterator[Event]
         return
     subject.places[record.topic, record.queue, record.queue_offset] = index
     if record.topic == HALF_TOPIC:
-        yield Event(index, record.store_ms, "half", f"transaction {record.queue_offset} of this broker group, undecided")
+        yield Event(
+            index,
+            record.store_ms,
+            "half",
+            f"transaction {record.queue_offset} of this broker group, undecided",
+        )
     elif record.topic == TIMER_TOPIC:
-        yield Event(index, record.store_ms, "delayed", "waits for its delivery time" if not kind else "waits for its delivery time again")
+        yield Event(
+            index,
+            record.store_ms,
+            "delayed",
+            "waits for its delivery time" if not kind else "waits for its delivery time again",
+        )
     elif kind == "tx":
         yield Event(index, record.store_ms, "committed", where)
     elif kind == "timer":
@@ -106,7 +122,10 @@ def _of_record(index: int, record: Record, subject: Subject) -> Iterator[Event]:
     if not subject.places:
         return
     kind = parse(record.properties).get("TAGS", "")
-    if kind in ("lease", "ack", "change", "reset", "letters") and subject.topic.encode() not in record.body:
+    if (
+        kind in ("lease", "ack", "change", "reset", "letters")
+        and subject.topic.encode() not in record.body
+    ):
         return
     found = control.decode(kind, record.body)
     yield from _said(index, record.store_ms, found, subject)
@@ -122,28 +141,63 @@ def _said(index: int, ms: int, found: control.ControlRecord, subject: Subject) -
     elif isinstance(found, control.ChangeRecord):
         for group, topic, queue, offset, _, duration_ms, client in found.changes:
             if topic == subject.topic and offset in subject.offsets(topic, queue):
-                detail = "visible at once" if duration_ms == 0 else f"visible again after {units.duration_words(duration_ms)}"
-                yield Event(index, ms, "changed", detail, group, client=client_of(client), duration_ms=duration_ms)
+                detail = (
+                    "visible at once"
+                    if duration_ms == 0
+                    else f"visible again after {units.duration_words(duration_ms)}"
+                )
+                yield Event(
+                    index,
+                    ms,
+                    "changed",
+                    detail,
+                    group,
+                    client=client_of(client),
+                    duration_ms=duration_ms,
+                )
     elif isinstance(found, control.ResetRecord):
         for queue, cursor in found.queues:
-            for offset in subject.offsets(subject.topic, queue) if found.topic == subject.topic else ():
-                detail = f"the group continues at offset {cursor}: {'skipped' if offset < cursor else 'to be delivered again'}"
+            for offset in (
+                subject.offsets(subject.topic, queue) if found.topic == subject.topic else ()
+            ):
+                detail = (
+                    f"the group continues at offset {cursor}:"
+                    f" {'skipped' if offset < cursor else 'to be delivered again'}"
+                )
                 yield Event(index, ms, "reset", detail, found.group)
     elif isinstance(found, control.LettersRecord):
         for group, topic, queue, offset in found.places:
             if topic == subject.topic and offset in subject.offsets(topic, queue):
-                yield Event(index, ms, "resent", f"from {found.topic} by {found.user or NAMELESS}", group)
+                yield Event(
+                    index, ms, "resent", f"from {found.topic} by {found.user or NAMELESS}", group
+                )
     elif isinstance(found, control.TransactionRecord):
         halves = subject.offsets(HALF_TOPIC, HALF_QUEUE)
         for offset, how in found.ended:
             if offset in halves:
-                detail = _ENDS.get(how, how) if found.user is None else f"by the operator {found.user or NAMELESS}"
+                detail = (
+                    _ENDS.get(how, how)
+                    if found.user is None
+                    else f"by the operator {found.user or NAMELESS}"
+                )
                 yield Event(index, ms, "rolled-back" if how == "rollback" else "dropped", detail)
         for offset, number in found.checked:
             if offset in halves:
                 yield Event(index, ms, "checked", f"check number {number} with a producer")
-    elif isinstance(found, control.RecallRecord) and (TIMER_TOPIC, slot_of(found.fire_ms), found.offset) in subject.places:
-        yield Event(index, ms, "recalled", "by its producer" if found.user is None else f"by the operator {found.user or NAMELESS}")
+    elif (
+        isinstance(found, control.RecallRecord)
+        and (TIMER_TOPIC, slot_of(found.fire_ms), found.offset) in subject.places
+    ):
+        yield Event(
+            index,
+            ms,
+            "recalled",
+            (
+                "by its producer"
+                if found.user is None
+                else f"by the operator {found.user or NAMELESS}"
+            ),
+        )
 
 
 _ENDS: Mapping[str, str] = {
@@ -160,16 +214,48 @@ def _leased(index: int, ms: int, found: control.LeaseRecord, subject: Subject) -
     for queue, offsets, attempts in found.leased:
         for offset in subject.offsets(found.topic, queue) & set(offsets):
             attempt = attempts[offsets.index(offset)]
-            detail = "while its client is alive" if found.duration_ms is None else f"for {units.duration_words(found.duration_ms)}"
-            yield Event(index, ms, "leased", detail, found.group, attempt, client_of(found.client), found.duration_ms)
+            detail = (
+                "while its client is alive"
+                if found.duration_ms is None
+                else f"for {units.duration_words(found.duration_ms)}"
+            )
+            yield Event(
+                index,
+                ms,
+                "leased",
+                detail,
+                found.group,
+                attempt,
+                client_of(found.client),
+                found.duration_ms,
+            )
     for queue, begin, to in found.passed:
         if any(begin <= offset < to for offset in subject.offsets(found.topic, queue)):
-            yield Event(index, ms, "passed-over", "it did not match the filter of a receive", found.group, client=client_of(found.client))
+            yield Event(
+                index,
+                ms,
+                "passed-over",
+                "it did not match the filter of a receive",
+                found.group,
+                client=client_of(found.client),
+            )
     for queue, passed in found.passed_again:
         if subject.offsets(found.topic, queue) & set(passed):
             # A group passes its own dead letters over too when it gives them up.
-            own = "its group gave it up in its dead-letter topic, where it stays, or " if is_own(found.group, found.topic) else ""
-            yield Event(index, ms, "passed-over", f"{own}it did not match the filter of a later receive", found.group)
+            own = (
+                "its group gave it up in its dead-letter topic, where it stays, or "
+                if is_own(found.group, found.topic)
+                else ""
+            )
+            yield Event(
+                index,
+                ms,
+                "passed-over",
+                f"{own}it did not match the filter of a later receive",
+                found.group,
+            )
     for queue, waiting in found.waiting:
         if subject.offsets(found.topic, queue) & set(waiting):
-            yield Event(index, ms, "waiting", "for an earlier message of its message group", found.group)
+            yield Event(
+                index, ms, "waiting", "for an earlier message of its message group", found.group
+            )

@@ -1,7 +1,8 @@
 """The admin service as methods of a gRPC server: bytes in and out.
 
-An undecodable request is answered with a status, and callers are checked where the configuration requires it. The methods themselves are
-in `service.py`; who may call them is decided in `security/admin_guard.py`.
+An undecodable request is answered with a status, and callers are checked where the configuration
+requires it. The methods themselves are in `service.py`; who may call them is decided in
+`security/admin_guard.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 
 SERVICE = "ledgermq.v1.Admin"
-BULKY = frozenset({"Peek", "Query", "MessageDetail", "TraceMessage", "WhyNotDelivered", "ListDeadLetters", "ListWaiting", "ListClients"})
+BULKY = frozenset(
+    {
+        "Peek",
+        "Query",
+        "MessageDetail",
+        "TraceMessage",
+        "WhyNotDelivered",
+        "ListDeadLetters",
+        "ListWaiting",
+        "ListClients",
+    }
+)
 """The methods whose answers may have many MiB."""
 
 
@@ -33,7 +45,10 @@ def admin_methods(service: object, authority: Authority) -> dict[str, Method]:
 
 
 def _decoded(method: str, serve: Serve) -> Callable[[bytes, ServerCall], Awaitable[bytes]]:
-    request, response = getattr(admin_pb2, f"{method}Request"), getattr(admin_pb2, f"{method}Response")
+    request, response = (
+        getattr(admin_pb2, f"{method}Request"),
+        getattr(admin_pb2, f"{method}Response"),
+    )
 
     async def answer(data: bytes, context: ServerCall) -> bytes:
         try:
@@ -50,7 +65,9 @@ def _decoded(method: str, serve: Serve) -> Callable[[bytes, ServerCall], Awaitab
         try:
             share = await ANSWERS.reserve_for_task(BULKY_BYTES)
         except LedgerError as error:
-            refused: bytes = response(status=admin_pb2.Status(code=int(error.code), message=error.message)).SerializeToString()
+            refused: bytes = response(
+                status=admin_pb2.Status(code=int(error.code), message=error.message)
+            ).SerializeToString()
             return refused
         out = await answer(data, context)
         share.settle(COPIES * len(out))

@@ -1,8 +1,10 @@
-"""Plans how to balance a cluster: moves of replicas, moves of leadership, and queues for topics that have too few. Changes nothing itself.
+"""Plans how to balance a cluster: moves of replicas, moves of leadership, and queues for topics
+that have too few. Changes nothing itself.
 
-Pure: it maps the facts of one moment to ordered steps, each with its reason. Property tests hold these laws: nodes that can take replicas
-differ by at most one in their number of replicas; leadership is spread as evenly as the replicas allow; no plan needs fewer replica moves;
-no step removes a replica before its successor votes; and the plan for the result of a plan is empty.
+Pure: it maps the facts of one moment to ordered steps, each with its reason. Property tests hold
+these laws: nodes that can take replicas differ by at most one in their number of replicas;
+leadership is spread as evenly as the replicas allow; no plan needs fewer replica moves; no step
+removes a replica before its successor votes; and the plan for the result of a plan is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ ADD_QUEUES = "add-queues"
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A broker group. `voters`: the nodes with its replicas; `others`: the nodes with its learners or observers, which do not move."""
+    """A broker group. `voters`: the nodes with its replicas; `others`: the nodes with its learners
+    or observers, which do not move."""
 
     voters: tuple[str, ...]
     leader: str | None = None
@@ -36,7 +39,8 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic. `stays`: why queues in further broker groups would do harm; empty if they would not."""
+    """A topic. `stays`: why queues in further broker groups would do harm; empty if they would
+    not."""
 
     namespace: str
     name: str
@@ -46,7 +50,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one moment. `nodes`: the nodes that answer, and so may take replicas; `down`: the nodes that do not."""
+    """The facts of one moment. `nodes`: the nodes that answer, and so may take replicas; `down`:
+    the nodes that do not."""
 
     nodes: tuple[str, ...]
     groups: Mapping[str, GroupFacts]
@@ -56,8 +61,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `topic` is (namespace, name), and `queues` is its number of queues in the group after the step; both only for
-    ADD_QUEUES."""
+    """One step. `topic` is (namespace, name), and `queues` is its number of queues in the group
+    after the step; both only for ADD_QUEUES."""
 
     kind: str
     group: str
@@ -115,7 +120,9 @@ def plan(facts: Facts) -> Plan:
     )
     if facts.down:
         names = ", ".join(facts.down)
-        draft.notes.append(f"not reached: {names}; replicas there are not moved, and no replica is moved to it")
+        draft.notes.append(
+            f"not reached: {names}; replicas there are not moved, and no replica is moved to it"
+        )
     for name, group in sorted(facts.groups.items()):
         if group.leader is None:
             draft.notes.append(f"broker group {name} has no leader: the plan leaves it unchanged")
@@ -127,7 +134,8 @@ def plan(facts: Facts) -> Plan:
 
 
 def _meant(group: GroupFacts) -> str | None:
-    """The node that should lead: the preferred leader if it has a replica, otherwise the current leader."""
+    """The node that should lead: the preferred leader if it has a replica, otherwise the current
+    leader."""
     return group.wanted if group.wanted in group.voters else group.leader
 
 
@@ -148,7 +156,10 @@ def _balance_replicas(draft: _Draft) -> None:
             return
         found = _next_move(draft, load)
         if found is None:
-            draft.notes.append("replicas stay unevenly spread: the replicas to move belong to groups that cannot change now")
+            draft.notes.append(
+                "replicas stay unevenly spread: the replicas to move belong to groups that cannot"
+                " change now"
+            )
             return
         group, source, target = found
         reason = f"{source} has {load[source]} replicas and {target} has {load[target]}"
@@ -156,16 +167,20 @@ def _balance_replicas(draft: _Draft) -> None:
 
 
 def _next_move(draft: _Draft, load: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """The next (group, source, target), from a node with the most replicas to one with the fewest; prefers groups not led from there."""
+    """The next (group, source, target), from a node with the most replicas to one with the fewest;
+    prefers groups not led from there."""
 
     def gap(pair: tuple[str, str]) -> tuple[int, int]:
         return -load[pair[0]], load[pair[1]]
 
-    pairs = [(source, target) for source in load for target in load if load[source] - load[target] > 1]
+    pairs = [
+        (source, target) for source in load for target in load if load[source] - load[target] > 1
+    ]
     for _, equal in groupby(sorted(pairs, key=lambda pair: (*gap(pair), *pair)), gap):
         led_there = None
         for source, target in equal:
-            # The groups are in the order of their names. With many, comparing all of them would stop the event loop for seconds.
+            # The groups are in the order of their names. With many, comparing all of them would
+            # stop the event loop for seconds.
             for group in draft.voters:
                 if _may_move(draft, group, source, target):
                     if source not in (draft.leader[group], draft.wanted[group]):
@@ -183,15 +198,19 @@ def _may_move(draft: _Draft, group: str, source: str, target: str) -> bool:
     if facts.leader is None or pinned or source not in voters:
         return False
     # Workers of one node fail together: a group has at most one replica on them.
-    return node_of(target) not in {node_of(node) for node in (*voters, *facts.others) if node != source} and target != source
+    return (
+        node_of(target)
+        not in {node_of(node) for node in (*voters, *facts.others) if node != source}
+        and target != source
+    )
 
 
 # -- leaders
 
 
 def _balance_leaders(draft: _Draft) -> None:
-    """Shift leadership along shortest paths from a node that leads too many groups to one that leads too few. Each group on a path moves
-    one step along it."""
+    """Shift leadership along shortest paths from a node that leads too many groups to one that
+    leads too few. Each group on a path moves one step along it."""
     began = dict(draft.wanted)
     load = _led(draft)
     while way := _shift(draft, load):
@@ -207,7 +226,10 @@ def _balance_leaders(draft: _Draft) -> None:
             reason = f"{wanted} should lead it, and {leader} leads it"
         else:
             former = str(began[group])
-            reason = f"{former} leads {before.get(former, 0)} broker groups and {wanted} {before.get(wanted, 0)}"
+            reason = (
+                f"{former} leads {before.get(former, 0)} broker groups and {wanted}"
+                f" {before.get(wanted, 0)}"
+            )
         draft.steps.append(Step(MOVE_LEADER, group, reason, leader, wanted))
 
 
@@ -272,4 +294,6 @@ def _spread_queues(draft: _Draft) -> None:
         for group in few:
             has = topic.placement.get(group, 0)
             reason = f"the topic has {most} queues in another broker group and {has} in this one"
-            draft.steps.append(Step(ADD_QUEUES, group, reason, topic=(topic.namespace, topic.name), queues=most))
+            draft.steps.append(
+                Step(ADD_QUEUES, group, reason, topic=(topic.namespace, topic.name), queues=most)
+            )

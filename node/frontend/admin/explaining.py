@@ -1,10 +1,12 @@
-"""Explains one message from the view of a replica: its trace, and why a consumer group has not received it.
+"""Explains one message from the view of a replica: its trace, and why a consumer group has not
+received it.
 
-Reads the key index and the log on a thread, never on the loop, and at most SCAN_BYTES for each question; reads state
-in `Engine.run`, between two turns. `queries.py` chooses the broker groups and merges their answers.
+Reads the key index and the log on a thread, never on the loop, and at most SCAN_BYTES for each
+question; reads state in `Engine.run`, between two turns. `queries.py` chooses the broker groups and
+merges their answers.
 
-The object store is asked for a message that no disk here has, or that was made from an entry that no disk here has. So what happened to a
-newer message is told while the store is away.
+The object store is asked for a message that no disk here has, or that was made from an entry that
+no disk here has. So what happened to a newer message is told while the store is away.
 """
 
 from __future__ import annotations
@@ -44,9 +46,16 @@ T = TypeVar("T")
 
 
 class Explainer:
-    """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns None once the index is complete."""
+    """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns
+    None once the index is complete."""
 
-    def __init__(self, engine: Engine, through: ReadThrough, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        through: ReadThrough,
+        indexed: Callable[[str], Awaitable[Any]],
+        now_ns: Callable[[], int],
+    ) -> None:
         self._engine = engine
         self._through = through
         self._indexed = indexed
@@ -55,9 +64,13 @@ class Explainer:
     async def trace(self, group: str, question: peer_pb2.GroupTrace) -> peer_pb2.GroupTraceReply:
         """One page of a message's history."""
         await self._indexed(group)
-        lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
+        lookup, reader = await self._engine.run(
+            group, lambda hosted: (hosted.lookup, hosted.reader)
+        )
         stored = self._through.stored(group)
-        subject, copies = await self._thread(_copies, lookup, stored, question.topic, question.message_id)
+        subject, copies = await self._thread(
+            _copies, lookup, stored, question.topic, question.message_id
+        )
         if not copies:
             return peer_pb2.GroupTraceReply()
         first = question.from_index or min(subject.places.values())
@@ -67,22 +80,37 @@ class Explainer:
         return reply
 
     async def why(self, group: str, question: peer_pb2.GroupWhy) -> peer_pb2.GroupWhyReply:
-        """Why the consumer group has not received the message, as far as this broker group knows."""
+        """Why the consumer group has not received the message, as far as this broker group
+        knows."""
         lagging = await self._indexed(group)
-        lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
+        lookup, reader = await self._engine.run(
+            group, lambda hosted: (hosted.lookup, hosted.reader)
+        )
         stored = self._through.stored(group)
-        subject, copies = await self._thread(_copies, lookup, stored, question.topic, question.message_id)
+        subject, copies = await self._thread(
+            _copies, lookup, stored, question.topic, question.message_id
+        )
         if not copies:
             begins_ms = await self._thread(_begins_ms, reader)
             found = absent(question.message_id, [question.topic], begins_ms, lagging is not None)
-            return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
-        events, next_index = await self._thread(_scanned, reader, stored, subject, min(subject.places.values()))
+            return peer_pb2.GroupWhyReply(
+                answer=found.answer, reason=found.reason, evidence=found.evidence
+            )
+        events, next_index = await self._thread(
+            _scanned, reader, stored, subject, min(subject.places.values())
+        )
         visible = next((copy for copy in copies if copy.topic == question.topic), None)
         now_ns = self._now_ns()
-        facts = await self._engine.run(group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns))
+        facts = await self._engine.run(
+            group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns)
+        )
         size = 0 if visible is None else await self._thread(_wire_bytes, group, question, visible)
-        found = why(replace(facts, complete=next_index == 0, too_large=size if size > WIRE_MAX else 0))
-        return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
+        found = why(
+            replace(facts, complete=next_index == 0, too_large=size if size > WIRE_MAX else 0)
+        )
+        return peer_pb2.GroupWhyReply(
+            answer=found.answer, reason=found.reason, evidence=found.evidence
+        )
 
     async def _thread(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -90,10 +118,15 @@ class Explainer:
         except (StoreFailure, WrongObject) as error:
             raise TierReads.error(error) from error
         except (OSError, Damaged) as error:
-            raise fail(Code.INTERNAL_SERVER_ERROR, f"the log cannot be read here ({error}); audit this node") from error
+            raise fail(
+                Code.INTERNAL_SERVER_ERROR,
+                f"the log cannot be read here ({error}); audit this node",
+            ) from error
 
 
-def _copies(lookup: Any, stored: TierReader | None, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
+def _copies(
+    lookup: Any, stored: TierReader | None, topic: str, message_id: str
+) -> tuple[Subject, list[Record]]:
     """Every entry of the message, newest first, and the places of these entries."""
     subject, copies = _copies_in(lookup, None, topic, message_id)
     if stored is not None and (not copies or ORIGIN in parse(copies[-1].properties)):
@@ -101,14 +134,20 @@ def _copies(lookup: Any, stored: TierReader | None, topic: str, message_id: str)
     return subject, copies
 
 
-def _copies_in(lookup: Any, stored: TierReader | None, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
+def _copies_in(
+    lookup: Any, stored: TierReader | None, topic: str, message_id: str
+) -> tuple[Subject, list[Record]]:
     subject, copies = Subject(topic, message_id), []
     for name in (topic, TIMER_TOPIC, HALF_TOPIC):
         for found in each_by_key(lookup, stored, name, message_id, 0, TIME_MAX):
             record = decode_record(found.record)
             properties = parse(record.properties)
             dead = properties.get(ORIGIN, "").startswith("dlq:")
-            if properties.get(MESSAGE_ID) != message_id or dead or (name != topic and properties.get(REAL_TOPIC) != topic):
+            if (
+                properties.get(MESSAGE_ID) != message_id
+                or dead
+                or (name != topic and properties.get(REAL_TOPIC) != topic)
+            ):
                 continue
             subject.places[name, record.queue, record.queue_offset] = found.index
             copies.append(record)
@@ -116,16 +155,23 @@ def _copies_in(lookup: Any, stored: TierReader | None, topic: str, message_id: s
 
 
 def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int:
-    """The message's length in bytes as a consumer receives it, within a few bytes: a handle's length does not depend on the secret."""
+    """The message's length in bytes as a consumer receives it, within a few bytes: a handle's
+    length does not depend on the secret."""
     message = delivering.undecided(question.topic, visible)
     system = message.system_properties
-    system.queue_id, system.queue_offset, system.delivery_attempt = visible.queue, visible.queue_offset, 1
+    system.queue_id, system.queue_offset, system.delivery_attempt = (
+        visible.queue,
+        visible.queue_offset,
+        1,
+    )
     handle = Handle(question.group, question.topic, visible.queue, visible.queue_offset, 1 << 32, 1)
     system.receipt_handle = Handles(b"").make(group, handle)
     return len(messaging_pb2.ReceiveMessageResponse(message=message).SerializeToString())
 
 
-def _scanned(reader: Any, stored: TierReader | None, subject: Subject, first: int) -> tuple[list[Event], int]:
+def _scanned(
+    reader: Any, stored: TierReader | None, subject: Subject, first: int
+) -> tuple[list[Event], int]:
     """Events from an entry on, and the entry to continue from; 0 at the end of the log."""
     events: list[Event] = []
     limit, size = time.monotonic() + SCAN_S, 0
@@ -137,12 +183,30 @@ def _scanned(reader: Any, stored: TierReader | None, subject: Subject, first: in
         if index < begin and stored is None:
             index = begin
             continue
-        piece = stored.read(index, READ_BYTES) if stored is not None and index < begin else reader.read(index, READ_BYTES)
+        piece = (
+            stored.read(index, READ_BYTES)
+            if stored is not None and index < begin
+            else reader.read(index, READ_BYTES)
+        )
         if piece is None:
             # This entry was just trimmed from the disk, or, below its begin, from the store.
-            index = max(index + 1, stored.first_index()) if stored is not None and index < begin else index
+            index = (
+                max(index + 1, stored.first_index())
+                if stored is not None and index < begin
+                else index
+            )
             continue
-        entries = Range(piece.first_index, piece.last_index, 0, piece.pos, piece.data, piece.starts, piece.sizes, 0, 0)
+        entries = Range(
+            piece.first_index,
+            piece.last_index,
+            0,
+            piece.pos,
+            piece.data,
+            piece.starts,
+            piece.sizes,
+            0,
+            0,
+        )
         events += events_of(entries, subject)
         size += len(piece.data)
         index = piece.last_index + 1
@@ -152,29 +216,57 @@ def _scanned(reader: Any, stored: TierReader | None, subject: Subject, first: in
 def _begins_ms(reader: Any) -> int | None:
     """When the first retained entry was stored, in ms; None if retention removed nothing."""
     limits = reader.limits
-    piece = reader.read(limits.begin_index, 1) if 0 < limits.begin_index < limits.end_index else None
+    piece = (
+        reader.read(limits.begin_index, 1) if 0 < limits.begin_index < limits.end_index else None
+    )
     return None if piece is None else decode_record(piece.data[48 : int(piece.sizes[0])]).store_ms
 
 
-def _facts(hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, newest: Record, events: list[Event], now_ns: int) -> Facts:
+def _facts(
+    hosted: Any,
+    question: peer_pb2.GroupWhy,
+    visible: Record | None,
+    newest: Record,
+    events: list[Event],
+    now_ns: int,
+) -> Facts:
     """The state that the answer rests on, read at one moment."""
     machine, leader = hosted.machine, hosted.group.leader
-    names: dict[str, Any] = {"message_id": question.message_id, "group": question.group, "topic": question.topic, "events": events}
+    names: dict[str, Any] = {
+        "message_id": question.message_id,
+        "group": question.group,
+        "topic": question.topic,
+        "events": events,
+    }
     if visible is None:
         return Facts(**names, **_waiting(machine, newest))
     key = (question.group, question.topic, visible.queue)
     offset = visible.queue_offset
     row = machine.delivery.row(key, offset)
-    lease_ms = next((event.store_ms for event in reversed(events) if row is not None and event.index == row.lease), None)
-    used = key in machine.delivery.queues or (question.group, question.topic) in set(machine.offsets.pairs())
-    polls = sum(poll.call.group == question.group and poll.call.topic == question.topic for poll in leader.polls.all())
+    lease_ms = next(
+        (
+            event.store_ms
+            for event in reversed(events)
+            if row is not None and event.index == row.lease
+        ),
+        None,
+    )
+    used = key in machine.delivery.queues or (question.group, question.topic) in set(
+        machine.offsets.pairs()
+    )
+    polls = sum(
+        poll.call.group == question.group and poll.call.topic == question.topic
+        for poll in leader.polls.all()
+    )
     return Facts(
         **names,
         queue=visible.queue,
         offset=offset,
         deleted=offset < machine.floor(question.topic, visible.queue),
         begin=machine.first_position(question.topic, visible.queue),
-        store=leader.tier.failure_of(key[:2]) if offset < machine.begin(question.topic, visible.queue) else "",
+        store=leader.tier.failure_of(key[:2])
+        if offset < machine.begin(question.topic, visible.queue)
+        else "",
         cursor=machine.cursor(key) if used else None,
         row=None if row is None else (row.attempt, client_of(row.client), row.duration_ms),
         resent=row is not None and row.lease > 0 and row.attempt == 0,

@@ -1,17 +1,21 @@
-"""What the leader of a broker group answers to queries: messages by key, id or time, the fate of one message, progress and resets.
+"""What the leader of a broker group answers to queries: messages by key, id or time, the fate of
+one message, progress and resets.
 
-This module holds the part of a query that concerns one broker group, and every replica's answer about the place of its copy of an entry.
-`queries.py` chooses the groups and merges their answers. Derived state is read in `Engine.run`, between two turns; the key index is read on
-a thread, never on the loop.
+This module holds the part of a query that concerns one broker group, and every replica's answer
+about the place of its copy of an entry. `queries.py` chooses the groups and merges their answers.
+Derived state is read in `Engine.run`, between two turns; the key index is read on a thread, never
+on the loop.
 
-An answer misses nothing that was acknowledged before the question: the leader confirms its leadership before it reads. It confirms it again
-afterwards, because some answers contain what only a leader knows, such as its clock of leases, and because the group may have been opened
-anew meanwhile, from an older state. If it no longer leads, the question goes to the next leader. Each replica answers for the place of its
-own copy.
+An answer misses nothing that was acknowledged before the question: the leader confirms its
+leadership before it reads. It confirms it again afterwards, because some answers contain what only
+a leader knows, such as its clock of leases, and because the group may have been opened anew
+meanwhile, from an older state. If it no longer leads, the question goes to the next leader. Each
+replica answers for the place of its own copy.
 
-A committed message may not be in the key index yet. No answer calls a message absent before the index has reached the entries that were
-applied when the question came; if that takes too long, the answer reports the progress of the index. If the index lost keys during a query,
-the query is repeated.
+A committed message may not be in the key index yet. No answer calls a message absent before the
+index has reached the entries that were applied when the question came; if that takes too long, the
+answer reports the progress of the index. If the index lost keys during a query, the query is
+repeated.
 """
 
 from __future__ import annotations
@@ -67,8 +71,19 @@ INDEXED_WITHIN_S = 2.0
 LOOK_AGAIN_S = 0.01
 _HEADER = 48
 _INDEX = slice(8, 16)
-_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy", "GroupLetters", "GroupLetterCounts", "GroupWaiting"})
-"""Questions that the leader answers from derived state. Resets and settlements go through the log and are decided there."""
+_AT_THE_LEADER = frozenset(
+    {
+        "GroupQuery",
+        "GroupMessage",
+        "GroupProgress",
+        "GroupWhy",
+        "GroupLetters",
+        "GroupLetterCounts",
+        "GroupWaiting",
+    }
+)
+"""Questions that the leader answers from derived state. Resets and settlements go through the log
+and are decided there."""
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
@@ -94,16 +109,31 @@ class GroupQueries:
         self._waiting = GroupWaiting(engine)
 
     async def execute(self, method: str, group: str, request: bytes) -> bytes:
-        """Answer one question of `queries.py`, from this node or another; the reply carries a refusal in its status. Raises CallRefused if
-        the question is for the leader and this node does not lead."""
-        answers: Mapping[str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]] = {
+        """Answer one question of `queries.py`, from this node or another; the reply carries a
+        refusal in its status. Raises CallRefused if the question is for the leader and this node
+        does not lead."""
+        answers: Mapping[
+            str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]
+        ] = {
             "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
             "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
             "GroupProgress": (peer_pb2.GroupProgress, self.progress, peer_pb2.GroupProgressReply),
-            "GroupLetters": (peer_pb2.GroupLetters, self._letters.letters, peer_pb2.GroupLettersReply),
-            "GroupLetterCounts": (peer_pb2.GroupLetterCounts, self._letters.counts, peer_pb2.GroupLetterCountsReply),
+            "GroupLetters": (
+                peer_pb2.GroupLetters,
+                self._letters.letters,
+                peer_pb2.GroupLettersReply,
+            ),
+            "GroupLetterCounts": (
+                peer_pb2.GroupLetterCounts,
+                self._letters.counts,
+                peer_pb2.GroupLetterCountsReply,
+            ),
             "GroupSettle": (peer_pb2.GroupSettle, self._letters.settle, peer_pb2.GroupSettleReply),
-            "GroupWaiting": (peer_pb2.GroupWaiting, self._waiting.waiting, peer_pb2.GroupWaitingReply),
+            "GroupWaiting": (
+                peer_pb2.GroupWaiting,
+                self._waiting.waiting,
+                peer_pb2.GroupWaitingReply,
+            ),
             "GroupCancel": (peer_pb2.GroupCancel, self._waiting.cancel, peer_pb2.GroupCancelReply),
             "GroupReset": (peer_pb2.GroupReset, self.reset, peer_pb2.GroupResetReply),
             "GroupTrace": (peer_pb2.GroupTrace, self._explainer.trace, peer_pb2.GroupTraceReply),
@@ -111,7 +141,11 @@ class GroupQueries:
             "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
         }
         if method not in answers:
-            raise refused("internal", f"this node does not know the question {method}: do all nodes run the same version?")
+            raise refused(
+                "internal",
+                f"this node does not know the question {method}: do all nodes run the same"
+                " version?",
+            )
         question, work, reply = answers[method]
         led = method in _AT_THE_LEADER
         try:
@@ -141,18 +175,30 @@ class GroupQueries:
         while True:
             setbacks = index.setbacks
             lagging = await self._until_indexed(group)
-            begins, stored = await self._through.begins(group, query.topic), self._through.stored(group)
-            look = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.machine, hosted.machine.time_epochs))
+            begins, stored = (
+                await self._through.begins(group, query.topic),
+                self._through.stored(group),
+            )
+            look = await self._engine.run(
+                group, lambda hosted: (hosted.lookup, hosted.machine, hosted.machine.time_epochs)
+            )
             lookup, machine, epochs = look
             try:
-                rows, complete = await asyncio.to_thread(_look_up, lookup, stored, query, begins, machine, epochs)
+                rows, complete = await asyncio.to_thread(
+                    _look_up, lookup, stored, query, begins, machine, epochs
+                )
             except StoreFailure as failure:
                 newer = "give a time to search only newer messages, which are on the disks"
-                raise fail(Code.HA_NOT_AVAILABLE, f"{TierReads.error(failure).message}; {newer}") from failure
+                raise fail(
+                    Code.HA_NOT_AVAILABLE, f"{TierReads.error(failure).message}; {newer}"
+                ) from failure
             except WrongObject as wrong:
                 raise TierReads.error(wrong) from wrong
             except (OSError, Damaged) as error:
-                what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
+                what = (
+                    f"a message of broker group {group} cannot be read on node {self._node}"
+                    f" ({error}); audit this node"
+                )
                 raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
             if lagging is not None or index.setbacks == setbacks:
                 break
@@ -162,26 +208,45 @@ class GroupQueries:
         size = 0
         for found, record in rows:
             if size >= ANSWER_BYTES:
-                # Bodies are compressed, so the answer may be larger than what was read: the rest comes with the next page.
+                # Bodies are compressed, so the answer may be larger than what was read: the rest
+                # comes with the next page.
                 reply.more = True
                 break
             if record.topic != TIMER_TOPIC:
-                reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset, epochs))
+                reply.messages.append(
+                    message_of(
+                        found.record,
+                        "",
+                        query.topic,
+                        0,
+                        group,
+                        record.queue,
+                        record.queue_offset,
+                        epochs,
+                    )
+                )
                 size += len(reply.messages[-1].body)
                 continue
             waits = parse(record.properties)
-            delayed = message_of(found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0, epochs)
+            delayed = message_of(
+                found.record, "", query.topic, 0, group, int(waits[REAL_QUEUE]), 0, epochs
+            )
             delayed.delayed_until_ms = int(waits[DELIVER_MS])
             reply.messages.append(delayed)
         return reply
 
     async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
-        """Wait until the key index holds what is applied now. Returns None once it does, after INDEXED_WITHIN_S its progress."""
-        applied, indexed = await self._engine.run(group, lambda hosted: (hosted.machine.applied_index, _indexed_to(hosted)))
+        """Wait until the key index holds what is applied now. Returns None once it does, after
+        INDEXED_WITHIN_S its progress."""
+        applied, indexed = await self._engine.run(
+            group, lambda hosted: (hosted.machine.applied_index, _indexed_to(hosted))
+        )
         limit = asyncio.get_running_loop().time() + INDEXED_WITHIN_S
         while indexed < applied:
             if asyncio.get_running_loop().time() >= limit:
-                return admin_pb2.IndexProgress(broker_group=group, indexed_to=indexed, applied_to=applied)
+                return admin_pb2.IndexProgress(
+                    broker_group=group, indexed_to=indexed, applied_to=applied
+                )
             await asyncio.sleep(LOOK_AGAIN_S)
             indexed = await self._engine.run(group, _indexed_to)
         return None
@@ -189,14 +254,23 @@ class GroupQueries:
     async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
         begins = await self._through.begins(group, query.topic)
         if len(query.offsets) > len(begins):
-            raise fail(Code.BAD_REQUEST, "the page token names a queue that does not exist; start again without a token")
+            raise fail(
+                Code.BAD_REQUEST,
+                "the page token names a queue that does not exist; start again without a token",
+            )
         # A queue may have been trimmed since the last page.
         offsets = [max(offset, begin) for offset, begin in zip(query.offsets, begins, strict=False)]
         for queue in range(len(offsets), len(begins)):
             # One search in each turn: a search reads about log2(queue length) records.
             wanted = query.HasField("begin_ms")
-            offsets.append(await self._through.offset_at(group, query.topic, queue, query.begin_ms) if wanted else begins[queue])
-        scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
+            offsets.append(
+                await self._through.offset_at(group, query.topic, queue, query.begin_ms)
+                if wanted
+                else begins[queue]
+            )
+        scan = _Scan(
+            self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None
+        )
         for queue, offset in enumerate(offsets):
             await scan.add(queue, *await self._through.head(group, query.topic, queue, offset))
         reply = peer_pb2.GroupQueryReply(offsets=offsets)
@@ -213,24 +287,43 @@ class GroupQueries:
         return reply
 
     async def _look(self, group: str, topic: str, queue: int, first: int) -> Peeked:
-        return await self._through.peek(group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES))
+        return await self._through.peek(
+            group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES)
+        )
 
     # -- one message
 
-    async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
-        """The entry of a message, and the state of the message in every consumer group that uses its topic."""
+    async def message(
+        self, group: str, wanted: peer_pb2.GroupMessage
+    ) -> peer_pb2.GroupMessageReply:
+        """The entry of a message, and the state of the message in every consumer group that uses
+        its topic."""
         now_ns = self._now_ns()
-        entry = await self._through.entry(group, wanted.topic, wanted.queue, wanted.offset) if wanted.offset >= 0 else None
+        entry = (
+            await self._through.entry(group, wanted.topic, wanted.queue, wanted.offset)
+            if wanted.offset >= 0
+            else None
+        )
         if entry is not None:
-            consumption = await self._engine.run(group, lambda hosted: _consumption(hosted, wanted, now_ns))
+            consumption = await self._engine.run(
+                group, lambda hosted: _consumption(hosted, wanted, now_ns)
+            )
             sha256 = hashlib.sha256(entry).hexdigest()
-            return peer_pb2.GroupMessageReply(index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption)
+            return peer_pb2.GroupMessageReply(
+                index=int.from_bytes(entry[_INDEX], "big"), sha256=sha256, consumption=consumption
+            )
 
         def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
             machine = hosted.machine
             begins = _begins(machine, wanted.topic)
-            if not 0 <= wanted.queue < len(begins) or not begins[wanted.queue] <= wanted.offset < machine.end(wanted.topic, wanted.queue):
-                raise fail(Code.MESSAGE_NOT_FOUND, f"queue {wanted.queue} of topic {wanted.topic} in {group} has no offset {wanted.offset}")
+            if not 0 <= wanted.queue < len(begins) or not begins[
+                wanted.queue
+            ] <= wanted.offset < machine.end(wanted.topic, wanted.queue):
+                raise fail(
+                    Code.MESSAGE_NOT_FOUND,
+                    f"queue {wanted.queue} of topic {wanted.topic} in {group} has no offset"
+                    f" {wanted.offset}",
+                )
             positions, _, _ = machine.units(wanted.topic, wanted.queue, wanted.offset, 1)
             header = hosted.store.log.record_at(int(positions[0]) - _HEADER, _HEADER)
             return int.from_bytes(header[_INDEX], "big"), _consumption(hosted, wanted, now_ns)
@@ -242,41 +335,73 @@ class GroupQueries:
     async def locate(self, _: str, wanted: peer_pb2.Locate) -> peer_pb2.LocateReply:
         """This node's copy of an entry."""
         if wanted.broker_group not in self._engine.groups:
-            raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {wanted.broker_group}")
+            raise fail(
+                Code.NOT_FOUND,
+                f"node {self._node} has no replica of broker group {wanted.broker_group}",
+            )
         return peer_pb2.LocateReply(copy=await self._copy(wanted.broker_group, wanted.index))
 
     async def _copy(self, group: str, index: int) -> admin_pb2.ReplicaCopy:
-        copy, entries = await self._engine.run(group, lambda hosted: copy_of(hosted.store, self._node, group, index))
+        copy, entries = await self._engine.run(
+            group, lambda hosted: copy_of(hosted.store, self._node, group, index)
+        )
         if entries is not None:
             await asyncio.to_thread(judged, copy, entries)
         return copy
 
     # -- consumer groups
 
-    async def progress(self, group: str, wanted: peer_pb2.GroupProgress) -> peer_pb2.GroupProgressReply:
-        """The progress of a consumer group in the topics it has used, or in those given; all from one applied state."""
+    async def progress(
+        self, group: str, wanted: peer_pb2.GroupProgress
+    ) -> peer_pb2.GroupProgressReply:
+        """The progress of a consumer group in the topics it has used, or in those given; all from
+        one applied state."""
         now_ms = self._now_ms()
-        lags = await self._engine.run(group, lambda hosted: progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
+        lags = await self._engine.run(
+            group,
+            lambda hosted: progress(
+                hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms
+            ),
+        )
         return peer_pb2.GroupProgressReply(topics=lags)
 
     async def reset(self, group: str, wanted: peer_pb2.GroupReset) -> peer_pb2.GroupResetReply:
-        """Move the consumer group's cursors in the queues of this broker group, for all members and in its lite topics too."""
+        """Move the consumer group's cursors in the queues of this broker group, for all members and
+        in its lite topics too."""
         which = wanted.WhichOneof("to")
         begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, wanted.topic))
-        lite = await self._engine.run(group, lambda hosted: lite_topics_of(hosted.machine, wanted.group, wanted.topic))
+        lite = await self._engine.run(
+            group, lambda hosted: lite_topics_of(hosted.machine, wanted.group, wanted.topic)
+        )
         for topic in lite if which != "offset" else ():
             of_lite = peer_pb2.GroupReset()
             of_lite.CopyFrom(wanted)
             of_lite.topic = topic
-            await self._reset(group, wanted.group, topic, [(0, await self._target(group, of_lite, 0))])
+            await self._reset(
+                group, wanted.group, topic, [(0, await self._target(group, of_lite, 0))]
+            )
         queues = list(wanted.queues) or list(range(len(begins)))
         targets = []
         for queue in queues:
-            targets.append((queue, wanted.offset if which == "offset" else await self._target(group, wanted, queue)))
-        readers = await self._engine.run(group, lambda hosted: readers_of(hosted.machine, wanted.group))
+            targets.append(
+                (
+                    queue,
+                    (
+                        wanted.offset
+                        if which == "offset"
+                        else await self._target(group, wanted, queue)
+                    ),
+                )
+            )
+        readers = await self._engine.run(
+            group, lambda hosted: readers_of(hosted.machine, wanted.group)
+        )
         for reader in readers:
             done = await self._reset(group, reader, wanted.topic, targets)
-        cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in done.queues]
+        cursors = [
+            admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor)
+            for queue, cursor in done.queues
+        ]
         return peer_pb2.GroupResetReply(queues=cursors)
 
     async def _target(self, group: str, wanted: peer_pb2.GroupReset, queue: int) -> int:
@@ -286,12 +411,20 @@ class GroupQueries:
 
         def target(hosted: Any) -> int:
             machine = hosted.machine
-            return int(machine.end(wanted.topic, queue) if which == "latest" else machine.first_position(wanted.topic, queue))
+            return int(
+                machine.end(wanted.topic, queue)
+                if which == "latest"
+                else machine.first_position(wanted.topic, queue)
+            )
 
         return await self._engine.run(group, target)
 
-    async def _reset(self, group: str, reader: str, topic: str, targets: Sequence[tuple[int, int]]) -> ResetDone:
-        outcome = await self._engine.call(group, Reset(self._engine.new_token(), reader, topic, tuple(targets)))
+    async def _reset(
+        self, group: str, reader: str, topic: str, targets: Sequence[tuple[int, int]]
+    ) -> ResetDone:
+        outcome = await self._engine.call(
+            group, Reset(self._engine.new_token(), reader, topic, tuple(targets))
+        )
         if isinstance(outcome, Refused):
             raise refused(outcome.reason, outcome.detail)
         assert isinstance(outcome, ResetDone)
@@ -299,10 +432,16 @@ class GroupQueries:
 
 
 class _Scan:
-    """Merges messages of several queues of one topic by the time at which they count as stored. Keeps about `BUFFER_BYTES` of them,
-    independent of their number."""
+    """Merges messages of several queues of one topic by the time at which they count as stored.
+    Keeps about `BUFFER_BYTES` of them, independent of their number."""
 
-    def __init__(self, look: Callable[[str, str, int, int], Awaitable[Peeked]], group: str, topic: str, end_ms: int | None) -> None:
+    def __init__(
+        self,
+        look: Callable[[str, str, int, int], Awaitable[Peeked]],
+        group: str,
+        topic: str,
+        end_ms: int | None,
+    ) -> None:
         self._look = look
         self._group = group
         self._topic = topic
@@ -315,12 +454,14 @@ class _Scan:
         self._size = 0
 
     async def add(self, queue: int, offset: int, store_ms: int | None) -> None:
-        """Add a queue. `store_ms` belongs to the message at `offset`; None at the end of the queue."""
+        """Add a queue. `store_ms` belongs to the message at `offset`; None at the end of the
+        queue."""
         if store_ms is not None and (self._end_ms is None or store_ms < self._end_ms):
             heappush(self.heads, (store_ms, queue, offset))
 
     async def take(self) -> tuple[int, int, bytes] | None:
-        """The oldest message: queue, offset, record. None if it was trimmed meanwhile; the queue then continues behind the trimmed part."""
+        """The oldest message: queue, offset, record. None if it was trimmed meanwhile; the queue
+        then continues behind the trimmed part."""
         _, queue, offset = heappop(self.heads)
         first = offset if self._pages.get(queue) else await self._load(queue, offset)
         page = self._pages[queue]
@@ -338,8 +479,9 @@ class _Scan:
         await self.add(queue, offset, counted_ms(page[0], self.time_epochs) if page else None)
 
     async def _load(self, queue: int, offset: int) -> int:
-        """Read the next page of a queue. Returns the offset of its first record, which is greater than `offset` if messages were trimmed
-        meanwhile. If the buffer is full, the pages of other queues are dropped and read again later."""
+        """Read the next page of a queue. Returns the offset of its first record, which is greater
+        than `offset` if messages were trimmed meanwhile. If the buffer is full, the pages of other
+        queues are dropped and read again later."""
         if self._size > BUFFER_BYTES:
             self._pages.clear()
             self._size = 0
@@ -351,12 +493,19 @@ class _Scan:
 
 
 def _look_up(
-    lookup: Lookup, stored: TierReader | None, query: peer_pb2.GroupQuery, begins: Sequence[int], machine: Any, epochs: TimeEpochs
+    lookup: Lookup,
+    stored: TierReader | None,
+    query: peer_pb2.GroupQuery,
+    begins: Sequence[int],
+    machine: Any,
+    epochs: TimeEpochs,
 ) -> tuple[list[tuple[Any, Any]], bool]:
-    """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
+    """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer;
+    and whether they are complete.
 
-    Runs on a thread. One index serves keys and ids, and still holds messages of an older incarnation of the topic. A message on the timer
-    topic belongs to the answer until it is delivered.
+    Runs on a thread. One index serves keys and ids, and still holds messages of an older
+    incarnation of the topic. A message on the timer topic belongs to the answer until it is
+    delivered.
     """
     begin = query.begin_ms if query.HasField("begin_ms") else 0
     end = query.end_ms if query.HasField("end_ms") else TIME_MAX
@@ -373,7 +522,11 @@ def _look_up(
         else:
             known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
         stored_ms = epochs.counted(record.store_ms, found.physical_offset)
-        if not known or not begin <= stored_ms < end or not _is_wanted(query, decode_properties(record.properties)):
+        if (
+            not known
+            or not begin <= stored_ms < end
+            or not _is_wanted(query, decode_properties(record.properties))
+        ):
             continue
         if not rows and skipped < query.skip and stored_ms == end - 1:
             skipped += 1
@@ -393,11 +546,14 @@ def _waits(record: Record, topic: str, machine: Any) -> bool:
 
 
 def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:
-    return query.key in fields.keys if query.HasField("key") else fields.message_id == query.message_id
+    return (
+        query.key in fields.keys if query.HasField("key") else fields.message_id == query.message_id
+    )
 
 
 def _begins(machine: Any, topic: str) -> list[int]:
-    """The first offset of every queue of a topic. Raises LedgerError if the topic is not in force."""
+    """The first offset of every queue of a topic. Raises LedgerError if the topic is not in
+    force."""
     config = machine.topics.get(topic)
     if config is None:
         raise refused("unknown-topic", f"topic {topic} is not in force in this broker group")
@@ -409,19 +565,32 @@ def _indexed_to(hosted: Any) -> int:
     return int(hosted.key_index.next_index) - 1
 
 
-def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> list[admin_pb2.ConsumptionState]:
+def _consumption(
+    hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int
+) -> list[admin_pb2.ConsumptionState]:
     delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
     states = []
     leasing = {group for group, topic, _ in delivery.queues if topic == wanted.topic}
-    for name in sorted(leasing | {group for group, topic in hosted.machine.offsets.pairs() if topic == wanted.topic}):
+    for name in sorted(
+        leasing
+        | {group for group, topic in hosted.machine.offsets.pairs() if topic == wanted.topic}
+    ):
         key = (name, wanted.topic, wanted.queue)
         row = delivery.row(key, wanted.offset)
         base, member = parse_member(name)
         state = admin_pb2.ConsumptionState(group=name_of(base), client=member or None)
         if row is not None:
-            state.state = "waiting" if not row.lease else "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
+            state.state = (
+                "waiting"
+                if not row.lease
+                else "visible again"
+                if clock.expired(now_ns, key, wanted.offset)
+                else "leased"
+            )
             state.attempt, state.client = row.attempt, client_of(row.client)
         else:
-            state.state = "done" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
+            state.state = (
+                "done" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
+            )
         states.append(state)
     return states

@@ -1,4 +1,5 @@
-"""Converts a consumer group's settings between messages of the Admin service and commands of the controller. Pure."""
+"""Converts a consumer group's settings between messages of the Admin service and commands of the
+controller. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +11,22 @@ from ledgermq.proto.types import GroupConfig
 
 
 def settings_of(request: admin_pb2.CreateGroupRequest) -> dict[str, Any]:
-    """The settings of a creation except the attempts; settings that are not given get their defaults."""
+    """The settings of a creation except the attempts; settings that are not given get their
+    defaults."""
     backoff = _backoff(request.backoff) if request.HasField("backoff") else None
-    return {"fifo": request.fifo, "backoff": backoff, "lite_topic": request.lite_topic, "broadcast": request.broadcast}
+    return {
+        "fifo": request.fifo,
+        "backoff": backoff,
+        "lite_topic": request.lite_topic,
+        "broadcast": request.broadcast,
+    }
 
 
 def given_of(request: admin_pb2.UpdateGroupRequest) -> dict[str, Any]:
     """The settings of a change except the attempts; None leaves a setting unchanged."""
     given: dict[str, Any] = {
-        name: getattr(request, name) if request.HasField(name) else None for name in ("fifo", "lite_topic", "broadcast")
+        name: getattr(request, name) if request.HasField(name) else None
+        for name in ("fifo", "lite_topic", "broadcast")
     }
     given["backoff"] = _backoff(request.backoff) if request.HasField("backoff") else None
     return given
@@ -29,7 +37,11 @@ def _backoff(backoff: admin_pb2.Backoff) -> dict[str, Any]:
         return {"steps_ms": list(backoff.steps_ms)}
     if not backoff.initial_ms and not backoff.max_ms and not backoff.multiplier:
         return {}
-    return {"initial_ms": backoff.initial_ms, "max_ms": backoff.max_ms, "multiplier": backoff.multiplier}
+    return {
+        "initial_ms": backoff.initial_ms,
+        "max_ms": backoff.max_ms,
+        "multiplier": backoff.multiplier,
+    }
 
 
 def group_info(group: GroupConfig, configured: bool) -> admin_pb2.ConsumerGroupInfo:

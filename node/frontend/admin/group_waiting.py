@@ -1,5 +1,5 @@
-"""What the leader of a broker group says of messages that wait (delayed ones and half messages), and how it cancels them: one broker
-group's part of `waiting_admin.py`.
+"""What the leader of a broker group says of messages that wait (delayed ones and half messages),
+and how it cancels them: one broker group's part of `waiting_admin.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, m
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.entries.message_record import decode_record
-from ledgermq.proto.entries.properties import DELIVER_MS, FIRE_MS, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, parse
+from ledgermq.proto.entries.properties import (
+    DELIVER_MS,
+    FIRE_MS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TIMER_FIRST,
+    parse,
+)
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.status import refused
@@ -35,7 +42,8 @@ LOOK_MAX = 4096
 
 @dataclass(slots=True)
 class _Page:
-    """Some messages that wait, and where to go on. `rows`: (record, offset where it waits, number of checks)."""
+    """Some messages that wait, and where to go on. `rows`: (record, offset where it waits, number
+    of checks)."""
 
     epoch: int
     offset: int
@@ -49,13 +57,19 @@ class GroupWaiting:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def waiting(self, group: str, wanted: peer_pb2.GroupWaiting) -> peer_pb2.GroupWaitingReply:
+    async def waiting(
+        self, group: str, wanted: peer_pb2.GroupWaiting
+    ) -> peer_pb2.GroupWaitingReply:
         """Messages of one topic that wait, at most `ANSWER_BYTES` plus a page."""
         reply = peer_pb2.GroupWaitingReply()
         page_of = _delayed_page if wanted.kind == DELAYED else _half_page
         epoch, offset, looked, size = wanted.epoch, wanted.offset, 0, 0
         epochs = await self._engine.run(group, lambda hosted: hosted.machine.time_epochs)
-        while len(reply.messages) < min(wanted.max, ANSWER_MAX) and size < ANSWER_BYTES and looked < LOOK_MAX:
+        while (
+            len(reply.messages) < min(wanted.max, ANSWER_MAX)
+            and size < ANSWER_BYTES
+            and looked < LOOK_MAX
+        ):
             most = min(PAGE, wanted.max - len(reply.messages))
             page = await self._engine.run(group, page_of(wanted.topic, epoch, offset, most))
             if page is None:
@@ -70,24 +84,38 @@ class GroupWaiting:
         return reply
 
     async def cancel(self, group: str, wanted: peer_pb2.GroupCancel) -> peer_pb2.GroupCancelReply:
-        """Recall delayed messages, or roll half messages back, each of this topic only. Raises LedgerError."""
+        """Recall delayed messages, or roll half messages back, each of this topic only. Raises
+        LedgerError."""
         cancel = self._recall if wanted.kind == DELAYED else self._roll_back
         states = await asyncio.gather(*(cancel(group, wanted, place) for place in wanted.places))
         return peer_pb2.GroupCancelReply(states=states)
 
-    async def _roll_back(self, group: str, wanted: peer_pb2.GroupCancel, place: admin_pb2.WaitingPlace) -> str:
-        call = Resolve(self._engine.new_token(), place.offset, wanted.topic, place.message_id, False, wanted.user)
+    async def _roll_back(
+        self, group: str, wanted: peer_pb2.GroupCancel, place: admin_pb2.WaitingPlace
+    ) -> str:
+        call = Resolve(
+            self._engine.new_token(),
+            place.offset,
+            wanted.topic,
+            place.message_id,
+            False,
+            wanted.user,
+        )
         outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):
             raise refused(outcome.reason, outcome.detail)
         assert isinstance(outcome, Resolved)
         return CANCELLED if outcome.ok else GONE
 
-    async def _recall(self, group: str, wanted: peer_pb2.GroupCancel, place: admin_pb2.WaitingPlace) -> str:
+    async def _recall(
+        self, group: str, wanted: peer_pb2.GroupCancel, place: admin_pb2.WaitingPlace
+    ) -> str:
         state, deliver_ms, first = await self._engine.run(group, _delayed_at(wanted.topic, place))
         if state != DELAYED:
             return state
-        call = Recall(self._engine.new_token(), deliver_ms, first.fire_ms, first.offset, wanted.user)
+        call = Recall(
+            self._engine.new_token(), deliver_ms, first.fire_ms, first.offset, wanted.user
+        )
         outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):
             raise refused(outcome.reason, outcome.detail)
@@ -102,7 +130,11 @@ class GroupWaiting:
 def _half_page(topic: str, _: int, offset: int, most: int) -> Callable[[Any], _Page | None]:
     def page(hosted: Any) -> _Page | None:
         machine = hosted.machine
-        halves = [(at, half) for at, half in machine.transactions.halves.items() if half.topic == topic and at >= offset][:most]
+        halves = [
+            (at, half)
+            for at, half in machine.transactions.halves.items()
+            if half.topic == topic and at >= offset
+        ][:most]
         if not halves:
             return None
         found, size = _Page(0, offset), 0
@@ -131,7 +163,9 @@ def _delayed_page(topic: str, epoch: int, offset: int, most: int) -> Callable[[A
         if count <= 0:
             return _Page(at + 1, 0)
         positions, sizes, _ = machine.units(TIMER_TOPIC, slot, begin, count)
-        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PAGE_BYTES, side="right")))
+        fits = max(
+            1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), PAGE_BYTES, side="right"))
+        )
         found = _Page(at, begin)
         for position, size in zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True):
             record = machine.record(position, size)
@@ -147,8 +181,11 @@ def _delayed_page(topic: str, epoch: int, offset: int, most: int) -> Callable[[A
     return page
 
 
-def _delayed_at(topic: str, place: admin_pb2.WaitingPlace) -> Callable[[Any], tuple[str, int, Place]]:
-    """The state of the message at a place (delayed, cancelled or gone), its delivery time, and its first place."""
+def _delayed_at(
+    topic: str, place: admin_pb2.WaitingPlace
+) -> Callable[[Any], tuple[str, int, Place]]:
+    """The state of the message at a place (delayed, cancelled or gone), its delivery time, and its
+    first place."""
 
     def look(hosted: Any) -> tuple[str, int, Place]:
         machine, slot = hosted.machine, slot_of(place.fire_ms)
@@ -162,18 +199,29 @@ def _delayed_at(topic: str, place: admin_pb2.WaitingPlace) -> Callable[[Any], tu
             return gone
         state, deliver_ms = machine.delayed_state(place.offset, properties)
         known = {"delayed": DELAYED, "recalled": CANCELLED}.get(state, GONE)
-        return known, deliver_ms, first_place(stored.get(TIMER_FIRST, ""), place.fire_ms, place.offset)
+        return (
+            known,
+            deliver_ms,
+            first_place(stored.get(TIMER_FIRST, ""), place.fire_ms, place.offset),
+        )
 
     return look
 
 
 def _message(
-    group: str, wanted: peer_pb2.GroupWaiting, record: bytes, at: int, checks: int, epochs: TimeEpochs
+    group: str,
+    wanted: peer_pb2.GroupWaiting,
+    record: bytes,
+    at: int,
+    checks: int,
+    epochs: TimeEpochs,
 ) -> admin_pb2.WaitingMessage | None:
     """A record that waits, in the form of the admin service; None if it is not wanted."""
     stored = parse(decode_record(record).properties)
     name = name_of(wanted.topic)
-    message = message_of(record, name.namespace, name.name, 0, group, int(stored.get(REAL_QUEUE, "0")), 0, epochs)
+    message = message_of(
+        record, name.namespace, name.name, 0, group, int(stored.get(REAL_QUEUE, "0")), 0, epochs
+    )
     if wanted.message_ids and message.message_id not in wanted.message_ids:
         return None
     if wanted.HasField("begin_ms") and message.store_ms < wanted.begin_ms:

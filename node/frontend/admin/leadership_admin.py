@@ -1,8 +1,9 @@
-"""Operator commands for the leader of a broker group, on any node: hand leadership over, show why it moved, leave before a planned stop,
-and begin a time epoch.
+"""Operator commands for the leader of a broker group, on any node: hand leadership over, show why
+it moved, leave before a planned stop, and begin a time epoch.
 
-A transfer is forwarded to the leader, as every call is, and answered there. The history is collected from every replica and merged here.
-`raft/` and `node/broker/parts/members/handovers.py` decide what a handover does and when it is allowed.
+A transfer is forwarded to the leader, as every call is, and answered there. The history is
+collected from every replica and merged here. `raft/` and `node/broker/parts/members/handovers.py`
+decide what a handover does and when it is allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, HandedOver, HandingOver, HandOver, TimeEpochBegun
+from ledgermq.node.broker.calls.member_calls import (
+    BeginTimeEpoch,
+    HandedOver,
+    HandingOver,
+    HandOver,
+    TimeEpochBegun,
+)
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, merged
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -60,11 +67,16 @@ class Leadership:
 
     # -- handing over
 
-    async def transfer(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
-        """Transfer leadership, from any node: forwards the request to the leader and returns its answer. Raises LedgerError."""
+    async def transfer(
+        self, request: admin_pb2.TransferLeadershipRequest
+    ) -> admin_pb2.TransferLeadershipResponse:
+        """Transfer leadership, from any node: forwards the request to the leader and returns its
+        answer. Raises LedgerError."""
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
-            responses = await self._forwarder.submit(request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline)
+            responses = await self._forwarder.submit(
+                request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer = admin_pb2.TransferLeadershipResponse.FromString(responses[0])
@@ -72,29 +84,44 @@ class Leadership:
             raise fail(answer.status.code, answer.status.message)
         return answer
 
-    async def transfer_here(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
-        """Transfer leadership away from this node, the leader. The status carries a refusal that no other node would change; raises
-        CallRefused otherwise."""
-        outcome = await self._hand_over(request.broker_group, request.to, Cause.OPERATOR, PATIENCE_NS, ANSWER_NS)
+    async def transfer_here(
+        self, request: admin_pb2.TransferLeadershipRequest
+    ) -> admin_pb2.TransferLeadershipResponse:
+        """Transfer leadership away from this node, the leader. The status carries a refusal that no
+        other node would change; raises CallRefused otherwise."""
+        outcome = await self._hand_over(
+            request.broker_group, request.to, Cause.OPERATOR, PATIENCE_NS, ANSWER_NS
+        )
         if isinstance(outcome, Refused) and outcome.reason != "transfer-refused":
             raise CallRefused(outcome)
         if isinstance(outcome, Refused):
             error = refused(outcome.reason, outcome.detail)
-            return admin_pb2.TransferLeadershipResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
-        response = admin_pb2.TransferLeadershipResponse(status=admin_pb2.Status(code=int(Code.OK)), done=isinstance(outcome, HandedOver))
+            return admin_pb2.TransferLeadershipResponse(
+                status=admin_pb2.Status(code=int(error.code), message=error.message)
+            )
+        response = admin_pb2.TransferLeadershipResponse(
+            status=admin_pb2.Status(code=int(Code.OK)), done=isinstance(outcome, HandedOver)
+        )
         if isinstance(outcome, HandingOver):
             response.lag_entries = outcome.lag_entries
         return response
 
     async def leave(self) -> None:
-        """Before a planned stop: hand over all leaderships, waiting a second at most, and take over no leadership any more."""
+        """Before a planned stop: hand over all leaderships, waiting a second at most, and take over
+        no leadership any more."""
         groups = self._engine.groups
-        asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in groups)
+        asked = (
+            self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS)
+            for group in groups
+        )
         try:
             async with asyncio.timeout(ENGINE_WITHIN_S):
                 outcomes = await asyncio.gather(*asked)
         except TimeoutError:
-            log.warning("stopping without handover", reason="the engine does not answer; its disk may be slow")
+            log.warning(
+                "stopping without handover",
+                reason="the engine does not answer; its disk may be slow",
+            )
             return
         for group, outcome in zip(groups, outcomes, strict=True):
             if isinstance(outcome, HandedOver):
@@ -106,7 +133,9 @@ class Leadership:
     async def _hand_over(
         self, group: str, to: str | None, cause: Cause, patience_ns: int, answer_ns: int
     ) -> HandedOver | HandingOver | Refused:
-        call = HandOver(self._engine.new_token(), to, cause, patience_ns, self._now_ns() + answer_ns)
+        call = HandOver(
+            self._engine.new_token(), to, cause, patience_ns, self._now_ns() + answer_ns
+        )
         outcome = await self._engine.call(group, call)
         assert isinstance(outcome, HandedOver | HandingOver | Refused), outcome
         return outcome
@@ -118,7 +147,9 @@ class Leadership:
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         request = peer_pb2.GroupTimeEpoch(user=user).SerializeToString()
         try:
-            responses = await self._forwarder.submit(group, TIME_EPOCH_METHOD, {}, request, deadline)
+            responses = await self._forwarder.submit(
+                group, TIME_EPOCH_METHOD, {}, request, deadline
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer = admin_pb2.BeginTimeEpochResponse.FromString(responses[0])
@@ -126,44 +157,70 @@ class Leadership:
             raise fail(answer.status.code, answer.status.message)
         return answer
 
-    async def begin_time_epoch_here(self, group: str, user: str) -> admin_pb2.BeginTimeEpochResponse:
-        """Begin a time epoch in a broker group that this node leads. The status carries a refusal that no other node would change; raises
-        CallRefused otherwise."""
+    async def begin_time_epoch_here(
+        self, group: str, user: str
+    ) -> admin_pb2.BeginTimeEpochResponse:
+        """Begin a time epoch in a broker group that this node leads. The status carries a refusal
+        that no other node would change; raises CallRefused otherwise."""
         outcome = await self._engine.call(group, BeginTimeEpoch(self._engine.new_token(), user))
         if isinstance(outcome, Refused):
             if outcome.reason != "time-epoch-refused":
                 raise CallRefused(outcome)
             error = refused(outcome.reason, outcome.detail)
-            return admin_pb2.BeginTimeEpochResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+            return admin_pb2.BeginTimeEpochResponse(
+                status=admin_pb2.Status(code=int(error.code), message=error.message)
+            )
         assert isinstance(outcome, TimeEpochBegun), outcome
-        log.warning("time epoch begun", group=group, before_ms=outcome.before_ms, ms=outcome.ms, user=user)
+        log.warning(
+            "time epoch begun", group=group, before_ms=outcome.before_ms, ms=outcome.ms, user=user
+        )
         status = admin_pb2.Status(code=int(Code.OK))
-        return admin_pb2.BeginTimeEpochResponse(status=status, before_ms=outcome.before_ms, ms=outcome.ms)
+        return admin_pb2.BeginTimeEpochResponse(
+            status=status, before_ms=outcome.before_ms, ms=outcome.ms
+        )
 
     # -- the history
 
-    async def history(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
+    async def history(
+        self, request: admin_pb2.LeadershipHistoryRequest
+    ) -> admin_pb2.LeadershipHistoryResponse:
         """The recorded leadership changes of all replicas that answer, merged into one answer."""
         group = request.broker_group
         nodes = sorted(self._replicas.get(group, ()))
         answers = await asyncio.gather(*(self._ask(node, request) for node in nodes))
-        told = {node: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
+        told = {
+            node: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None
+        }
         silent = [node for node in nodes if node not in told]
         found = merged(group, told, silent, max(1, min(request.last or LAST, LAST_MAX)))
-        return admin_pb2.LeadershipHistoryResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
+        return admin_pb2.LeadershipHistoryResponse(
+            answer=found.answer, reason=found.reason, evidence=found.evidence
+        )
 
-    async def history_here(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
+    async def history_here(
+        self, request: admin_pb2.LeadershipHistoryRequest
+    ) -> admin_pb2.LeadershipHistoryResponse:
         """The leadership changes that this node's replica recorded."""
         response = admin_pb2.LeadershipHistoryResponse()
         if request.broker_group in self._engine.groups:
-            response.events.extend(_packed(event) for event in await self._engine.run(request.broker_group, _leaders_of))
+            response.events.extend(
+                _packed(event)
+                for event in await self._engine.run(request.broker_group, _leaders_of)
+            )
         return response
 
-    async def _ask(self, node: str, request: admin_pb2.LeadershipHistoryRequest) -> list[LeadershipEvent] | None:
+    async def _ask(
+        self, node: str, request: admin_pb2.LeadershipHistoryRequest
+    ) -> list[LeadershipEvent] | None:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
         try:
-            responses = await self._forwarder.ask(node, HISTORY_METHOD, request.SerializeToString(), deadline)
-            return [_unpacked(event) for event in admin_pb2.LeadershipHistoryResponse.FromString(responses[0]).events]
+            responses = await self._forwarder.ask(
+                node, HISTORY_METHOD, request.SerializeToString(), deadline
+            )
+            return [
+                _unpacked(event)
+                for event in admin_pb2.LeadershipHistoryResponse.FromString(responses[0]).events
+            ]
         except (CallRefused, LedgerError, DecodeError, ValueError, IndexError):
             # Not reachable, or a different version.
             return None
@@ -190,4 +247,6 @@ def _unpacked(event: admin_pb2.LeadershipEvent) -> LeadershipEvent:
     """Raises ValueError for a cause that this version does not know."""
     former = event.former if event.HasField("former") else None
     leader = event.leader if event.HasField("leader") else None
-    return LeadershipEvent(event.at_ms, event.term, former, leader, Cause(event.cause), event.peer, event.silent_ms)
+    return LeadershipEvent(
+        event.at_ms, event.term, former, leader, Cause(event.cause), event.peer, event.silent_ms
+    )

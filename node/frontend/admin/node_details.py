@@ -1,7 +1,9 @@
-"""One node in detail for an operator: its process, its connections, its configuration, and the last lines of its log.
+"""One node in detail for an operator: its process, its connections, its configuration, and the last
+lines of its log.
 
-The node itself answers; any other node forwards the question. The configuration is masked (`config_loading.py`), and so are the lines of
-the log (`logs.py`): a permission for the whole cluster shows no secret.
+The node itself answers; any other node forwards the question. The configuration is masked
+(`config_loading.py`), and so are the lines of the log (`logs.py`): a permission for the whole
+cluster shows no secret.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class NodeDetails:
         telemetry_streams: Sized,
         native_streams: Sized,
     ) -> None:
-        """`links`: to the other nodes, by name. `connections`: those of clients, if they are counted. All are read again at every call."""
+        """`links`: to the other nodes, by name. `connections`: those of clients, if they are
+        counted. All are read again at every call."""
         self._config = config
         self._forwarder = forwarder
         self._links = links
@@ -49,7 +52,8 @@ class NodeDetails:
         self._native_streams = native_streams
 
     async def of(self, request: admin_pb2.DescribeNodeRequest) -> admin_pb2.DescribeNodeResponse:
-        """The node that is asked for. Raises LedgerError if there is no such node, or if it does not answer."""
+        """The node that is asked for. Raises LedgerError if there is no such node, or if it does
+        not answer."""
         node = request.node or self._config.node
         if node == self._config.node:
             return self.here(request)
@@ -58,11 +62,17 @@ class NodeDetails:
             raise fail(Code.NOT_FOUND, f"there is no node {node!r}; known: {known}")
         deadline = asyncio.get_running_loop().time() + within(PEER_WITHIN_S)
         try:
-            responses = await self._forwarder.ask(node, METHOD, request.SerializeToString(), deadline)
+            responses = await self._forwarder.ask(
+                node, METHOD, request.SerializeToString(), deadline
+            )
             return admin_pb2.DescribeNodeResponse.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError) as error:
-            # Clients repeat what timed out: whoever asks for a node that is down should learn so at once.
-            what = f"node {node} does not answer {self._config.node}, or is an older version without this call"
+            # Clients repeat what timed out: whoever asks for a node that is down should learn so at
+            # once.
+            what = (
+                f"node {node} does not answer {self._config.node}, or is an older version without"
+                " this call"
+            )
             raise fail(Code.PRECONDITION_FAILED, what) from error
 
     def here(self, request: admin_pb2.DescribeNodeRequest) -> admin_pb2.DescribeNodeResponse:
@@ -80,7 +90,11 @@ class NodeDetails:
             connected_peers=sorted(name for name, link in peers.items() if link.up),
             log=logs.last_lines(request.log_lines),
         )
-        figures = {family.name: family.samples[0].value for family in metrics.PROCESS.collect() if family.samples}
+        figures = {
+            family.name: family.samples[0].value
+            for family in metrics.PROCESS.collect()
+            if family.samples
+        }
         for name, field, factor in _FIGURES:
             # Outside of Linux there are none.
             if name in figures:

@@ -1,7 +1,9 @@
-"""The state of the whole cluster as one node sees it: its own view, merged with the answers of its peers.
+"""The state of the whole cluster as one node sees it: its own view, merged with the answers of its
+peers.
 
-`own` returns this node's view; `gather` asks every peer; `merge` combines the answers. Values that no node knows stay absent. The leader of
-a broker group is the replica that calls itself leader in the highest term, because followers may still name a former leader.
+`own` returns this node's view; `gather` asks every peer; `merge` combines the answers. Values that
+no node knows stay absent. The leader of a broker group is the replica that calls itself leader in
+the highest term, because followers may still name a former leader.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ ENGINE_ANSWERS_WITHIN_S = 1.0
 PEER_ANSWERS_WITHIN_S = 1.5
 
 Counts = dict[tuple[str, str], tuple[int, int]]
-"""(Stored topic, broker group) → the number of its queues there, and the sum of their next offsets."""
+"""(Stored topic, broker group) → the number of its queues there, and the sum of their next
+offsets."""
 
 log = get_logger()
 
@@ -48,7 +51,8 @@ class Overview:
     """Collects the views of all nodes and merges them."""
 
     storage: Retainer | None = None
-    """Knows the disk usage of log files and what keeps each file from being trimmed; without it neither is reported."""
+    """Knows the disk usage of log files and what keeps each file from being trimmed; without it
+    neither is reported."""
     clock: Callable[[], ClockStanding] | None = None
     """What this node knows of its wall clock; without it that is not reported."""
     unheard: Callable[[str], Sequence[str]] | None = None
@@ -79,9 +83,13 @@ class Overview:
         return self._roster.nodes
 
     async def own(self, *, queues: bool = False) -> peer_pb2.NodeStatusReply:
-        """This node's own view, with the end of every queue or with the counts of every topic. Raises TimeoutError if its engine does not
-        answer."""
-        measured = {} if self.storage is None else {group: sum(kinds.values()) for group, kinds in self.storage.disk_bytes.items()}
+        """This node's own view, with the end of every queue or with the counts of every topic.
+        Raises TimeoutError if its engine does not answer."""
+        measured = (
+            {}
+            if self.storage is None
+            else {group: sum(kinds.values()) for group, kinds in self.storage.disk_bytes.items()}
+        )
         used, free = await asyncio.to_thread(_disk_usage, self._config.data, measured)
         node = admin_pb2.NodeInfo(
             node=self._config.node,
@@ -95,35 +103,51 @@ class Overview:
         )
         if self.storage is not None:
             node.disk = self.storage.disk
-        node.peer_failures.extend(link.refusal for _, link in sorted(self._links.items()) if link.refusal is not None)
+        node.peer_failures.extend(
+            link.refusal for _, link in sorted(self._links.items()) if link.refusal is not None
+        )
         if self.clock is not None:
             standing = self.clock()
             node.clock, node.clock_offset_ms = standing.state.value, standing.offset_ms
         reply = peer_pb2.NodeStatusReply(node=node)
         async with asyncio.timeout(ENGINE_ANSWERS_WITHIN_S):
-            statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
+            statuses = await asyncio.gather(
+                *(self._engine.status(group) for group in self._engine.groups)
+            )
         reply.groups.extend(self._own_group(status) for status in statuses)
         for group, view in self._engine.views.items():
             if not queues:
                 known = view.queue_ends.values()
-                reply.counts.add(broker_group=group, topics=view.queue_ends, queues=map(len, known), messages=map(sum, known))
+                reply.counts.add(
+                    broker_group=group,
+                    topics=view.queue_ends,
+                    queues=map(len, known),
+                    messages=map(sum, known),
+                )
                 continue
             for stored, ends in view.queue_ends.items():
                 reply.topics.add(topic=admin_pb2.Name(name=stored)).queue_list.extend(
-                    admin_pb2.QueueInfo(broker_group=group, group_queue=queue, max_offset=end) for queue, end in enumerate(ends)
+                    admin_pb2.QueueInfo(broker_group=group, group_queue=queue, max_offset=end)
+                    for queue, end in enumerate(ends)
                 )
         return reply
 
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         info = _resting(status) if status.rebuild is not None else _group_of(status)
         replica = info.replicas[0]
-        if self.unheard is not None and replica.state == "running" and (unheard := self.unheard(status.group)):
-            # Its copy of the log may be as long as the leader's, but its votes and acknowledgements do not count.
+        if (
+            self.unheard is not None
+            and replica.state == "running"
+            and (unheard := self.unheard(status.group))
+        ):
+            # Its copy of the log may be as long as the leader's, but its votes and acknowledgements
+            # do not count.
             replica.state, replica.rebuild.reason = "waiting", "; ".join(unheard)
         view = self._engine.views.get(status.group)
         if view is not None:
             info.level = view.level
-            # Against cluster time: a clock that is off is told as such, and not as a log that is ahead.
+            # Against cluster time: a clock that is off is told as such, and not as a log that is
+            # ahead.
             off_ms = 0 if self.clock is None else self.clock().offset_ms
             ahead_ms = view.store_ms - (time.time_ns() // 1_000_000 - off_ms)
             if view.serving and ahead_ms > AHEAD_MS:
@@ -151,7 +175,9 @@ class Overview:
     async def gather(self, *, queues: bool = False) -> dict[str, peer_pb2.NodeStatusReply | None]:
         """Every node's answer, as `own`; None for a node that did not answer in time."""
         names = list(self._links)
-        replies = await asyncio.gather(self.own(queues=queues), *(self._ask(self._links[name], queues) for name in names))
+        replies = await asyncio.gather(
+            self.own(queues=queues), *(self._ask(self._links[name], queues) for name in names)
+        )
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
 
     async def _ask(self, link: Link, queues: bool) -> peer_pb2.NodeStatusReply | None:
@@ -164,22 +190,29 @@ class Overview:
             # The overview reports unreachable nodes, so this is no error.
             return None
 
-    def merge(self, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.ClusterStatusResponse:
-        """Nodes, broker groups and health. The caller adds the topics, from the controller's state."""
+    def merge(
+        self, replies: Mapping[str, peer_pb2.NodeStatusReply | None]
+    ) -> admin_pb2.ClusterStatusResponse:
+        """Nodes, broker groups and health. The caller adds the topics, from the controller's
+        state."""
         response = admin_pb2.ClusterStatusResponse(cluster_id=self._config.cluster_id)
         for name in self._roster.nodes:
             reply = replies.get(name)
             if reply is not None:
                 response.nodes.append(reply.node)
             else:
-                response.nodes.add(node=name, endpoint=self._roster.address(name, "client"), up=False)
+                response.nodes.add(
+                    node=name, endpoint=self._roster.address(name, "client"), up=False
+                )
         for group in sorted(self._replicas):
             response.groups.append(_merged_group(group, self._replicas[group], replies))
         response.health = _health(response)
         return response
 
 
-def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[tuple[str, str, int], int]:
+def queue_ends(
+    replies: Mapping[str, peer_pb2.NodeStatusReply | None],
+) -> dict[tuple[str, str, int], int]:
     """The highest next offset that any node knows, for every queue."""
     ends: dict[tuple[str, str, int], int] = {}
     for reply in replies.values():
@@ -191,12 +224,14 @@ def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[t
 
 
 def topic_counts(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> Counts:
-    """What the furthest replica knows of every topic in every broker group. Replicas apply the same log, so the ends that it knows are the
-    highest ones of all queues."""
+    """What the furthest replica knows of every topic in every broker group. Replicas apply the same
+    log, so the ends that it knows are the highest ones of all queues."""
     counts: Counts = {}
     for reply in replies.values():
         for found in _counts_of(reply) if reply is not None else ():
-            for topic, queues, messages in zip(found.topics, found.queues, found.messages, strict=True):
+            for topic, queues, messages in zip(
+                found.topics, found.queues, found.messages, strict=True
+            ):
                 key = (topic, found.broker_group)
                 counts[key] = max(counts.get(key, (0, 0)), (queues, messages))
     return counts
@@ -219,21 +254,30 @@ def _counts_of(reply: peer_pb2.NodeStatusReply) -> Iterable[peer_pb2.TopicCounts
 
 
 def topic_sums(topic: Any, counts: Counts) -> admin_pb2.TopicInfo:
-    """A topic of the controller's state without its queues; `messages` only if every queue's end is known."""
+    """A topic of the controller's state without its queues; `messages` only if every queue's end is
+    known."""
     stored = stored_name(topic.namespace, topic.name)
     info = _settings_of(topic)
-    found = [(queues, counts.get((stored, group), (0, 0))) for group, queues in topic.placement.items()]
+    found = [
+        (queues, counts.get((stored, group), (0, 0))) for group, queues in topic.placement.items()
+    ]
     if all(known >= queues for queues, (known, _) in found):
         info.messages = sum(messages for _, (_, messages) in found)
     return info
 
 
 def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb2.TopicInfo:
-    """A topic of the controller's state with the known ends of its queues; `messages` only if every queue's end is known."""
+    """A topic of the controller's state with the known ends of its queues; `messages` only if every
+    queue's end is known."""
     stored = stored_name(topic.namespace, topic.name)
     info = _settings_of(topic)
     for number, (group, queue) in enumerate(queues_of(topic)):
-        info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))
+        info.queue_list.add(
+            queue=number,
+            broker_group=group,
+            group_queue=queue,
+            max_offset=ends.get((stored, group, queue)),
+        )
     known = [ends.get((stored, group, queue)) for group, queue in queues_of(topic)]
     if None not in known:
         info.messages = sum(end for end in known if end is not None)
@@ -253,18 +297,24 @@ def _settings_of(topic: Any) -> admin_pb2.TopicInfo:
 
 def queues_of(topic: Any) -> list[tuple[str, int]]:
     """(broker group, queue id there) of every queue of a topic, in the order of their numbers."""
-    return [(group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count)]
+    return [
+        (group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count)
+    ]
 
 
 def number_in(topic: Any, broker_group: str, queue: int) -> int | None:
-    """The number of a queue over all broker groups of its topic, None if the topic, given as the metadata has it or None, is without it."""
+    """The number of a queue over all broker groups of its topic, None if the topic, given as the
+    metadata has it or None, is without it."""
     queues = [] if topic is None else queues_of(topic)
     return queues.index((broker_group, queue)) if (broker_group, queue) in queues else None
 
 
 def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
-    """The replica's own report, first in `replicas`; a leader adds the catch-up progress of the others."""
-    info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)
+    """The replica's own report, first in `replicas`; a leader adds the catch-up progress of the
+    others."""
+    info = admin_pb2.BrokerGroupInfo(
+        group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index
+    )
     info.replicas.add(
         node=status.node,
         role=status.role.value,
@@ -273,7 +323,9 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         commit_index=status.commit_index,
         fenced=status.fenced,
         begin_index=status.begin_index,
-        state="waiting" if status.state == "running" and not status.extra.get("admitted", 1) else status.state,
+        state="waiting"
+        if status.state == "running" and not status.extra.get("admitted", 1)
+        else status.state,
     )
     for peer in status.peers:
         info.replicas.add(node=peer.node, catch_up=_catch_up_of(peer))
@@ -304,7 +356,8 @@ def _ha_of(view: HaView, status: ReplicaStatus, incarnation: str) -> admin_pb2.H
 
 
 def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
-    """A replica that is not running: it has no role, and what it last knew of others is not reported."""
+    """A replica that is not running: it has no role, and what it last knew of others is not
+    reported."""
     info = admin_pb2.BrokerGroupInfo(group=status.group)
     replica = info.replicas.add(node=status.node, state=status.state)
     if status.rebuild is not None:
@@ -353,8 +406,13 @@ def _merged_group(
         merged.commit_index = newest.commit_index
         # A program that knows no levels states none, and reads records of level 1 only.
         merged.level = max(info.level or FIRST_LEVEL for info in reports.values())
-    # The group's log says which nodes replicate it; until a replica has applied that record, the configuration does.
-    told = max((info for info in reports.values() if info.voters), key=lambda info: (info is leading, info.commit_index), default=None)
+    # The group's log says which nodes replicate it; until a replica has applied that record, the
+    # configuration does.
+    told = max(
+        (info for info in reports.values() if info.voters),
+        key=lambda info: (info is leading, info.commit_index),
+        default=None,
+    )
     merged.voters.extend(configured if told is None else told.voters)
     if told is not None:
         merged.learners.extend(told.learners)
@@ -385,32 +443,52 @@ def _merged_group(
 def _health(response: admin_pb2.ClusterStatusResponse) -> str:
     """ok, degraded or down, as admin.proto defines them."""
     for group in response.groups:
-        present = sum(_takes_part(replica) for replica in group.replicas if replica.node in group.voters)
-        if not group.HasField("leader") or (not group.HasField("ha") and present * 2 <= len(group.voters)):
+        present = sum(
+            _takes_part(replica) for replica in group.replicas if replica.node in group.voters
+        )
+        if not group.HasField("leader") or (
+            not group.HasField("ha") and present * 2 <= len(group.voters)
+        ):
             return "down"
     replicas = [replica for group in response.groups for replica in group.replicas]
-    present = all(node.up for node in response.nodes) and all(_takes_part(replica) for replica in replicas)
-    agree = not any(group.disputed_files for group in response.groups) and not any(replica.differing_files for replica in replicas)
+    present = all(node.up for node in response.nodes) and all(
+        _takes_part(replica) for replica in replicas
+    )
+    agree = not any(group.disputed_files for group in response.groups) and not any(
+        replica.differing_files for replica in replicas
+    )
     in_sync = all(map(_in_sync, response.groups))
     return "ok" if present and agree and in_sync else "degraded"
 
 
 def _in_sync(group: admin_pb2.BrokerGroupInfo) -> bool:
-    """Whether all voters of an HA group are in sync and the set is large enough; always true for a raft group."""
-    return not group.HasField("ha") or (not group.ha.HasField("short") and set(group.voters) <= set(group.ha.in_sync))
+    """Whether all voters of an HA group are in sync and the set is large enough; always true for a
+    raft group."""
+    return not group.HasField("ha") or (
+        not group.ha.HasField("short") and set(group.voters) <= set(group.ha.in_sync)
+    )
 
 
 def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:
-    return replica.HasField("role") and not replica.HasField("fenced") and replica.state in ("", "running")
+    return (
+        replica.HasField("role")
+        and not replica.HasField("fenced")
+        and replica.state in ("", "running")
+    )
 
 
 def _disk_usage(directory: Path, measured: Mapping[str, int]) -> tuple[int, int | None]:
-    """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile. `measured`: the bytes of
-    broker groups as retention last found them; their directories, with a file for each queue, are not read again."""
+    """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may
+    vanish meanwhile. `measured`: the bytes of broker groups as retention last found them; their
+    directories, with a file for each queue, are not read again."""
     used = sum(measured.values())
     for parent, inside, files in os.walk(directory):
         # Another worker reports its own directory.
-        inside[:] = [name for name in inside if not WORKER_NAME(name) and not (name in measured and parent == str(directory))]
+        inside[:] = [
+            name
+            for name in inside
+            if not WORKER_NAME(name) and not (name in measured and parent == str(directory))
+        ]
         for name in files:
             try:
                 used += os.lstat(os.path.join(parent, name)).st_blocks * 512

@@ -1,7 +1,9 @@
-"""Peek: reads committed messages of a topic without a consumer group and without a lease, from any node.
+"""Peek: reads committed messages of a topic without a consumer group and without a lease, from any
+node.
 
-The leader of each queue's broker group answers, so the answer misses nothing that was acknowledged before the question; while a group has
-no leader, its queues cannot be read. The answer is bounded in messages and bytes.
+The leader of each queue's broker group answers, so the answer misses nothing that was acknowledged
+before the question; while a group has no leader, its queues cannot be read. The answer is bounded
+in messages and bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Peeks:
         self._forwarder = forwarder
 
     async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """Messages queue by queue; with `latest`, the newest ones of the whole topic over all queues."""
+        """Messages queue by queue; with `latest`, the newest ones of the whole topic over all
+        queues."""
         wanted = max(1, min(request.max or 10, PEEK_MAX))
         queues = _asked_for(topic, request)
         found: list[admin_pb2.PeekedMessage] = []
@@ -44,19 +47,26 @@ class Peeks:
         for number, (group, _) in queues:
             if not latest and (len(found) >= wanted or _bytes(found) >= PEEK_BYTES):
                 break
-            found += await self._at_leader(request, number, group, wanted if latest else wanted - len(found))
+            found += await self._at_leader(
+                request, number, group, wanted if latest else wanted - len(found)
+            )
             if latest:
                 found = _newest(found, wanted)
         return admin_pb2.PeekResponse(messages=found)
 
-    async def _at_leader(self, request: admin_pb2.PeekRequest, number: int, group: str, count: int) -> list[admin_pb2.PeekedMessage]:
-        """The answer of the leader of the queue's broker group, on this node or another, for this queue alone."""
+    async def _at_leader(
+        self, request: admin_pb2.PeekRequest, number: int, group: str, count: int
+    ) -> list[admin_pb2.PeekedMessage]:
+        """The answer of the leader of the queue's broker group, on this node or another, for this
+        queue alone."""
         one = admin_pb2.PeekRequest()
         one.CopyFrom(request)
         one.queue, one.max = number, count
         deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
         try:
-            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline, repeatable=True)
+            responses = await self._forwarder.submit(
+                group, PEEK_METHOD, {}, one.SerializeToString(), deadline, repeatable=True
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer = admin_pb2.PeekResponse.FromString(responses[0])
@@ -65,7 +75,8 @@ class Peeks:
         return list(answer.messages)
 
     async def peek_here(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """Peek one queue of a broker group that this node leads. Raises CallRefused if it does not lead, LedgerError."""
+        """Peek one queue of a broker group that this node leads. Raises CallRefused if it does not
+        lead, LedgerError."""
         [(number, (group, queue))] = _asked_for(topic, request)
         count = max(1, min(request.max or 10, PEEK_MAX))
         stored = stored_name(topic.namespace, topic.name)
@@ -85,7 +96,18 @@ class Peeks:
             found = await self._look(group, stored, queue, first, stop - first)
             begin = found.next_offset - len(found.records)
             for offset, record in enumerate(found.records, begin):
-                messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset, found.time_epochs))
+                messages.append(
+                    message_of(
+                        record,
+                        topic.namespace,
+                        topic.name,
+                        number,
+                        group,
+                        queue,
+                        offset,
+                        found.time_epochs,
+                    )
+                )
                 size += len(messages[-1].body)
                 if size >= PEEK_BYTES:
                     # Decompressed bodies are longer than the bytes read.
@@ -101,7 +123,9 @@ class Peeks:
                 messages = _newest(messages, count)
 
     async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
-        return await self._through.peek(group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES))
+        return await self._through.peek(
+            group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES)
+        )
 
 
 def _asked_for(topic: Any, request: admin_pb2.PeekRequest) -> list[tuple[int, tuple[str, int]]]:
@@ -110,7 +134,9 @@ def _asked_for(topic: Any, request: admin_pb2.PeekRequest) -> list[tuple[int, tu
     if not request.HasField("queue"):
         return queues
     if not 0 <= request.queue < len(queues):
-        raise fail(Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}")
+        raise fail(
+            Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}"
+        )
     return [queues[request.queue]]
 
 
@@ -119,10 +145,13 @@ def _bytes(messages: list[admin_pb2.PeekedMessage]) -> int:
 
 
 def _newest(messages: list[admin_pb2.PeekedMessage], count: int) -> list[admin_pb2.PeekedMessage]:
-    """The newest `count` messages by store time, at most `PEEK_BYTES` plus one message, ordered by queue."""
+    """The newest `count` messages by store time, at most `PEEK_BYTES` plus one message, ordered by
+    queue."""
     kept: list[admin_pb2.PeekedMessage] = []
     size = 0
-    for message in sorted(messages, key=lambda m: (m.store_ms, m.queue, m.offset), reverse=True)[:count]:
+    for message in sorted(messages, key=lambda m: (m.store_ms, m.queue, m.offset), reverse=True)[
+        :count
+    ]:
         if size >= PEEK_BYTES:
             break
         kept.append(message)

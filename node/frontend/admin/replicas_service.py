@@ -1,10 +1,13 @@
-"""`ledgermq.v1.Replicas` on the client port: answers the requests of an audit of the running cluster.
+"""`ledgermq.v1.Replicas` on the client port: answers the requests of an audit of the running
+cluster.
 
-A marker goes through the log of the group's leader; facts are read between two turns; `replica_files.py` reads bytes on separate threads,
-at the rate of `Budget`. Every method requires an administrator. Only `Mark` is forwarded, because the caller of any other method
-wants this node's disk. This module does not interpret the bytes.
+A marker goes through the log of the group's leader; facts are read between two turns;
+`replica_files.py` reads bytes on separate threads, at the rate of `Budget`. Every method requires
+an administrator. Only `Mark` is forwarded, because the caller of any other method wants this node's
+disk. This module does not interpret the bytes.
 
-A marker is a control record that older builds stop at. A leader therefore appends one only if every member that answers knows markers.
+A marker is a control record that older builds stop at. A leader therefore appends one only if every
+member that answers knows markers.
 """
 
 from __future__ import annotations
@@ -22,7 +25,14 @@ from google.protobuf.message import DecodeError, Message
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
-from ledgermq.node.frontend.ports import CallGone, Engine, Method, ServerCall, ServerStreamMethod, UnaryMethod
+from ledgermq.node.frontend.ports import (
+    CallGone,
+    Engine,
+    Method,
+    ServerCall,
+    ServerStreamMethod,
+    UnaryMethod,
+)
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
@@ -44,7 +54,8 @@ PREFIX = f"{SERVICE}/"
 """Prefix of the name of every forwarded call that `Replicas.execute` answers."""
 MARK_METHOD = f"{PREFIX}Mark"
 KNOWN_METHOD = f"{PREFIX}Known"
-"""Sent to every member before a marker is appended: a build that knows the method knows the record."""
+"""Sent to every member before a marker is appended: a build that knows the method knows the
+record."""
 WITHIN_MS, WITHIN_MS_MAX = 5_000, 60_000
 KNOWN_WITHIN_S = 1.0
 LOOK_AGAIN_S = 0.01
@@ -68,8 +79,9 @@ Q = TypeVar("Q", bound=Message)
 
 
 class Budget:
-    """Limits how fast all audits together read from this node's disk, and slows them down while the event loop is busy. A reader asks
-    before every piece how long to wait, and must then wait that long. The clock is passed in."""
+    """Limits how fast all audits together read from this node's disk, and slows them down while the
+    event loop is busy. A reader asks before every piece how long to wait, and must then wait that
+    long. The clock is passed in."""
 
     def __init__(self, bytes_per_s: int, now_s: Callable[[], float]) -> None:
         # No burst: unused time is not made up for.
@@ -77,7 +89,8 @@ class Budget:
         self._now_s = now_s
 
     def wait_s(self, size: int, late_s: float) -> float:
-        """Seconds to wait before reading the next piece, of `size` bytes. `late_s`: how late the loop took the previous result."""
+        """Seconds to wait before reading the next piece, of `size` bytes. `late_s`: how late the
+        loop took the previous result."""
         now_s = self._now_s()
         rest_s = min(REST_FACTOR * late_s, REST_MAX_S) if late_s > LATE_S else 0.0
         wait_s = self._bucket.wait(now_s) + rest_s
@@ -114,9 +127,13 @@ class Replicas:
         """The methods by name."""
         return {
             "Mark": self._unary(audit_pb2.MarkRequest, audit_pb2.MarkResponse, self.mark),
-            "Describe": self._unary(audit_pb2.DescribeReplicaRequest, audit_pb2.DescribeReplicaResponse, self.describe),
+            "Describe": self._unary(
+                audit_pb2.DescribeReplicaRequest, audit_pb2.DescribeReplicaResponse, self.describe
+            ),
             "List": self._unary(audit_pb2.ListFilesRequest, audit_pb2.ListFilesResponse, self.list),
-            "Digests": self._unary(audit_pb2.FileDigestsRequest, audit_pb2.FileDigestsResponse, self.digests),
+            "Digests": self._unary(
+                audit_pb2.FileDigestsRequest, audit_pb2.FileDigestsResponse, self.digests
+            ),
             "Read": ServerStreamMethod(self._serve_read),
         }
 
@@ -127,13 +144,18 @@ class Replicas:
     # -- the marker
 
     async def mark(self, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
-        """Append a marker, from any node: forwards the request to the leader and returns its answer. Raises LedgerError."""
+        """Append a marker, from any node: forwards the request to the leader and returns its
+        answer. Raises LedgerError."""
         if not 0 < len(request.id) <= ID_MAX or not request.id.isprintable():
-            raise fail(Code.BAD_REQUEST, f"the id of a marker must have 1 to {ID_MAX} printable characters")
+            raise fail(
+                Code.BAD_REQUEST, f"the id of a marker must have 1 to {ID_MAX} printable characters"
+            )
         deadline = asyncio.get_running_loop().time() + _within_s(request.within_ms)
         group, data = request.broker_group, request.SerializeToString()
         try:
-            responses = await self._forwarder.submit(group, MARK_METHOD, {}, data, deadline, repeatable=True)
+            responses = await self._forwarder.submit(
+                group, MARK_METHOD, {}, data, deadline, repeatable=True
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer = audit_pb2.MarkResponse.FromString(responses[0])
@@ -146,20 +168,33 @@ class Replicas:
         if method == KNOWN_METHOD:
             return [b""]
         if method == MARK_METHOD:
-            return [(await self._mark_here(group, audit_pb2.MarkRequest.FromString(request))).SerializeToString()]
-        raise CallRefused(Refused("internal", detail=f"node {self._node} does not know the call {method}"))
+            return [
+                (
+                    await self._mark_here(group, audit_pb2.MarkRequest.FromString(request))
+                ).SerializeToString()
+            ]
+        raise CallRefused(
+            Refused("internal", detail=f"node {self._node} does not know the call {method}")
+        )
 
-    async def _mark_here(self, group: str, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
-        """Append a marker on this node, the leader. The status carries a refusal that no other node would change."""
+    async def _mark_here(
+        self, group: str, request: audit_pb2.MarkRequest
+    ) -> audit_pb2.MarkResponse:
+        """Append a marker on this node, the leader. The status carries a refusal that no other node
+        would change."""
         try:
             await self._require_known(group)
-            outcome = await self._engine.call(group, Mark(self._engine.new_token(), AuditRecord(request.id)))
+            outcome = await self._engine.call(
+                group, Mark(self._engine.new_token(), AuditRecord(request.id))
+            )
             if isinstance(outcome, Refused):
                 raise CallRefused(outcome)
             assert isinstance(outcome, Marked), outcome
             point = await self._engine.run(group, lambda hosted: _point(hosted, outcome.index))
         except LedgerError as error:
-            return audit_pb2.MarkResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+            return audit_pb2.MarkResponse(
+                status=admin_pb2.Status(code=int(error.code), message=error.message)
+            )
         return audit_pb2.MarkResponse(status=admin_pb2.Status(code=int(Code.OK)), point=point)
 
     async def _require_known(self, group: str) -> None:
@@ -169,7 +204,10 @@ class Replicas:
         known = await asyncio.gather(*(self._knows(node) for node in others))
         for node, knows in zip(others, known, strict=True):
             if not knows:
-                what = f"node {node} runs a build that does not know audit markers and would stop at one; upgrade it first"
+                what = (
+                    f"node {node} runs a build that does not know audit markers and would stop at"
+                    " one; upgrade it first"
+                )
                 raise fail(Code.PRECONDITION_FAILED, what)
 
     async def _knows(self, node: str) -> bool:
@@ -177,18 +215,25 @@ class Replicas:
         try:
             await self._forwarder.ask(node, KNOWN_METHOD, b"", deadline)
         except CallRefused as refusal:
-            # A node that does not run cannot be asked, and an audit must be possible while one node is down.
+            # A node that does not run cannot be asked, and an audit must be possible while one node
+            # is down.
             return refusal.refused.reason == "unknown-outcome"
         return True
 
     # -- facts
 
-    async def describe(self, request: audit_pb2.DescribeReplicaRequest) -> audit_pb2.DescribeReplicaResponse:
+    async def describe(
+        self, request: audit_pb2.DescribeReplicaRequest
+    ) -> audit_pb2.DescribeReplicaResponse:
         """The state of this node's replica at a marker. Raises LedgerError."""
         group = self._hosted_group(request.broker_group)
         status = await self._engine.status(group)
         answer = audit_pb2.DescribeReplicaResponse(
-            node=self._node, cluster_id=self._cluster_id, broker_group=group, life=self._life(group), state=status.state
+            node=self._node,
+            cluster_id=self._cluster_id,
+            broker_group=group,
+            life=self._life(group),
+            state=status.state,
         )
         if status.state != "running":
             answer.reason = "" if status.rebuild is None else status.rebuild.reason
@@ -196,26 +241,51 @@ class Replicas:
         index = request.index if request.HasField("index") else None
         end = await self._settled(group, index, _within_s(request.within_ms))
         answer.MergeFrom(await self._engine.run(group, lambda hosted: _facts(hosted, end)))
-        answer.sealed.extend(_sealed(file) for file in await self._storage.sealed_files(group, None) if file[0].last_index <= end.index)
+        answer.sealed.extend(
+            _sealed(file)
+            for file in await self._storage.sealed_files(group, None)
+            if file[0].last_index <= end.index
+        )
         if answer.life != self._life(group):
-            raise fail(Code.HA_NOT_AVAILABLE, f"the replica of {group} on node {self._node} was opened again meanwhile; ask again")
+            raise fail(
+                Code.HA_NOT_AVAILABLE,
+                f"the replica of {group} on node {self._node} was opened again meanwhile; ask"
+                " again",
+            )
         return answer
 
-    async def _settled(self, group: str, index: int | None, within_s: float) -> audit_pb2.EntryPoint:
-        """Wait until the log is applied up to an entry and all derived files are written up to it. Raises LedgerError."""
+    async def _settled(
+        self, group: str, index: int | None, within_s: float
+    ) -> audit_pb2.EntryPoint:
+        """Wait until the log is applied up to an entry and all derived files are written up to it.
+        Raises LedgerError."""
         limit = asyncio.get_running_loop().time() + within_s
-        wanted: int = await self._engine.run(group, lambda hosted: hosted.machine.applied_index) if index is None else index
-        while (applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)) < wanted:
+        wanted: int = (
+            await self._engine.run(group, lambda hosted: hosted.machine.applied_index)
+            if index is None
+            else index
+        )
+        while (
+            applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)
+        ) < wanted:
             if asyncio.get_running_loop().time() >= limit:
-                what = f"node {self._node} has applied {group} only up to entry {applied}, but entry {wanted} is needed"
+                what = (
+                    f"node {self._node} has applied {group} only up to entry {applied}, but entry"
+                    f" {wanted} is needed"
+                )
                 raise fail(Code.PROXY_TIMEOUT, f"{what}; it lags behind or has no leader")
             await asyncio.sleep(LOOK_AGAIN_S)
         point = await self._engine.run(group, lambda hosted: _point(hosted, wanted))
         try:
-            while not await self._engine.run(group, lambda hosted: hosted.write_units(point.end_pos)):
+            while not await self._engine.run(
+                group, lambda hosted: hosted.write_units(point.end_pos)
+            ):
                 continue
         except (OSError, StorageError) as error:
-            raise fail(Code.INTERNAL_SERVER_ERROR, f"node {self._node} cannot write consume queues ({error}); free disk space") from error
+            raise fail(
+                Code.INTERNAL_SERVER_ERROR,
+                f"node {self._node} cannot write consume queues ({error}); free disk space",
+            ) from error
         return point
 
     def _life(self, group: str) -> str:
@@ -224,9 +294,15 @@ class Replicas:
     async def digests(self, request: audit_pb2.FileDigestsRequest) -> audit_pb2.FileDigestsResponse:
         """Digests of sealed files, for the files whose digest is known."""
         if len(request.bases) > BASES_MAX:
-            raise fail(Code.BAD_REQUEST, f"digests of at most {BASES_MAX:,} files can be asked for at once")
-        files = await self._storage.sealed_files(self._hosted_group(request.broker_group), list(request.bases))
-        return audit_pb2.FileDigestsResponse(files=[_sealed(file) for file in files if file[1] is not None])
+            raise fail(
+                Code.BAD_REQUEST, f"digests of at most {BASES_MAX:,} files can be asked for at once"
+            )
+        files = await self._storage.sealed_files(
+            self._hosted_group(request.broker_group), list(request.bases)
+        )
+        return audit_pb2.FileDigestsResponse(
+            files=[_sealed(file) for file in files if file[1] is not None]
+        )
 
     # -- files
 
@@ -235,7 +311,13 @@ class Replicas:
         if not (request.broker_group or request.directory):
             own = audit_pb2.FileEntry(path=NODE_FILE)
             return audit_pb2.ListFilesResponse(
-                entries=[*(audit_pb2.FileEntry(path=group, directory=True) for group in sorted(self._engine.groups)), own]
+                entries=[
+                    *(
+                        audit_pb2.FileEntry(path=group, directory=True)
+                        for group in sorted(self._engine.groups)
+                    ),
+                    own,
+                ]
             )
         group = self._group_of(request.broker_group, request.directory)
         path = request.directory or group
@@ -249,11 +331,20 @@ class Replicas:
         entries = await self._on_reader(look)
         return audit_pb2.ListFilesResponse(
             entries=[
-                audit_pb2.FileEntry(path=e.path, directory=e.directory, size=e.size, mtime_ns=e.mtime_ns, inode=e.inode) for e in entries
+                audit_pb2.FileEntry(
+                    path=e.path,
+                    directory=e.directory,
+                    size=e.size,
+                    mtime_ns=e.mtime_ns,
+                    inode=e.inode,
+                )
+                for e in entries
             ]
         )
 
-    async def read(self, request: audit_pb2.ReadFileRequest) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
+    async def read(
+        self, request: audit_pb2.ReadFileRequest
+    ) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
         """The pieces of a file. Raises LedgerError."""
         group = self._group_of(request.broker_group, request.path)
         file = await self._opened(group, request.path)
@@ -261,8 +352,14 @@ class Replicas:
             raise fail(Code.NOT_FOUND, f"there is no file {request.path} on node {self._node}")
         try:
             start = max(request.offset, 0)
-            end = min(start + max(request.length, 0), file.size) if request.HasField("length") else file.size
-            yield audit_pb2.ReadFileResponse(status=admin_pb2.Status(code=int(Code.OK)), size=file.size)
+            end = (
+                min(start + max(request.length, 0), file.size)
+                if request.HasField("length")
+                else file.size
+            )
+            yield audit_pb2.ReadFileResponse(
+                status=admin_pb2.Status(code=int(Code.OK)), size=file.size
+            )
             stretches = await self._on_reader(lambda: list(file.stretches(start, end)))
             if request.places_only:
                 for begin, stop in stretches:
@@ -309,13 +406,20 @@ class Replicas:
             return await asyncio.get_running_loop().run_in_executor(self._readers, work)
         except OSError as error:
             where = f" {error.filename}" if error.filename else ""
-            raise fail(Code.INTERNAL_SERVER_ERROR, f"node {self._node} cannot read{where}: {error.strerror or error}") from error
+            raise fail(
+                Code.INTERNAL_SERVER_ERROR,
+                f"node {self._node} cannot read{where}: {error.strerror or error}",
+            ) from error
 
     # -- the port
 
     def _hosted_group(self, group: str) -> str:
         if group not in self._engine.groups:
-            raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {group!r}; ask a node that has one")
+            raise fail(
+                Code.NOT_FOUND,
+                f"node {self._node} has no replica of broker group {group!r}; ask a node that"
+                " has one",
+            )
         return group
 
     def _group_of(self, group: str, path: str) -> str:
@@ -325,7 +429,9 @@ class Replicas:
     async def _allow(self, context: ServerCall) -> None:
         self._callers.allow(await self._callers.of(context), ADMINISTRATOR)
 
-    def _unary(self, request: type[Q], response: Any, work: Callable[[Q], Awaitable[Any]]) -> UnaryMethod:
+    def _unary(
+        self, request: type[Q], response: Any, work: Callable[[Q], Awaitable[Any]]
+    ) -> UnaryMethod:
         async def serve(data: bytes, context: ServerCall) -> bytes:
             try:
                 await self._allow(context)
@@ -341,12 +447,15 @@ class Replicas:
     async def _serve_read(self, data: bytes, context: ServerCall) -> None:
         try:
             await self._allow(context)
-            async with contextlib.aclosing(self.read(audit_pb2.ReadFileRequest.FromString(data))) as pieces:
+            async with contextlib.aclosing(
+                self.read(audit_pb2.ReadFileRequest.FromString(data))
+            ) as pieces:
                 async for piece in pieces:
                     await context.write(piece.SerializeToString())
         except CallGone:
             raise
-        except Exception as error:  # as above; this may follow other messages, and the caller checks every status
+        # as above; this may follow other messages, and the caller checks every status
+        except Exception as error:
             last = audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse))
             await context.write(last.SerializeToString())
 
@@ -357,7 +466,11 @@ def _pread(file: ReplicaFile, offset: int, length: int) -> tuple[bytes, float]:
 
 
 def _close_opened(opening: asyncio.Future[ReplicaFile | None]) -> None:
-    if not opening.cancelled() and opening.exception() is None and (file := opening.result()) is not None:
+    if (
+        not opening.cancelled()
+        and opening.exception() is None
+        and (file := opening.result()) is not None
+    ):
         file.close()
 
 
@@ -381,16 +494,26 @@ def _point(hosted: OpenReplica, index: int) -> audit_pb2.EntryPoint:
     if index == entries.begin_index - 1:
         return _begin(hosted)
     if index < entries.begin_index:
-        raise fail(Code.NOT_FOUND, f"the log begins with entry {entries.begin_index} here, but entry {index} is needed")
+        raise fail(
+            Code.NOT_FOUND,
+            f"the log begins with entry {entries.begin_index} here, but entry {index} is needed",
+        )
     found = entries.read(index, 1)
-    return audit_pb2.EntryPoint(index=index, end_pos=found.pos + len(found.data), term=found.term, chain=found.last_chain)
+    return audit_pb2.EntryPoint(
+        index=index, end_pos=found.pos + len(found.data), term=found.term, chain=found.last_chain
+    )
 
 
 def _begin(hosted: OpenReplica) -> audit_pb2.EntryPoint:
     """The point before the first retained entry."""
     entries = hosted.store.log
     before = entries.begin_index - 1
-    return audit_pb2.EntryPoint(index=before, end_pos=entries.begin_pos, term=entries.term_at(before), chain=entries.chain_at(before))
+    return audit_pb2.EntryPoint(
+        index=before,
+        end_pos=entries.begin_pos,
+        term=entries.term_at(before),
+        chain=entries.chain_at(before),
+    )
 
 
 def _facts(hosted: OpenReplica, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
@@ -415,5 +538,10 @@ def _facts(hosted: OpenReplica, end: audit_pb2.EntryPoint) -> audit_pb2.Describe
 def _sealed(file: tuple[LogFile, str | None, str | None]) -> audit_pb2.SealedFile:
     found, own, sealed = file
     return audit_pb2.SealedFile(
-        base=found.base, first_index=found.first_index, last_index=found.last_index, end_pos=found.end_pos, sha256=own, sealed_sha256=sealed
+        base=found.base,
+        first_index=found.first_index,
+        last_index=found.last_index,
+        end_pos=found.end_pos,
+        sha256=own,
+        sealed_sha256=sealed,
     )

@@ -1,9 +1,11 @@
-"""Operator commands for the replication of a broker group, on any node: `ledgermq elect` and `ledgermq replication`.
+"""Operator commands for the replication of a broker group, on any node: `ledgermq elect` and
+`ledgermq replication`.
 
-A forced election goes to the controller quorum like a replica's own request; before it, this module finds out from every replica that
-answers which entries it may lose. A change of the kind of replication is a membership change, and goes to the group's leader. So is another
-minimum of replicas in sync; because it may be what a master lacks to serve, it goes to the master's node past the forwarder's wait for a
-leader that serves. `raft/` decides what each may do.
+A forced election goes to the controller quorum like a replica's own request; before it, this module
+finds out from every replica that answers which entries it may lose. A change of the kind of
+replication is a membership change, and goes to the group's leader. So is another minimum of
+replicas in sync; because it may be what a master lacks to serve, it goes to the master's node past
+the forwarder's wait for a leader that serves. `raft/` decides what each may do.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a cluster loses with a master that lacks entries of other replicas. `entries`, `ms`: None if none are known."""
+    """What a cluster loses with a master that lacks entries of other replicas. `entries`, `ms`:
+    None if none are known."""
 
     words: str
     entries: int | None = None
@@ -49,9 +52,12 @@ class Loss:
 
 
 class Replication:
-    """The replication commands. `controller` is `ledgermq.node.controller.controller.Controller`."""
+    """The replication commands. `controller` is
+    `ledgermq.node.controller.controller.Controller`."""
 
-    def __init__(self, node: str, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview) -> None:
+    def __init__(
+        self, node: str, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview
+    ) -> None:
         self._node = node
         self._engine = engine
         self._forwarder = forwarder
@@ -61,33 +67,52 @@ class Replication:
     # -- a forced election
 
     async def elect(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
-        """Make a node the master of an HA group; with `preview` only report the loss. Raises LedgerError with the reason and a remedy."""
+        """Make a node the master of an HA group; with `preview` only report the loss. Raises
+        LedgerError with the reason and a remedy."""
         await self._controller.barrier(QUORUM_WITHIN_S)
         group, node = request.broker_group, request.node
         told = reports_of(group, await self._overview.gather())
         if node not in self._controller.state.nodes:
             names = ", ".join(sorted(self._controller.state.nodes))
-            raise fail(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; its nodes are {names}")
+            raise fail(
+                Code.PRECONDITION_FAILED,
+                f"node {node} is not part of this cluster; its nodes are {names}",
+            )
         if node not in told:
-            raise fail(Code.PRECONDITION_FAILED, f"node {node} does not answer with a replica of broker group {group}; start it first")
+            raise fail(
+                Code.PRECONDITION_FAILED,
+                f"node {node} does not answer with a replica of broker group {group}; start it"
+                " first",
+            )
         own = told[node]
         if not own.HasField("ha"):
             what = f"broker group {group} elects its leader among its replicas (replication raft)"
-            raise fail(Code.PRECONDITION_FAILED, f"{what}; hand leadership over with: ledgermq transfer {group} --to {node}")
+            raise fail(
+                Code.PRECONDITION_FAILED,
+                f"{what}; hand leadership over with: ledgermq transfer {group} --to {node}",
+            )
         agreed = self._controller.state.appointments.get(group)
-        in_sync = None if agreed is None or agreed.generation < own.ha.generation else agreed.in_sync
+        in_sync = (
+            None if agreed is None or agreed.generation < own.ha.generation else agreed.in_sync
+        )
         if not request.unclean and (objection := why_not(group, node, told, in_sync)):
             raise fail(Code.PRECONDITION_FAILED, objection)
         # Without an agreed in-sync set it is unknown who was in sync.
         unclean = request.unclean and (in_sync is None or in_sync.get(node) != own.ha.incarnation)
         loss = loss_of(node, told, unclean=unclean)
-        response = pb.ElectMasterResponse(loss=loss.words, lost_entries=loss.entries, lost_ms=loss.ms)
+        response = pb.ElectMasterResponse(
+            loss=loss.words, lost_entries=loss.entries, lost_ms=loss.ms
+        )
         if request.preview:
             return response
         epoch = NO_EPOCH if agreed is None else agreed.epoch
         cause = Cause.FORCED if request.unclean else Cause.OPERATOR
-        voters = {voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters}
-        wish = ElectionRequest(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
+        voters = {
+            voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters
+        }
+        wish = ElectionRequest(
+            node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node
+        )
         granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
         facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}
         log.warning("an operator appointed a master", **facts, loss=loss.words)
@@ -109,25 +134,37 @@ class Replication:
             await self._controller.barrier(QUORUM_WITHIN_S)
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
-            responses = await self._forwarder.submit(request.broker_group, METHOD, {}, request.SerializeToString(), deadline)
+            responses = await self._forwarder.submit(
+                request.broker_group, METHOD, {}, request.SerializeToString(), deadline
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         return _answered(responses)
 
-    async def _change_minimum(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
+    async def _change_minimum(
+        self, request: pb.ChangeReplicationRequest
+    ) -> pb.ChangeReplicationResponse:
         group = request.broker_group
         master = self._forwarder.leader(group)
         if master is None:
-            raise refused("not-leader", f"broker group {group} has no master that node {self._node} knows of; see ledgermq status")
+            raise refused(
+                "not-leader",
+                f"broker group {group} has no master that node {self._node} knows of; see ledgermq"
+                " status",
+            )
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
-            return _answered(await self._forwarder.ask(master, METHOD, request.SerializeToString(), deadline))
+            return _answered(
+                await self._forwarder.ask(master, METHOD, request.SerializeToString(), deadline)
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
 
-    async def change_here(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
-        """Change the replication in the log of a group that this node leads. The status carries a refusal that no other node would change.
-        Raises CallRefused otherwise."""
+    async def change_here(
+        self, request: pb.ChangeReplicationRequest
+    ) -> pb.ChangeReplicationResponse:
+        """Change the replication in the log of a group that this node leads. The status carries a
+        refusal that no other node would change. Raises CallRefused otherwise."""
         group = request.broker_group
         view = self._engine.views.get(group)
         if view is None:
@@ -136,7 +173,10 @@ class Replication:
         if not request.to:
             reason = f"asked for by an operator: min_in_sync {wanted}"
             call = ChangeMembers(token, "minimum", "", None, reason, minimum=wanted)
-        elif members is not None and _RULES[request.to].value not in (members.rule, members.towards):
+        elif members is not None and _RULES[request.to].value not in (
+            members.rule,
+            members.towards,
+        ):
             reason = f"asked for by an operator: replication {request.to}"
             call = ChangeMembers(token, "rule", "", None, reason, rule=_RULES[request.to].value)
         else:
@@ -147,16 +187,34 @@ class Replication:
                 return found
             members = found
         if members is None:
-            return _ok(pb.ChangeReplicationResponse(waits_for="the group's first record is not applied yet"))
-        done = not request.to or (members.rule == _RULES[request.to].value and members.towards is None)
-        waits = "" if done else f"every voter ({', '.join(members.voters)}) confirms the change, entry {members.index}"
-        response = pb.ChangeReplicationResponse(done=done, waits_for=waits, replication=replication_of(members))
+            return _ok(
+                pb.ChangeReplicationResponse(
+                    waits_for="the group's first record is not applied yet"
+                )
+            )
+        done = not request.to or (
+            members.rule == _RULES[request.to].value and members.towards is None
+        )
+        waits = (
+            ""
+            if done
+            else (
+                f"every voter ({', '.join(members.voters)}) confirms the change, entry"
+                f" {members.index}"
+            )
+        )
+        response = pb.ChangeReplicationResponse(
+            done=done, waits_for=waits, replication=replication_of(members)
+        )
         if members.minimum:
             response.min_in_sync = members.minimum
         return _ok(response)
 
-    async def _changed(self, group: str, call: ChangeMembers) -> GroupMembers | pb.ChangeReplicationResponse:
-        """The members by the committed record of this change, or the answer that says why there is none yet. Raises CallRefused."""
+    async def _changed(
+        self, group: str, call: ChangeMembers
+    ) -> GroupMembers | pb.ChangeReplicationResponse:
+        """The members by the committed record of this change, or the answer that says why there is
+        none yet. Raises CallRefused."""
         try:
             async with asyncio.timeout(COMMIT_WITHIN_S):
                 outcome = await self._engine.call(group, call)
@@ -165,11 +223,17 @@ class Replication:
             return _ok(pb.ChangeReplicationResponse(waits_for=f"{who} confirmed the change"))
         if isinstance(outcome, Refused):
             if outcome.reason == "members-not-yet":
-                return _ok(pb.ChangeReplicationResponse(waits_for=f"the group can take the change ({outcome.detail})"))
+                return _ok(
+                    pb.ChangeReplicationResponse(
+                        waits_for=f"the group can take the change ({outcome.detail})"
+                    )
+                )
             if outcome.reason != "members-refused":
                 raise CallRefused(outcome)
             error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")
-            return pb.ChangeReplicationResponse(status=pb.Status(code=int(error.code), message=error.message))
+            return pb.ChangeReplicationResponse(
+                status=pb.Status(code=int(error.code), message=error.message)
+            )
         assert isinstance(outcome, MembersChanged), outcome
         return outcome.members
 
@@ -185,50 +249,92 @@ Report = pb.BrokerGroupInfo
 """The report of one replica; its own entry is the first of `replicas`."""
 
 
-def reports_of(group: str, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[str, Report]:
+def reports_of(
+    group: str, replies: Mapping[str, peer_pb2.NodeStatusReply | None]
+) -> dict[str, Report]:
     """Node → the report of its replica of the group, for running replicas."""
-    found = (info for reply in replies.values() if reply is not None for info in reply.groups if info.group == group and info.replicas)
+    found = (
+        info
+        for reply in replies.values()
+        if reply is not None
+        for info in reply.groups
+        if info.group == group and info.replicas
+    )
     return {info.replicas[0].node: info for info in found if info.replicas[0].HasField("role")}
 
 
-def why_not(group: str, node: str, told: Mapping[str, Report], in_sync: Mapping[str, str] | None) -> str:
+def why_not(
+    group: str, node: str, told: Mapping[str, Report], in_sync: Mapping[str, str] | None
+) -> str:
     """Why an operator may not appoint this master; empty if there is no objection."""
     for name, report in sorted(told.items()):
         if report.replicas[0].role == Role.LEADER.value:
-            return f"{name} is master of {group} (epoch {report.term}); hand over with: ledgermq transfer {group} --to {node}"
+            return (
+                f"{name} is master of {group} (epoch {report.term}); hand over with: ledgermq"
+                f" transfer {group} --to {node}"
+            )
     hearing = sorted(name for name, report in told.items() if report.HasField("leader"))
     if hearing:
         master = told[hearing[0]].leader
-        return f"{', '.join(hearing)} heard the master {master} of {group} within the last second; check again (ledgermq status)"
+        return (
+            f"{', '.join(hearing)} heard the master {master} of {group} within the last second;"
+            " check again (ledgermq status)"
+        )
     if in_sync is None:
-        what = f"the controller quorum knows of no in-sync set of {group}; its replicas elect their first master themselves"
-        return f"{what}; if the quorum lost its metadata, name a node that has everything with --unclean"
+        what = (
+            f"the controller quorum knows of no in-sync set of {group}; its replicas elect their"
+            " first master themselves"
+        )
+        return (
+            f"{what}; if the quorum lost its metadata, name a node that has everything with"
+            " --unclean"
+        )
     if in_sync.get(node) == told[node].ha.incarnation:
         return ""
-    there = sorted(name for name in in_sync if name in told and told[name].ha.incarnation == in_sync[name])
+    there = sorted(
+        name for name in in_sync if name in told and told[name].ha.incarnation == in_sync[name]
+    )
     if there:
-        return f"{', '.join(there)} of the in-sync set of {group} answers and is elected by itself, without loss; wait a moment"
+        return (
+            f"{', '.join(there)} of the in-sync set of {group} answers and is elected by itself,"
+            " without loss; wait a moment"
+        )
     missing = ", ".join(sorted(in_sync))
-    what = f"{node} is not in the in-sync set of {group} ({missing}), and entries that only its members hold would be lost"
+    what = (
+        f"{node} is not in the in-sync set of {group} ({missing}), and entries that only its"
+        " members hold would be lost"
+    )
     return f"{what}; start one of them, or, if none can come back, add --unclean"
 
 
 def loss_of(node: str, told: Mapping[str, Report], *, unclean: bool) -> Loss:
-    """The entries that other replicas are known to have and the node has not. Entries of replicas that do not answer cannot be counted."""
+    """The entries that other replicas are known to have and the node has not. Entries of replicas
+    that do not answer cannot be counted."""
     if not unclean:
         return Loss(f"nothing that was committed is lost: {node} is in sync")
     own = told[node]
     last = own.replicas[0].end_index
     known = max(max(report.replicas[0].end_index, report.commit_index) for report in told.values())
     newest_ms = max(report.ha.last_store_ms for report in told.values())
-    stored = datetime.fromtimestamp(own.ha.last_store_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    stored = datetime.fromtimestamp(own.ha.last_store_ms / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    )
     kept = f"{node} has entries up to {last}, the last one applied there stored at {stored}"
     silent = sorted(set(own.voters) - set(told))
-    unknown = f"; what only {', '.join(silent)} had cannot be counted, because no answer comes from there" if silent else ""
+    unknown = (
+        f"; what only {', '.join(silent)} had cannot be counted, because no answer comes from there"
+        if silent
+        else ""
+    )
     if known <= last:
         return Loss(f"{kept}; no replica that answers knows of a later one{unknown}")
     ms = max(0, newest_ms - own.ha.last_store_ms)
-    return Loss(f"{kept}; {known - last} later ones, of {ms} ms, are known to exist and would be lost{unknown}", known - last, ms)
+    return Loss(
+        f"{kept}; {known - last} later ones, of {ms} ms, are known to exist and would be"
+        f" lost{unknown}",
+        known - last,
+        ms,
+    )
 
 
 def _ok(response: pb.ChangeReplicationResponse) -> pb.ChangeReplicationResponse:

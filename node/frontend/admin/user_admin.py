@@ -1,7 +1,8 @@
-"""User commands of the admin service: encrypts their secrets and passes the commands to the controller quorum.
+"""User commands of the admin service: encrypts their secrets and passes the commands to the
+controller quorum.
 
-A secret passes through this module once, in plain text, on its way in. It is never logged and never part of an answer; the quorum stores
-only its encrypted form.
+A secret passes through this module once, in plain text, on its way in. It is never logged and never
+part of an answer; the quorum stores only its encrypted form.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ class UserAdmin:
         self._sealer = sealer
 
     async def create(
-        self, request: admin_pb2.CreateUserRequest, until: Callable[[Callable[[], bool]], Awaitable[None]]
+        self,
+        request: admin_pb2.CreateUserRequest,
+        until: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> admin_pb2.CreateUserResponse:
-        settings = {"name": request.name, "grants": list(request.grants), "roles": list(request.roles)}
+        settings = {
+            "name": request.name,
+            "grants": list(request.grants),
+            "roles": list(request.roles),
+        }
         if request.secret_key:
             settings["secret"] = self._sealed(request.name, request.secret_key)
         outcome = await self._controller.submit("create-user", settings, TIMEOUT_S)
@@ -39,21 +46,36 @@ class UserAdmin:
         return admin_pb2.CreateUserResponse(user=self._info(outcome), created=outcome.changed)
 
     async def bootstrap(self, name: str, secret: str) -> bool:
-        """Create an administrator if the cluster has no user at all; returns whether this call did. Raises LedgerError without a quorum, or
-        if another node was faster."""
+        """Create an administrator if the cluster has no user at all; returns whether this call did.
+        Raises LedgerError without a quorum, or if another node was faster."""
         await self._controller.barrier()
         if self._users:
             return False
         everything = str(Grant(Action.ADMIN, Kind.CLUSTER, "*"))
-        settings = {"name": name, "grants": [everything], "roles": [], "secret": self._sealed(name, secret)}
+        settings = {
+            "name": name,
+            "grants": [everything],
+            "roles": [],
+            "secret": self._sealed(name, secret),
+        }
         return (await self._controller.submit("create-user", settings, TIMEOUT_S)).changed
 
     async def change(self, request: admin_pb2.ChangeUserRequest) -> admin_pb2.ChangeUserResponse:
-        settings: dict[str, Any] = {"name": request.name, "grant": list(request.grant), "revoke": list(request.revoke)}
-        settings.update(give_roles=list(request.give_roles), take_roles=list(request.take_roles), end_former=request.end_former_secret)
+        settings: dict[str, Any] = {
+            "name": request.name,
+            "grant": list(request.grant),
+            "revoke": list(request.revoke),
+        }
+        settings.update(
+            give_roles=list(request.give_roles),
+            take_roles=list(request.take_roles),
+            end_former=request.end_former_secret,
+        )
         if request.secret_key:
             settings["secret"] = self._sealed(request.name, request.secret_key)
-        return admin_pb2.ChangeUserResponse(user=self._info(await self._controller.submit("change-user", settings, TIMEOUT_S)))
+        return admin_pb2.ChangeUserResponse(
+            user=self._info(await self._controller.submit("change-user", settings, TIMEOUT_S))
+        )
 
     async def delete(self, request: admin_pb2.DeleteUserRequest) -> admin_pb2.DeleteUserResponse:
         await self._controller.submit("delete-user", {"name": request.name}, TIMEOUT_S)
@@ -65,7 +87,9 @@ class UserAdmin:
         if request.name and request.name not in users:
             raise fail(Code.NOT_FOUND, f"there is no user {request.name}; see: ledgermq user list")
         wanted = [request.name] if request.name else sorted(users)
-        return admin_pb2.ListUsersResponse(users=[_info(user_commands.shown(users[name]), users) for name in wanted])
+        return admin_pb2.ListUsersResponse(
+            users=[_info(user_commands.shown(users[name]), users) for name in wanted]
+        )
 
     @property
     def _users(self) -> Mapping[str, User]:

@@ -1,4 +1,5 @@
-"""Delayed messages and half messages of a topic over all broker groups: lists, and their cancellation; any node answers."""
+"""Delayed messages and half messages of a topic over all broker groups: lists, and their
+cancellation; any node answers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class WaitingMessages:
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
 
-    async def listed(self, topic: Any, request: admin_pb2.ListWaitingRequest) -> admin_pb2.ListWaitingResponse:
+    async def listed(
+        self, topic: Any, request: admin_pb2.ListWaitingRequest
+    ) -> admin_pb2.ListWaitingResponse:
         """One page. Raises LedgerError."""
         _check_kind(request.kind)
         groups = sorted(topic.placement)
@@ -47,7 +50,9 @@ class WaitingMessages:
             for name in ("begin_ms", "end_ms"):
                 if request.HasField(name):
                     setattr(question, name, getattr(request, name))
-            reply = await self._queries.ask(group, question, peer_pb2.GroupWaitingReply, LEADER_WITHIN_S)
+            reply = await self._queries.ask(
+                group, question, peer_pb2.GroupWaitingReply, LEADER_WITHIN_S
+            )
             response.messages.extend(reply.messages)
             size += sum(len(found.message.body) for found in reply.messages)
             if reply.more:
@@ -56,23 +61,44 @@ class WaitingMessages:
             epoch = offset = 0
         return response
 
-    async def cancelled(self, topic: Any, request: admin_pb2.CancelWaitingRequest, user: str) -> admin_pb2.CancelWaitingResponse:
-        """Cancel messages, one broker group after the other; if that fails in between, it can be repeated. Raises LedgerError."""
+    async def cancelled(
+        self, topic: Any, request: admin_pb2.CancelWaitingRequest, user: str
+    ) -> admin_pb2.CancelWaitingResponse:
+        """Cancel messages, one broker group after the other; if that fails in between, it can be
+        repeated. Raises LedgerError."""
         _check_kind(request.kind)
         if len(request.messages) > LETTERS_MAX:
-            raise fail(Code.BAD_REQUEST, f"{len(request.messages)} messages in one call; the limit is {LETTERS_MAX}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"{len(request.messages)} messages in one call; the limit is {LETTERS_MAX}",
+            )
         states: dict[int, str] = {}
         for group in sorted({place.broker_group for place in request.messages}):
             if group not in topic.placement:
-                raise fail(Code.BAD_REQUEST, f"topic {topic.name} has no queue in broker group {group!r}")
+                raise fail(
+                    Code.BAD_REQUEST, f"topic {topic.name} has no queue in broker group {group!r}"
+                )
             rows = [at for at, place in enumerate(request.messages) if place.broker_group == group]
-            question = peer_pb2.GroupCancel(topic=stored_name(topic.namespace, topic.name), kind=request.kind, user=user)
+            question = peer_pb2.GroupCancel(
+                topic=stored_name(topic.namespace, topic.name), kind=request.kind, user=user
+            )
             question.places.extend(request.messages[at] for at in rows)
-            reply = await self._queries.ask(group, question, peer_pb2.GroupCancelReply, LEADER_WITHIN_S, repeatable=True)
+            reply = await self._queries.ask(
+                group, question, peer_pb2.GroupCancelReply, LEADER_WITHIN_S, repeatable=True
+            )
             states |= dict(zip(rows, reply.states, strict=True))
             done = sum(state == CANCELLED for state in reply.states)
-            log.info("waiting messages cancelled", group=group, topic=question.topic, kind=request.kind, user=user, messages=done)
-        return admin_pb2.CancelWaitingResponse(states=[states[at] for at in range(len(request.messages))])
+            log.info(
+                "waiting messages cancelled",
+                group=group,
+                topic=question.topic,
+                kind=request.kind,
+                user=user,
+                messages=done,
+            )
+        return admin_pb2.CancelWaitingResponse(
+            states=[states[at] for at in range(len(request.messages))]
+        )
 
 
 def _check_kind(kind: str) -> None:
@@ -89,5 +115,8 @@ def _decoded(after: bytes, groups: Sequence[str]) -> tuple[str, int, int]:
         if group not in groups or type(epoch) is not int or type(offset) is not int:
             raise ValueError("a value of another type")
     except (ValueError, TypeError) as error:
-        raise fail(Code.BAD_REQUEST, "the page token is not one of a list of waiting messages; start again without a token") from error
+        raise fail(
+            Code.BAD_REQUEST,
+            "the page token is not one of a list of waiting messages; start again without a token",
+        ) from error
     return group, epoch, offset

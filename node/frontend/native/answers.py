@@ -1,6 +1,8 @@
-"""Encodes `FetchResponse` messages by hand, so that the bytes of the entries are copied only once, into the message.
+"""Encodes `FetchResponse` messages by hand, so that the bytes of the entries are copied only once,
+into the message.
 
-Field numbers and wire types are those of proto/log.proto; a test compares every message with the generated code.
+Field numbers and wire types are those of proto/log.proto; a test compares every message with the
+generated code.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def _number(tag: int, value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive entries of one queue (of the whole log if `queue` is −1), as pieces of the log."""
+    """Consecutive entries of one queue (of the whole log if `queue` is −1), as pieces of the
+    log."""
 
     queue: int
     first_offset: int
@@ -77,5 +80,11 @@ def entries_answer(batch: Batch, end_offset: int, skipped: int) -> Answer:
         )
     )
     tail = _number(_END_OFFSET, end_offset) + _number(_SKIPPED, skipped)
-    whole: Iterable[Piece] = (bytes((_ENTRIES,)), varint(len(head) + size + len(tail)), head, *batch.pieces, tail)
+    whole: Iterable[Piece] = (
+        bytes((_ENTRIES,)),
+        varint(len(head) + size + len(tail)),
+        head,
+        *batch.pieces,
+        tail,
+    )
     return Answer(b"".join(whole), len(batch.sizes), size, batch.source, skipped)

@@ -1,7 +1,7 @@
 """Identifies the caller of a method of the Log service, and checks permissions and quotas.
 
-The same authority and the same quotas protect the client contract (`access_control.py`): a user has one set of permissions and one budget
-for both.
+The same authority and the same quotas protect the client contract (`access_control.py`): a user has
+one set of permissions and one budget for both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ CLIENT_ID_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller, from the call's metadata. A signed call has a user. The client chooses its client id; in signed calls the user's name is
-    put in front, so that a client cannot take another user's client id."""
+    """The caller, from the call's metadata. A signed call has a user. The client chooses its client
+    id; in signed calls the user's name is put in front, so that a client cannot take another user's
+    client id."""
 
     user: str = ""
     client_id: str = ""
@@ -32,7 +33,8 @@ class Caller:
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
 
     def called(self, client_id: str) -> Caller:
-        """The same caller with a client id given later; an id in the call's metadata takes precedence."""
+        """The same caller with a client id given later; an id in the call's metadata takes
+        precedence."""
         if self.client_id or not client_id:
             return self
         return replace(self, client_id=_client_id(self.user, client_id))
@@ -72,7 +74,13 @@ ADMINISTRATOR = Need(Action.ADMIN, Kind.CLUSTER)
 class Callers:
     """Identifies and admits the callers of one node. Belongs to the loop's thread."""
 
-    def __init__(self, authority: Authority | None = None, quotas: Quotas | None = None, *, namespaces: bool = True) -> None:
+    def __init__(
+        self,
+        authority: Authority | None = None,
+        quotas: Quotas | None = None,
+        *,
+        namespaces: bool = True,
+    ) -> None:
         self._authority = authority if authority is not None and authority.required else None
         self._quotas = quotas if quotas is not None and quotas.limit_calls else None
         self._namespaces = namespaces
@@ -84,16 +92,31 @@ class Callers:
         if self._authority is not None:
             name = common_name_of(context) if self._authority.wants_certificates else ""
             user = await self._authority.authenticate(metadata, name, context.peer)
-        return Caller(user, _client_id(user, metadata.get(CLIENT_ID, "")), metadata.get(NAMESPACE, ""), self._namespaces)
+        return Caller(
+            user,
+            _client_id(user, metadata.get(CLIENT_ID, "")),
+            metadata.get(NAMESPACE, ""),
+            self._namespaces,
+        )
 
     def allow(self, caller: Caller, *alternatives: Need) -> None:
-        """Raise FORBIDDEN unless the caller meets at least one of these needs now. Verdicts are cached until users change, so a stream can
-        ask again for every frame."""
+        """Raise FORBIDDEN unless the caller meets at least one of these needs now. Verdicts are
+        cached until users change, so a stream can ask again for every frame."""
         if self._authority is not None:
             self._authority.authorize(caller.user, alternatives)
 
-    def enter(self, caller: Caller, kind: Kind, names: Sequence[str], *, receive: bool, messages: int, size: int) -> Hold | None:
-        """Admit a call; it counts against its quotas until the hold ends. None if nothing is limited. Raises TooMuch."""
+    def enter(
+        self,
+        caller: Caller,
+        kind: Kind,
+        names: Sequence[str],
+        *,
+        receive: bool,
+        messages: int,
+        size: int,
+    ) -> Hold | None:
+        """Admit a call; it counts against its quotas until the hold ends. None if nothing is
+        limited. Raises TooMuch."""
         if self._quotas is None:
             return None
         scopes: list[Scope] = [("client", caller.client_id)] if caller.client_id else []

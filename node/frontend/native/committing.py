@@ -1,10 +1,12 @@
-"""Commit and Offsets: the positions of consumer groups in queues, kept in the log as for every other consumer (`group_offsets.py`).
+"""Commit and Offsets: the positions of consumer groups in queues, kept in the log as for every
+other consumer (`group_offsets.py`).
 
-A commit is durable on a majority when it is answered. A commit that names a member counts only while that member owns the queue; the
-group's coordinator decides that. The coordinator is the leader of the topic's first broker group, which may be another node.
+A commit is durable on a majority when it is answered. A commit that names a member counts only
+while that member owns the queue; the group's coordinator decides that. The coordinator is the
+leader of the topic's first broker group, which may be another node.
 
-A node that was replaced as leader may not know it. So it confirms its leadership before it says whose a queue is, and before it calls an
-offset wrong.
+A node that was replaced as leader may not know it. So it confirms its leadership before it says
+whose a queue is, and before it calls an offset wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +37,15 @@ class Committer:
     """Commit and Offsets of one node."""
 
     def __init__(
-        self, engine: Engine, topics: Topics, leaders: Leaders, callers: Callers, joiner: Joiner, forwarder: Forwarder, *, tiered: bool
+        self,
+        engine: Engine,
+        topics: Topics,
+        leaders: Leaders,
+        callers: Callers,
+        joiner: Joiner,
+        forwarder: Forwarder,
+        *,
+        tiered: bool,
     ) -> None:
         self._engine = engine
         self._tiered = tiered
@@ -46,24 +56,34 @@ class Committer:
         self._forwarder = forwarder
 
     async def commit(self, request: pb.CommitRequest, caller: Caller) -> pb.CommitResponse:
-        """Commit offsets. Raises Moved, and LedgerError if it is not known that everything was committed; a commit can be repeated."""
+        """Commit offsets. Raises Moved, and LedgerError if it is not known that everything was
+        committed; a commit can be repeated."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
         if len(request.offsets) > OFFSETS_MAX:
-            raise fail(Code.BAD_REQUEST, f"a commit has at most {OFFSETS_MAX} offsets, not {len(request.offsets)}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"a commit has at most {OFFSETS_MAX} offsets, not {len(request.offsets)}",
+            )
         if self._objection(request, stored) is not None:
             await self._confirm(broker_group)
             if (objection := self._objection(request, stored)) is not None:
                 raise objection
         if request.member:
             await self._require_owner(request, stored, consumer)
-        calls = [CommitOffset(self._engine.new_token(), consumer, stored, at.queue, at.offset) for at in request.offsets]
-        for outcome in await asyncio.gather(*(self._engine.call(broker_group, call) for call in calls)):
+        calls = [
+            CommitOffset(self._engine.new_token(), consumer, stored, at.queue, at.offset)
+            for at in request.offsets
+        ]
+        for outcome in await asyncio.gather(
+            *(self._engine.call(broker_group, call) for call in calls)
+        ):
             _raise_refused(outcome, broker_group)
         return pb.CommitResponse()
 
     async def offsets(self, request: pb.OffsetsRequest, caller: Caller) -> pb.OffsetsResponse:
-        """The group's positions, including everything committed before the call. Raises Moved, LedgerError."""
+        """The group's positions, including everything committed before the call. Raises Moved,
+        LedgerError."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
         await self._confirm(broker_group)
@@ -75,31 +95,53 @@ class Committer:
         return found
 
     def _objection(self, request: pb.CommitRequest, stored: str) -> LedgerError | None:
-        """Why these offsets cannot be committed, by the queues as of the last view; None if they can."""
+        """Why these offsets cannot be committed, by the queues as of the last view; None if they
+        can."""
         broker_group = request.broker_group
         ends = self._engine.views[broker_group].queue_ends.get(stored, ())
         if not ends:
-            return fail(Code.HA_NOT_AVAILABLE, f"topic {stored} is being set up in broker group {broker_group}; try again")
+            return fail(
+                Code.HA_NOT_AVAILABLE,
+                f"topic {stored} is being set up in broker group {broker_group}; try again",
+            )
         for at in request.offsets:
             if not 0 <= at.queue < len(ends):
-                return fail(Code.BAD_REQUEST, f"topic {stored} has the queues 0 to {len(ends) - 1} in {broker_group}, not {at.queue}")
+                return fail(
+                    Code.BAD_REQUEST,
+                    f"topic {stored} has the queues 0 to {len(ends) - 1} in {broker_group}, not"
+                    f" {at.queue}",
+                )
             if not 0 <= at.offset <= ends[at.queue]:
-                return fail(Code.ILLEGAL_OFFSET, f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} is not in it")
+                return fail(
+                    Code.ILLEGAL_OFFSET,
+                    f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} is"
+                    " not in it",
+                )
         return None
 
     async def _confirm(self, broker_group: str) -> None:
-        """Confirm that this node leads and has applied everything acknowledged before the call. Raises Moved, LedgerError."""
-        _raise_refused(await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group)
+        """Confirm that this node leads and has applied everything acknowledged before the call.
+        Raises Moved, LedgerError."""
+        _raise_refused(
+            await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group
+        )
 
     async def _check(self, request: Any, caller: Caller) -> tuple[str, str]:
-        """The stored names of topic and consumer group. Checks that the caller may read as the group, and that this node leads the broker
-        group. Raises Moved, LedgerError."""
-        stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
+        """The stored names of topic and consumer group. Checks that the caller may read as the
+        group, and that this node leads the broker group. Raises Moved, LedgerError."""
+        stored, consumer = (
+            caller.topic(request.namespace, request.topic),
+            caller.group(request.namespace, request.consumer_group),
+        )
         self._callers.allow(caller, read(stored))
         self._callers.allow(caller, as_group(consumer))
         topic = await self._topics.find(stored)
         if request.broker_group not in topic.placement:
-            raise fail(Code.BAD_REQUEST, f"topic {stored} has no queues in broker group {request.broker_group!r}; ask Locate")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"topic {stored} has no queues in broker group {request.broker_group!r}; ask"
+                " Locate",
+            )
         if not self._leaders.serves(request.broker_group):
             raise Moved(request.broker_group)
         return stored, consumer
@@ -108,7 +150,12 @@ class Committer:
 
     async def _require_owner(self, request: pb.CommitRequest, stored: str, consumer: str) -> None:
         topic = await self._topics.find(stored)
-        owned = pb.CommitRequest(topic=stored, consumer_group=consumer, member=request.member, generation=request.generation)
+        owned = pb.CommitRequest(
+            topic=stored,
+            consumer_group=consumer,
+            member=request.member,
+            generation=request.generation,
+        )
         for at in request.offsets:
             owned.offsets.add(queue=number_of(topic, request.broker_group, at.queue))
         coordinator = first_group(topic)
@@ -123,13 +170,16 @@ class Committer:
                 return
         deadline = asyncio.get_running_loop().time() + WITHIN_S
         data = owned.SerializeToString()
-        answers = await self._forwarder.submit(coordinator, OWNED, {}, data, deadline, repeatable=True)
+        answers = await self._forwarder.submit(
+            coordinator, OWNED, {}, data, deadline, repeatable=True
+        )
         answer = pb.CommitResponse.FromString(answers[0])
         if answer.HasField("problem"):
             raise fail(answer.problem.code, answer.problem.message)
 
     async def execute(self, coordinator: str, data: bytes) -> Sequence[bytes]:
-        """Answer another node's ownership question, as coordinator. Raises CallRefused if this node is not the coordinator."""
+        """Answer another node's ownership question, as coordinator. Raises CallRefused if this node
+        is not the coordinator."""
         if not self._leaders.serves(coordinator):
             raise CallRefused(Refused("not-leader"))
         answer = pb.CommitResponse()
@@ -145,13 +195,23 @@ class Committer:
     def _judge(self, owned: pb.CommitRequest) -> None:
         """Check ownership; takes stored names, and queues by number. Raises PRECONDITION_FAILED."""
         for at in owned.offsets:
-            if not self._joiner.owns(owned.topic, owned.consumer_group, owned.member, at.queue, owned.generation):
-                what = f"queue {at.queue} of topic {owned.topic} is not {owned.member}'s in generation {owned.generation}"
-                raise fail(Code.PRECONDITION_FAILED, f"{what} of consumer group {owned.consumer_group}")
+            if not self._joiner.owns(
+                owned.topic, owned.consumer_group, owned.member, at.queue, owned.generation
+            ):
+                what = (
+                    f"queue {at.queue} of topic {owned.topic} is not {owned.member}'s in generation"
+                    f" {owned.generation}"
+                )
+                raise fail(
+                    Code.PRECONDITION_FAILED, f"{what} of consumer group {owned.consumer_group}"
+                )
 
 
-def _states(stored: str, consumer: str, *, tiered: bool) -> Callable[[Any], list[tuple[int, int, int]]]:
-    """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`: what was trimmed can still be read."""
+def _states(
+    stored: str, consumer: str, *, tiered: bool
+) -> Callable[[Any], list[tuple[int, int, int]]]:
+    """Reads committed (−1: none), begin and end of every queue; runs between two turns. `tiered`:
+    what was trimmed can still be read."""
 
     def look(hosted: Any) -> list[tuple[int, int, int]]:
         machine = hosted.machine
@@ -160,7 +220,13 @@ def _states(stored: str, consumer: str, *, tiered: bool) -> Callable[[Any], list
             begin = machine.begin(stored, queue)
             committed = machine.offsets.get((consumer, stored, queue))
             low = machine.floor(stored, queue) if tiered else begin
-            found.append((-1 if committed is None else max(committed, low), begin, machine.end(stored, queue)))
+            found.append(
+                (
+                    -1 if committed is None else max(committed, low),
+                    begin,
+                    machine.end(stored, queue),
+                )
+            )
         return found
 
     return look

@@ -1,13 +1,16 @@
 """Fetch: a stream of committed entries for one reader, limited by the reader's credit.
 
-This module holds the opening, permissions, credit, quotas and the end of a stream; `tailing.py` decides what comes next. The leader of the
-broker group serves a stream; if another node leads, the stream ends with a Redirect, and the reader continues there behind the last entry
-it got. Entries are handed out only after they are applied here, so they are committed.
+This module holds the opening, permissions, credit, quotas and the end of a stream; `tailing.py`
+decides what comes next. The leader of the broker group serves a stream; if another node leads, the
+stream ends with a Redirect, and the reader continues there behind the last entry it got. Entries
+are handed out only after they are applied here, so they are committed.
 
-A reader may allow any replica to serve it (`local_reads.py`). Its stream then ends with a Redirect if this replica's data becomes too old,
-or if the reader has seen more than this replica has, so that a reader's position never goes back.
+A reader may allow any replica to serve it (`local_reads.py`). Its stream then ends with a Redirect
+if this replica's data becomes too old, or if the reader has seen more than this replica has, so
+that a reader's position never goes back.
 
-A response is no larger than the remaining credit, except for a single larger entry: then the credit falls below zero.
+A response is no larger than the remaining credit, except for a single larger entry: then the credit
+falls below zero.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ LAST_WORDS_S = 1.0
 FAREWELL_S = 5.0
 """How long a reader that got everything it wanted may take to end its stream."""
 SIGN_OF_LIFE_S = 1.0
-"""A replica that does not lead sends a sign of life this often, and checks whether it may continue."""
+"""A replica that does not lead sends a sign of life this often, and checks whether it may
+continue."""
 _OWES_S = 1.0
 """A stream that is over its quota is checked again after this time at the latest."""
 
@@ -106,7 +110,9 @@ class Fetcher:
             for task in listening:
                 task.cancel()
 
-    async def _ended(self, context: ServerCall, listening: set[asyncio.Task[None]]) -> pb.FetchResponse | None:
+    async def _ended(
+        self, context: ServerCall, listening: set[asyncio.Task[None]]
+    ) -> pb.FetchResponse | None:
         """Serve a stream. Returns its last answer, or None if there is none."""
         try:
             await self._serve(context, listening)
@@ -124,16 +130,22 @@ class Fetcher:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await context.read()
         except TimeoutError:
-            raise fail(Code.REQUEST_TIMEOUT, "the opening of the Fetch did not come in time") from None
+            raise fail(
+                Code.REQUEST_TIMEOUT, "the opening of the Fetch did not come in time"
+            ) from None
         if data is None:
             return
-        # After the first request, not before it: a client that is refused while it writes sees a broken stream instead of the reason.
+        # After the first request, not before it: a client that is refused while it writes sees a
+        # broken stream instead of the reason.
         caller = await self._callers.of(context)
         first = pb.FetchRequest.FromString(data)
         if first.WhichOneof("request") != "open":
             raise fail(Code.BAD_REQUEST, "the first request of a Fetch must be its opening")
         stream = _Stream(self, caller, first.open, context)
-        with self._hold(caller, stream.consumer_group) or _NOTHING as hold, self._streams.held(stream.listed()):
+        with (
+            self._hold(caller, stream.consumer_group) or _NOTHING as hold,
+            self._streams.held(stream.listed()),
+        ):
             listening.add(asyncio.create_task(stream.listen()))
             try:
                 await stream.run(hold)
@@ -163,8 +175,13 @@ class Fetcher:
         return view
 
     def bound_ms(self, opening: pb.OpenFetch) -> int | None:
-        """The staleness bound in ms for a reader that allows any replica; None if only the leader may serve it."""
-        return self._local.bound_ms(opening.broker_group, opening.max_age_ms) if opening.any_replica else None
+        """The staleness bound in ms for a reader that allows any replica; None if only the leader
+        may serve it."""
+        return (
+            self._local.bound_ms(opening.broker_group, opening.max_age_ms)
+            if opening.any_replica
+            else None
+        )
 
     def standing(self, broker_group: str, bound_ms: int) -> Standing:
         """The standing of the replica here. Raises Moved if it may not serve now."""
@@ -174,7 +191,8 @@ class Fetcher:
         return found
 
     async def confirm(self, broker_group: str) -> None:
-        """Confirm that this node leads and has applied everything acknowledged before the call. Raises Moved, LedgerError."""
+        """Confirm that this node leads and has applied everything acknowledged before the call.
+        Raises Moved, LedgerError."""
         if not await self._topics.has_broker_group(broker_group):
             raise fail(Code.NOT_FOUND, f"there is no broker group {broker_group!r}; ask Locate")
         engine = self._sources.engine
@@ -185,12 +203,16 @@ class Fetcher:
             raise refused(outcome.reason, outcome.detail)
 
     async def find(self, stored: str, broker_group: str) -> None:
-        """Check that the topic can be read in this broker group. Raises TOPIC_NOT_FOUND, FORBIDDEN, BAD_REQUEST."""
+        """Check that the topic can be read in this broker group. Raises TOPIC_NOT_FOUND, FORBIDDEN,
+        BAD_REQUEST."""
         topic = await self._topics.find(stored)
         if not topic.permission.readable:
             raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
         if broker_group not in topic.placement:
-            raise fail(Code.BAD_REQUEST, f"topic {stored} has no queues in broker group {broker_group}; ask Locate")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"topic {stored} has no queues in broker group {broker_group}; ask Locate",
+            )
 
     async def open(self, broker_group: str, waiter: Waiter) -> GroupSource:
         return await self._sources.open(broker_group, waiter)
@@ -215,7 +237,9 @@ _NOTHING = _Nothing()
 class _Stream:
     """The stream of one reader."""
 
-    def __init__(self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: ServerCall) -> None:
+    def __init__(
+        self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: ServerCall
+    ) -> None:
         """Raises LedgerError for an invalid opening."""
         self._fetcher = fetcher
         self._caller = caller
@@ -223,7 +247,11 @@ class _Stream:
         self._context = context
         self._group = opening.broker_group
         self._topic = caller.topic(opening.namespace, opening.topic) if opening.topic else ""
-        self.consumer_group = caller.group(opening.namespace, opening.consumer_group) if opening.consumer_group else ""
+        self.consumer_group = (
+            caller.group(opening.namespace, opening.consumer_group)
+            if opening.consumer_group
+            else ""
+        )
         self._needs: tuple[Need, ...] = (read(self._topic),) if self._topic else (ADMINISTRATOR,)
         if self.consumer_group:
             self._needs += (as_group(self.consumer_group),)
@@ -236,12 +264,15 @@ class _Stream:
         self._waiter = Waiter(self._topic)
         self._source: GroupSource | None = None
         self._bound_ms = fetcher.bound_ms(opening)
-        """If set, this node serves the stream as leader or not, as long as its data is no older than this."""
+        """If set, this node serves the stream as leader or not, as long as its data is no older
+        than this."""
         self._seen: tuple[object, ...] = ()
         self._trace: BatchTrace | None = None
         if fetcher.spans is not None and self._topic:
             topic = messaging_pb2.Resource(resource_namespace=opening.namespace, name=opening.topic)
-            self._trace = fetcher.spans.batches_of(context, caller.client_id, topic, opening.consumer_group)
+            self._trace = fetcher.spans.batches_of(
+                context, caller.client_id, topic, opening.consumer_group
+            )
         _check(opening)
 
     async def listen(self) -> None:
@@ -262,7 +293,15 @@ class _Stream:
         """The stream's entry in the list of clients."""
         topics = {self._topic} if self._topic else set()
         anywhere = self._bound_ms is not None
-        return OpenStream(self._caller.client_id, CLIENT_TYPE, self._group, self._end, topics, self.consumer_group, anywhere)
+        return OpenStream(
+            self._caller.client_id,
+            CLIENT_TYPE,
+            self._group,
+            self._end,
+            topics,
+            self.consumer_group,
+            anywhere,
+        )
 
     def _end(self) -> None:
         """End the stream with a redirect."""
@@ -274,11 +313,13 @@ class _Stream:
             self._fetcher.close(self._source, self._waiter)
             self._source = None
             metrics.FETCH_STREAMS.labels(self._group).dec()
-        # A raised exception references this stream, and so itself and the window of tens of MiB: a reference cycle (`problems.bare`).
+        # A raised exception references this stream, and so itself and the window of tens of MiB: a
+        # reference cycle (`problems.bare`).
         self._broken = None
 
     async def run(self, hold: Hold | None) -> None:
-        """Send everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""
+        """Send everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable,
+        OSError."""
         fetcher, group = self._fetcher, self._group
         fetcher.allow(self._caller, self._needs)
         if self._bound_ms is None or self._standing().role == LEADER:
@@ -287,7 +328,9 @@ class _Stream:
             await fetcher.find(self._topic, group)
         self._source = await fetcher.open(group, self._waiter)
         metrics.FETCH_STREAMS.labels(group).inc()
-        tail = await (self._open_topic(self._source) if self._topic else self._open_log(self._source))
+        tail = await (
+            self._open_topic(self._source) if self._topic else self._open_log(self._source)
+        )
         told = False
         while True:
             self._waiter.begin()
@@ -340,13 +383,17 @@ class _Stream:
         return True
 
     async def _farewell(self) -> None:
-        """Let the reader end the stream: if the node ended it while the reader writes credit, answers on their way would be lost."""
+        """Let the reader end the stream: if the node ended it while the reader writes credit,
+        answers on their way would be lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._silent.wait()
 
-    async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
-        """Send what comes next; False if there is nothing. A function of its own, so that a waiting reader keeps no answers alive."""
+    async def _sent(
+        self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None
+    ) -> bool:
+        """Send what comes next; False if there is nothing. A function of its own, so that a waiting
+        reader keeps no answers alive."""
         with await ANSWERS.reserve(COPIES * room) as share:
             answers = await self._next(tail, view, room)
             share.settle(COPIES * sum([answer.size for answer in answers]))
@@ -370,7 +417,11 @@ class _Stream:
         metrics.FETCHED_MESSAGES.labels(self._group, answer.source).inc(answer.count)
         if answer.skipped:
             metrics.FETCH_SKIPPED.labels(self._group).inc(answer.skipped)
-        with contextlib.nullcontext() if self._trace is None else self._trace(answer.count, answer.data):
+        with (
+            contextlib.nullcontext()
+            if self._trace is None
+            else self._trace(answer.count, answer.data)
+        ):
             await self._context.write(answer.data)
         if hold is not None:
             hold.cost(answer.count, answer.size)
@@ -393,7 +444,8 @@ class _Stream:
         return QueueTail(source, self._topic, ends, places, goals)
 
     async def _in_force(self, source: GroupSource) -> Ends:
-        """The topic's queues in the log of this broker group. Raises HA_NOT_AVAILABLE if the topic does not come into force in time."""
+        """The topic's queues in the log of this broker group. Raises HA_NOT_AVAILABLE if the topic
+        does not come into force in time."""
         until = asyncio.get_running_loop().time() + TOPIC_WITHIN_S
         while True:
             self._waiter.begin()
@@ -405,19 +457,28 @@ class _Stream:
                 async with asyncio.timeout_at(until):
                     await self._waiter.wait()
             except TimeoutError:
-                what = f"topic {self._topic} is being set up in broker group {self._group}; try again"
+                what = (
+                    f"topic {self._topic} is being set up in broker group {self._group}; try again"
+                )
                 raise fail(Code.HA_NOT_AVAILABLE, what) from None
 
     async def _place(self, source: GroupSource, ends: Ends, wanted: pb.FetchFrom) -> int:
         queue = wanted.queue
         if not 0 <= queue < len(ends.ends):
-            raise fail(Code.BAD_REQUEST, f"topic {self._topic} has the queues 0 to {len(ends.ends) - 1} in {self._group}, not {queue}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"topic {self._topic} has the queues 0 to {len(ends.ends) - 1} in {self._group},"
+                f" not {queue}",
+            )
         begin, end = ends.begins[queue], ends.ends[queue]
         match wanted.WhichOneof("place"):
             case "offset":
                 if not 0 <= wanted.offset <= end:
                     self._let_leader_judge()
-                    what = f"offset {wanted.offset} is outside of queue {queue} of topic {self._topic}, which holds {begin} to {end}"
+                    what = (
+                        f"offset {wanted.offset} is outside of queue {queue} of topic"
+                        f" {self._topic}, which holds {begin} to {end}"
+                    )
                     raise fail(Code.ILLEGAL_OFFSET, f"{what} (exclusive)")
                 return await self._from(source, begin, queue, wanted.offset)
             case "store_ms":
@@ -426,18 +487,29 @@ class _Stream:
                 return await self._from(source, begin, queue, 0) if wanted.earliest else end
 
     async def _from(self, source: GroupSource, begin: int, queue: int, offset: int) -> int:
-        """The first offset from one on that can be read. Raises LedgerError if the object store has it and cannot be read."""
+        """The first offset from one on that can be read. Raises LedgerError if the object store has
+        it and cannot be read."""
         if source.tier is None or offset >= begin:
             return max(begin, offset)
         return await source.tier.first_offset(self._group, self._topic, queue, offset)
 
     async def _open_log(self, source: GroupSource) -> LogTail:
-        begin, applied = await source.run(lambda hosted: (int(hosted.machine.begin_index), int(hosted.machine.applied_index)))
+        begin, applied = await source.run(
+            lambda hosted: (int(hosted.machine.begin_index), int(hosted.machine.applied_index))
+        )
         first = self._opening.from_index
         if not 0 <= first <= applied + 1:
             self._let_leader_judge()
-            raise fail(Code.ILLEGAL_OFFSET, f"log index {first} is outside of the log of {self._group}, which holds {begin} to {applied}")
-        first = max(first, begin) if source.tier is None else await source.tier.first_index(self._group, first, begin)
+            raise fail(
+                Code.ILLEGAL_OFFSET,
+                f"log index {first} is outside of the log of {self._group}, which holds {begin} to"
+                f" {applied}",
+            )
+        first = (
+            max(first, begin)
+            if source.tier is None
+            else await source.tier.first_index(self._group, first, begin)
+        )
         opened = self._opened(source, applied)
         opened.begins.add(queue=-1, first_offset=first)
         opened.ends.add(queue=-1, first_offset=applied + 1)
@@ -445,19 +517,27 @@ class _Stream:
         return LogTail(source, first, applied + 1 if self._opening.until_end else None)
 
     def _let_leader_judge(self) -> None:
-        """An offset behind the end here may exist at the leader. Raises Moved if another node leads."""
+        """An offset behind the end here may exist at the leader. Raises Moved if another node
+        leads."""
         if self._standing().role != LEADER:
             raise Moved(self._group)
 
     def _opened(self, source: GroupSource, applied_index: int) -> pb.FetchOpened:
         standing = self._standing()
-        opened = pb.FetchOpened(commit_index=applied_index, log_id=source.log_id, replica=self._fetcher.node, role=standing.role)
+        opened = pb.FetchOpened(
+            commit_index=applied_index,
+            log_id=source.log_id,
+            replica=self._fetcher.node,
+            role=standing.role,
+        )
         if standing.age_ms is not None:
             opened.age_ms = standing.age_ms
         return opened
 
     def _caught_up(self, tail: QueueTail | LogTail) -> bytes:
-        ends: Mapping[int, int] = {-1: tail.next_index} if isinstance(tail, LogTail) else tail.places
+        ends: Mapping[int, int] = (
+            {-1: tail.next_index} if isinstance(tail, LogTail) else tail.places
+        )
         told = pb.CaughtUp(commit_index=tail.next_index - 1)
         if (age_ms := self._standing().age_ms) is not None:
             told.age_ms = age_ms
@@ -476,14 +556,21 @@ def _check(opening: pb.OpenFetch) -> None:
     """Check an opening on its own. Raises BAD_REQUEST."""
     if not opening.topic:
         if _places(opening):
-            raise fail(Code.BAD_REQUEST, "a Fetch without a topic must begin at from_index, not in queues")
+            raise fail(
+                Code.BAD_REQUEST, "a Fetch without a topic must begin at from_index, not in queues"
+            )
         return
     if not _places(opening):
-        raise fail(Code.BAD_REQUEST, "a Fetch of a topic must name the queues to read, each with a start")
+        raise fail(
+            Code.BAD_REQUEST, "a Fetch of a topic must name the queues to read, each with a start"
+        )
     if len({wanted.queue for wanted in _places(opening)}) < len(_places(opening)):
         raise fail(Code.BAD_REQUEST, "a queue is named twice")
     if any(wanted.WhichOneof("place") is None for wanted in _places(opening)):
-        raise fail(Code.BAD_REQUEST, "every queue needs a start: an offset, a time, the earliest message or the end")
+        raise fail(
+            Code.BAD_REQUEST,
+            "every queue needs a start: an offset, a time, the earliest message or the end",
+        )
 
 
 def _code_of(last: pb.FetchResponse | None) -> int:

@@ -1,6 +1,8 @@
-"""Builds the answers to a producer's frames: an acknowledgement with its receipt, or a rejection with the reason.
+"""Builds the answers to a producer's frames: an acknowledgement with its receipt, or a rejection
+with the reason.
 
-Answers are built in the order of the frames, so the last answer has the next expected sequence number.
+Answers are built in the order of the frames, so the last answer has the next expected sequence
+number.
 """
 
 from __future__ import annotations
@@ -35,7 +37,15 @@ class Sent:
 class FrameAnswers:
     """The answers of one stream. `next_sequence`: from the opening, later from the last answer."""
 
-    def __init__(self, node: str, cluster_id: str, log_id: str, origin: Origin, keys: ReceiptKeys, next_sequence: int) -> None:
+    def __init__(
+        self,
+        node: str,
+        cluster_id: str,
+        log_id: str,
+        origin: Origin,
+        keys: ReceiptKeys,
+        next_sequence: int,
+    ) -> None:
         self._node = node
         self._cluster_id = cluster_id
         self._log_id = log_id
@@ -48,13 +58,22 @@ class FrameAnswers:
         self._reached(sent)
         receipt = self._receipt(sent, produced)
         return log_pb2.ProduceResponse(
-            ack=log_pb2.FrameAck(first_sequence=sent.first_sequence, count=sent.count, duplicate=produced.duplicate, receipt=receipt)
+            ack=log_pb2.FrameAck(
+                first_sequence=sent.first_sequence,
+                count=sent.count,
+                duplicate=produced.duplicate,
+                receipt=receipt,
+            )
         )
 
     def known(self, sent: Sent, known: FrameKnown) -> log_pb2.ProduceResponse:
         """Acknowledge a frame that was stored earlier and whose receipt is no longer remembered."""
         self.next_sequence = max(self.next_sequence, known.next_sequence)
-        return log_pb2.ProduceResponse(ack=log_pb2.FrameAck(first_sequence=sent.first_sequence, count=sent.count, duplicate=True))
+        return log_pb2.ProduceResponse(
+            ack=log_pb2.FrameAck(
+                first_sequence=sent.first_sequence, count=sent.count, duplicate=True
+            )
+        )
 
     def refused(self, sent: Sent, refused: Refused) -> log_pb2.ProduceResponse:
         """Reject a frame that the broker group refused."""
@@ -65,12 +84,16 @@ class FrameAnswers:
         found.retry_after_ms = AGAIN_MS.get(refused.reason, 0)
         return self._rejected(sent, found, -1)
 
-    def rejected(self, sent: Sent, error: LedgerError, position: int = -1) -> log_pb2.ProduceResponse:
+    def rejected(
+        self, sent: Sent, error: LedgerError, position: int = -1
+    ) -> log_pb2.ProduceResponse:
         """Reject a frame that did not reach the broker group."""
         return self._rejected(sent, problem(error), position)
 
     def _rejected(self, sent: Sent, why: log_pb2.Problem, position: int) -> log_pb2.ProduceResponse:
-        rejected = log_pb2.FrameRejected(first_sequence=sent.first_sequence, count=sent.count, problem=why, position=position)
+        rejected = log_pb2.FrameRejected(
+            first_sequence=sent.first_sequence, count=sent.count, problem=why, position=position
+        )
         rejected.next_sequence = self.next_sequence
         return log_pb2.ProduceResponse(rejected=rejected)
 

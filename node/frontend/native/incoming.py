@@ -1,8 +1,9 @@
-"""The client's side of a stream: reads its requests one by one, and after the last answer waits until the client closes its side.
+"""The client's side of a stream: reads its requests one by one, and after the last answer waits
+until the client closes its side.
 
-If a node ends a stream while the client still writes, the client loses the answers it has not read: its write fails, and in the gRPC
-libraries the whole call with it. After the last answer a stream therefore keeps reading until the client closes its side, or LINGER_S has
-passed.
+If a node ends a stream while the client still writes, the client loses the answers it has not read:
+its write fails, and in the gRPC libraries the whole call with it. After the last answer a stream
+therefore keeps reading until the client closes its side, or LINGER_S has passed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ LINGER_S = 1.0
 
 
 class Incoming:
-    """The requests of one stream. One caller at a time waits for the next; a cancelled wait loses no request."""
+    """The requests of one stream. One caller at a time waits for the next; a cancelled wait loses
+    no request."""
 
     def __init__(self, context: ServerCall) -> None:
         self._context = context
@@ -31,7 +33,8 @@ class Incoming:
         return data
 
     async def silence(self) -> None:
-        """After the last answer: read and drop requests until the client closes its side or LINGER_S has passed."""
+        """After the last answer: read and drop requests until the client closes its side or
+        LINGER_S has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 while await self.next() is not None:

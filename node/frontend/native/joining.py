@@ -1,9 +1,11 @@
-"""Join: the members of consumer groups that share a topic's queues, coordinated by the leader of the topic's first broker group.
+"""Join: the members of consumer groups that share a topic's queues, coordinated by the leader of
+the topic's first broker group.
 
-`ownership.py` decides which member owns which queue; this module has the members' streams, their signs of life, and timers. All state is in
-memory: the next leader starts empty but with a later generation, and assigns no queue that a member may still read. The term of the broker
-group makes the generations of different coordinators differ. If a topic grows so that queue numbers mean other queues, all members start
-again.
+`ownership.py` decides which member owns which queue; this module has the members' streams, their
+signs of life, and timers. All state is in memory: the next leader starts empty but with a later
+generation, and assigns no queue that a member may still read. The term of the broker group makes
+the generations of different coordinators differ. If a topic grows so that queue numbers mean other
+queues, all members start again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ METHOD = "Join"
 CLIENT_TYPE = "native-consumer"
 FIRST_WITHIN_S = 30.0
 GOODBYE_S = 0.1
-"""A stream that is still open this long after its member's last request was closed by the member, not by a connection failure."""
+"""A stream that is still open this long after its member's last request was closed by the member,
+not by a connection failure."""
 _TERM_BITS = 32
 _MS = 1_000_000
 
@@ -50,12 +53,15 @@ def number_of(topic: Topic, broker_group: str, queue: int) -> int:
 
 def renumbered(former: Topic, topic: Topic) -> bool:
     """Whether a queue of the former topic has a different number in the new one."""
-    return any(number_of(former, group, 0) != number_of(topic, group, 0) for group in former.placement)
+    return any(
+        number_of(former, group, 0) != number_of(topic, group, 0) for group in former.placement
+    )
 
 
 @dataclass(slots=True)
 class _Group:
-    """One consumer group of one topic, coordinated here. `since`: up to this generation, requests use former queue numbers."""
+    """One consumer group of one topic, coordinated here. `since`: up to this generation, requests
+    use former queue numbers."""
 
     term: int
     ownership: Ownership
@@ -105,9 +111,11 @@ class Joiner:
         self._now_ns = now_ns
         self._groups: dict[tuple[str, str], _Group] = {}
         self._latest = 0
-        """The latest generation of any forgotten consumer group, because no generation may occur twice."""
+        """The latest generation of any forgotten consumer group, because no generation may occur
+        twice."""
         self._serving: dict[str, tuple[int, int]] = {}
-        """Broker group → the term in which it is led here, and since when: for a liveness period, other coordinators' members may read."""
+        """Broker group → the term in which it is led here, and since when: for a liveness period,
+        other coordinators' members may read."""
         engine.on_view(self._view)
 
     def _view(self, broker_group: str, view: GroupView) -> None:
@@ -118,7 +126,12 @@ class Joiner:
         """Whether a member owns a queue, given by its number, in a generation."""
         group = self._groups.get((stored, consumer))
         topic = self._topics.known(stored)
-        if group is None or topic is None or not self._current(topic, group) or renumbered(group.topic, topic):
+        if (
+            group is None
+            or topic is None
+            or not self._current(topic, group)
+            or renumbered(group.topic, topic)
+        ):
             return False
         group.ownership.look(self._now_ns())
         return group.ownership.owns(member, queue, generation)
@@ -147,15 +160,28 @@ class Joiner:
             async with asyncio.timeout(FIRST_WITHIN_S):
                 data = await context.read()
         except TimeoutError:
-            raise fail(Code.REQUEST_TIMEOUT, "the first request of the Join did not come in time") from None
+            raise fail(
+                Code.REQUEST_TIMEOUT, "the first request of the Join did not come in time"
+            ) from None
         if data is None:
             return
         caller = await self._callers.of(context)
         request = pb.JoinRequest.FromString(data)
-        stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
+        stored, consumer = (
+            caller.topic(request.namespace, request.topic),
+            caller.group(request.namespace, request.consumer_group),
+        )
         self._allow(caller, stored, consumer)
-        if not request.member or len(request.member) > CLIENT_ID_MAX or has_control_character(request.member):
-            raise fail(Code.BAD_REQUEST, f"a member needs a name of at most {CLIENT_ID_MAX} characters, without control characters")
+        if (
+            not request.member
+            or len(request.member) > CLIENT_ID_MAX
+            or has_control_character(request.member)
+        ):
+            raise fail(
+                Code.BAD_REQUEST,
+                f"a member needs a name of at most {CLIENT_ID_MAX} characters, without control"
+                " characters",
+            )
         topic = await self._topics.find(stored)
         if not topic.permission.readable:
             raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
@@ -164,7 +190,14 @@ class Joiner:
             raise Moved(coordinator)
         seat = _Seat()
         key = (stored, consumer)
-        listed = OpenStream(caller.client_id, CLIENT_TYPE, coordinator, lambda: seat.end(Moved(coordinator)), {stored}, consumer)
+        listed = OpenStream(
+            caller.client_id,
+            CLIENT_TYPE,
+            coordinator,
+            lambda: seat.end(Moved(coordinator)),
+            {stored},
+            consumer,
+        )
         with self._streams.held(listed):
             await self._sit(key, self._group(key, topic), request, seat, context, caller)
 
@@ -182,7 +215,9 @@ class Joiner:
             raise _other_numbers(key[0])
         former = group.seats.get(member)
         if former is not None:
-            former.end(fail(Code.PRECONDITION_FAILED, f"another stream of member {member} was opened"))
+            former.end(
+                fail(Code.PRECONDITION_FAILED, f"another stream of member {member} was opened")
+            )
         group.seats[member] = seat
         metrics.JOIN_STREAMS.inc()
         group.ownership.join(member, request.generation, request.queues, self._now_ns())
@@ -199,21 +234,29 @@ class Joiner:
                 if share is None:
                     if listening.done():
                         return
-                    what = f"member {member} was silent for too long and counts as gone: join again without any queues"
+                    what = (
+                        f"member {member} was silent for too long and counts as gone: join again"
+                        " without any queues"
+                    )
                     raise fail(Code.PRECONDITION_FAILED, what)
-                answer = pb.Assignment(generation=share.generation, queues=share.queues, members=share.members)
+                answer = pb.Assignment(
+                    generation=share.generation, queues=share.queues, members=share.members
+                )
                 answer.liveness_ms = self._liveness_ms
                 await context.write(pb.JoinResponse(assignment=answer).SerializeToString())
         finally:
             listening.cancel()
-            # A raised exception references this call, and so itself: a reference cycle (`problems.bare`).
+            # A raised exception references this call, and so itself: a reference cycle
+            # (`problems.bare`).
             seat.failure = None
             metrics.JOIN_STREAMS.dec()
             if group.seats.get(member) is seat:
                 # The member stays until its liveness ends: it may return on another stream.
                 del group.seats[member]
 
-    async def _listen(self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, context: ServerCall) -> None:
+    async def _listen(
+        self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, context: ServerCall
+    ) -> None:
         """Handle signs of life. When the client closes its side, the member leaves."""
         try:
             while (data := await context.read()) is not None:
@@ -227,8 +270,8 @@ class Joiner:
                 group.ownership.resize(topic.queues, self._now_ns())
                 group.ownership.alive(member, request.generation, self._now_ns())
                 self._notify(key, group, seat)
-            # A broken connection ends the requests too, but shortly after that cancels the handler and this task: then the member has not
-            # left.
+            # A broken connection ends the requests too, but shortly after that cancels the handler
+            # and this task: then the member has not left.
             await asyncio.sleep(GOODBYE_S)
             if group.seats.get(member) is seat:
                 group.ownership.leave(member, self._now_ns())
@@ -248,13 +291,19 @@ class Joiner:
             term = self._engine.views[coordinator].term
             known, since_ns = self._serving.get(coordinator, (0, 0))
             since_ns = since_ns if known == term else self._now_ns()
-            ownership = Ownership(max(term << _TERM_BITS, self._latest), topic.queues, liveness_ns, since_ns + liveness_ns)
+            ownership = Ownership(
+                max(term << _TERM_BITS, self._latest),
+                topic.queues,
+                liveness_ns,
+                since_ns + liveness_ns,
+            )
             group = self._groups[key] = _Group(term, ownership, topic)
         group.ownership.resize(topic.queues, self._now_ns())
         return group
 
     def _renumber(self, key: tuple[str, str], former: _Group, topic: Topic) -> _Group:
-        """End every stream and start anew. For a liveness period no queue is assigned: members may still read by the former numbers."""
+        """End every stream and start anew. For a liveness period no queue is assigned: members may
+        still read by the former numbers."""
         if self._groups.get(key) is not former:
             return former
         if former.timer is not None:
@@ -271,10 +320,16 @@ class Joiner:
         """Whether this node has coordinated the group without interruption."""
         coordinator = first_group(topic)
         view = self._engine.views.get(coordinator)
-        return view is not None and view.serving and view.term == group.term and first_group(group.topic) == coordinator
+        return (
+            view is not None
+            and view.serving
+            and view.term == group.term
+            and first_group(group.topic) == coordinator
+        )
 
     def _notify(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
-        """Answer the member that sent a request, and every member if there is a new generation; set the next timer."""
+        """Answer the member that sent a request, and every member if there is a new generation; set
+        the next timer."""
         if seat is not None:
             seat.changed.set()
         generation = group.ownership.generation
@@ -293,7 +348,9 @@ class Joiner:
                 del self._groups[key]
         else:
             delay_s = max(0, next_ns - self._now_ns()) / 1e9
-            group.timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed, key, group)
+            group.timer = asyncio.get_running_loop().call_later(
+                delay_s, self._time_passed, key, group
+            )
 
     def _time_passed(self, key: tuple[str, str], group: _Group) -> None:
         group.timer = None
@@ -306,4 +363,7 @@ class Joiner:
 
 
 def _other_numbers(stored: str) -> LedgerError:
-    return fail(Code.PRECONDITION_FAILED, f"the queues of topic {stored} have other numbers now: join again without any queues")
+    return fail(
+        Code.PRECONDITION_FAILED,
+        f"the queues of topic {stored} have other numbers now: join again without any queues",
+    )

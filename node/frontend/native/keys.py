@@ -1,8 +1,9 @@
-"""The receipt keys of a node: the newest signs, all of them verify, and a new one is added when the newest is old.
+"""The receipt keys of a node: the newest signs, all of them verify, and a new one is added when the
+newest is old.
 
-The first node that needs a key creates it and has the controller quorum agree on it; in plain text it exists only in the nodes' memory.
-Acknowledging a frame never waits for the quorum: a producer is opened only after there is a key, and an old key signs until this node knows
-a newer one.
+The first node that needs a key creates it and has the controller quorum agree on it; in plain text
+it exists only in the nodes' memory. Acknowledging a frame never waits for the quorum: a producer is
+opened only after there is a key, and an old key signs until this node knows a newer one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class ReceiptKeys:
         return None
 
     async def meet(self, key_ids: Collection[str]) -> None:
-        """Fetch keys that were just created on other nodes: one barrier read if any is unknown. Raises LedgerError."""
+        """Fetch keys that were just created on other nodes: one barrier read if any is unknown.
+        Raises LedgerError."""
         if not {known.key_id for known in self._quorum.state.receipt_keys}.issuperset(key_ids):
             await self._quorum.barrier()
 
@@ -57,28 +59,38 @@ class ReceiptKeys:
         return self._open(key_id)
 
     async def ready(self) -> None:
-        """Ensure that there is a key; create the first one if necessary. Raises LedgerError if that needs the quorum and it does not
-        answer."""
+        """Ensure that there is a key; create the first one if necessary. Raises LedgerError if that
+        needs the quorum and it does not answer."""
         if self.newest() is None:
             await self._quorum.barrier()
         if self.newest() is None:
             await self._add()
             if self.newest() is None:
-                raise fail(Code.HA_NOT_AVAILABLE, "the first receipt key is not agreed on yet; try again")
+                raise fail(
+                    Code.HA_NOT_AVAILABLE, "the first receipt key is not agreed on yet; try again"
+                )
 
     async def rotate(self) -> tuple[str, int]:
-        """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest key id and the number of keys. If another
-        node adds a key at the same time, that key is the new one. Raises LedgerError."""
-        # Without the barrier, a node that does not know the newest key yet would add none, and call the former key new.
+        """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest
+        key id and the number of keys. If another node adds a key at the same time, that key is the
+        new one. Raises LedgerError."""
+        # Without the barrier, a node that does not know the newest key yet would add none, and call
+        # the former key new.
         await self._quorum.barrier()
         return await self._add()
 
     async def _add(self) -> tuple[str, int]:
-        """Add a key behind the newest one that this node knows, unless there is a later one already."""
+        """Add a key behind the newest one that this node knows, unless there is a later one
+        already."""
         known = self._quorum.state.receipt_keys
         key_id = secrets.token_hex(_ID_BYTES)
         sealed = self._sealer.seal(_name(key_id), secrets.token_bytes(KEY_BYTES).hex())
-        arguments = {"key_id": key_id, "secret": sealed, "created_ms": self._now_ms(), "after": known[-1].key_id if known else ""}
+        arguments = {
+            "key_id": key_id,
+            "secret": sealed,
+            "created_ms": self._now_ms(),
+            "after": known[-1].key_id if known else "",
+        }
         outcome = await self._quorum.submit("add-receipt-key", arguments, TIMEOUT_S)
         assert outcome.value is not None, "adding a key names the newest one"
         if outcome.value["key_id"] == key_id:
@@ -112,5 +124,6 @@ class ReceiptKeys:
 
 
 def _name(key_id: str) -> str:
-    """The name under which the key is sealed. It cannot be a user's, because user names have no spaces."""
+    """The name under which the key is sealed. It cannot be a user's, because user names have no
+    spaces."""
     return f"receipt key {key_id}"

@@ -9,13 +9,21 @@ from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import log_pb2
 
 WAIT_S = 1.0
-"""How long a redirect waits for a leader to be known: without one the client would only ask again."""
+"""How long a redirect waits for a leader to be known: without one the client would only ask
+again."""
 
 
 class Leaders:
-    """Belongs to the loop's thread. `believed`: a group's leader as far as this node knows; `endpoint`: a node's address for clients."""
+    """Belongs to the loop's thread. `believed`: a group's leader as far as this node knows;
+    `endpoint`: a node's address for clients."""
 
-    def __init__(self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        engine: Engine,
+        believed: Callable[[str], str | None],
+        endpoint: Callable[[str], str | None],
+    ) -> None:
         self._node = node
         self._engine = engine
         self._believed = believed
@@ -37,7 +45,8 @@ class Leaders:
         view = self._engine.views.get(broker_group)
         leader = self._believed(broker_group)
         if leader == self._node and (view is None or not view.serving):
-            # If its own view names this node, it was just elected and serves soon; otherwise the hint is outdated.
+            # If its own view names this node, it was just elected and serves soon; otherwise the
+            # hint is outdated.
             leader = self._node if view is not None and view.leader == self._node else None
         found = log_pb2.Redirect(broker_group=broker_group, term=0 if view is None else view.term)
         if leader is not None:

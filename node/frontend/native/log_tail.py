@@ -1,7 +1,8 @@
-"""One reader's progress through the log itself, entry by entry in log order, all kinds of entries; for administrators.
+"""One reader's progress through the log itself, entry by entry in log order, all kinds of entries;
+for administrators.
 
-As in `tailing.py`, it reads the object store where the local log does not reach, the files until it reaches the window of the newest
-ranges, then the window. One caller at a time.
+As in `tailing.py`, it reads the object store where the local log does not reach, the files until it
+reaches the window of the newest ranges, then the window. One caller at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ALL = -1
 
 
 class LogTail:
-    """The log from `first_index` on. `goal`: the index before which reading ends; None: reading never ends."""
+    """The log from `first_index` on. `goal`: the index before which reading ends; None: reading
+    never ends."""
 
     def __init__(self, source: GroupSource, first_index: int, goal: int | None) -> None:
         self._source = source
@@ -38,12 +40,15 @@ class LogTail:
         return self._next
 
     async def read(self, max_bytes: int) -> list[Answer]:
-        """The next entries, within `max_bytes` but at least one; empty at the end. Raises OSError, LogDamaged, LedgerError."""
+        """The next entries, within `max_bytes` but at least one; empty at the end. Raises OSError,
+        LogDamaged, LedgerError."""
         while not self.finished:
             ranges = self._source.recent.since(self._next)
             if ranges is not None:
                 return [self._answer(self._cut(ranges[0], max_bytes))] if ranges else []
-            batch = await self._source.cold(partial(self._source.files.read_log, self._next, max_bytes))
+            batch = await self._source.cold(
+                partial(self._source.files.read_log, self._next, max_bytes)
+            )
             if batch is None:
                 batch = await self._stored(max_bytes)
             if batch is None:
@@ -51,7 +56,8 @@ class LogTail:
                 continue
             if not len(batch.sizes):
                 batch = await self._source.run(partial(_read_here, self._next, max_bytes))
-            # None: the window begins behind what is applied, and nothing was appended since it was opened.
+            # None: the window begins behind what is applied, and nothing was appended since it was
+            # opened.
             return [] if batch is None else [self._answer(self._until_goal(batch))]
         return []
 
@@ -59,7 +65,9 @@ class LogTail:
         """The next entries from the object store; None if it does not have them."""
         tier = self._source.tier
         piece = None if tier is None else await tier.log(self._source.group, self._next, max_bytes)
-        return None if piece is None else Batch(ALL, self._next, piece.sizes, [piece.data], "stored")
+        return (
+            None if piece is None else Batch(ALL, self._next, piece.sizes, [piece.data], "stored")
+        )
 
     async def _skip(self) -> None:
         begin = await self._source.run(lambda hosted: int(hosted.machine.begin_index))
@@ -72,16 +80,33 @@ class LogTail:
     def _cut(self, applied: Applied, max_bytes: int) -> Batch:
         entries = applied.entries
         at = self._next - entries.first_index
-        count = max(1, int(np.searchsorted(np.cumsum(entries.sizes[at:], dtype=np.int64), max_bytes, side="right")))
+        count = max(
+            1,
+            int(
+                np.searchsorted(
+                    np.cumsum(entries.sizes[at:], dtype=np.int64), max_bytes, side="right"
+                )
+            ),
+        )
         last = at + count - 1
-        data = memoryview(entries.data)[int(entries.starts[at]) : int(entries.starts[last]) + int(entries.sizes[last])]
-        return self._until_goal(Batch(ALL, self._next, entries.sizes[at : last + 1], [data], "recent"))
+        data = memoryview(entries.data)[
+            int(entries.starts[at]) : int(entries.starts[last]) + int(entries.sizes[last])
+        ]
+        return self._until_goal(
+            Batch(ALL, self._next, entries.sizes[at : last + 1], [data], "recent")
+        )
 
     def _until_goal(self, batch: Batch) -> Batch:
         if self._goal is None or batch.next_offset <= self._goal:
             return batch
         sizes = batch.sizes[: self._goal - batch.first_offset]
-        return Batch(ALL, batch.first_offset, sizes, [memoryview(batch.pieces[0])[: int(sizes.sum(dtype=np.int64))]], batch.source)
+        return Batch(
+            ALL,
+            batch.first_offset,
+            sizes,
+            [memoryview(batch.pieces[0])[: int(sizes.sum(dtype=np.int64))]],
+            batch.source,
+        )
 
     def _answer(self, batch: Batch) -> Answer:
         self._next = batch.next_offset
@@ -90,7 +115,8 @@ class LogTail:
 
 
 def _read_here(first_index: int, max_bytes: int, hosted: Any) -> Batch | None:
-    """Entries that are applied but not yet durable here; None if there are none. Runs between two turns."""
+    """Entries that are applied but not yet durable here; None if there are none. Runs between two
+    turns."""
     machine = hosted.machine
     if first_index > machine.applied_index:
         return None

@@ -1,4 +1,5 @@
-"""The open native streams of this node, for lists of clients, and to end them when the node stops or loses leadership."""
+"""The open native streams of this node, for lists of clients, and to end them when the node stops
+or loses leadership."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """One stream. `type`: the client type in lists of clients. `end`: read no more, answer what is under way, redirect the client; may be
-    called again."""
+    """One stream. `type`: the client type in lists of clients. `end`: read no more, answer what is
+    under way, redirect the client; may be called again."""
 
     client_id: str
     type: str

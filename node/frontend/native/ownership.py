@@ -1,14 +1,17 @@
-"""Decides which member of a consumer group owns which queue of a topic. Pure: it uses only the members' requests and a clock passed in.
+"""Decides which member of a consumer group owns which queue of a topic. Pure: it uses only the
+members' requests and a clock passed in.
 
-Law: a queue never has two owners. A queue that is to move is first withdrawn from its owner. It stays reserved for that owner until the
-owner reports that it has finished a generation in which the queue is no longer its own, or until the owner counts as gone. Once every
-member has reported, every queue has an owner, and the numbers of queues of two members differ by at most one. Queues move only if balance
-requires it; without history the shares are those of RocketMQ's default allocation: consecutive queues for the members in order of their
-names.
+Law: a queue never has two owners. A queue that is to move is first withdrawn from its owner. It
+stays reserved for that owner until the owner reports that it has finished a generation in which the
+queue is no longer its own, or until the owner counts as gone. Once every member has reported, every
+queue has an owner, and the numbers of queues of two members differ by at most one. Queues move only
+if balance requires it; without history the shares are those of RocketMQ's default allocation:
+consecutive queues for the members in order of their names.
 
-A new coordinator does not know its predecessor's members, and they may still read. Until the liveness period ends, every queue is therefore
-*haunted*: it is assigned only to a member that joins and claims it. The same holds for the queues of a member whose name joins again
-without claiming them.
+A new coordinator does not know its predecessor's members, and they may still read. Until the
+liveness period ends, every queue is therefore *haunted*: it is assigned only to a member that joins
+and claims it. The same holds for the queues of a member whose name joins again without claiming
+them.
 """
 
 from __future__ import annotations
@@ -35,14 +38,18 @@ class _Member:
     """Queues withdrawn from it, with the generation in which each was withdrawn."""
 
 
-def shares(queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
-    """Balanced shares of the queues 0 … queues−1. Each member keeps the queues it owns, up to its share; the others go, ascending, to the
-    members in order of their names."""
+def shares(
+    queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int]]
+) -> dict[str, tuple[int, ...]]:
+    """Balanced shares of the queues 0 … queues−1. Each member keeps the queues it owns, up to its
+    share; the others go, ascending, to the members in order of their names."""
     if not members:
         return {}
     names = sorted(members)
     least, more = divmod(queues, len(names))
-    kept = {name: sorted(queue for queue in owned.get(name, ()) if queue < queues) for name in names}
+    kept = {
+        name: sorted(queue for queue in owned.get(name, ()) if queue < queues) for name in names
+    }
     larger = set(sorted(names, key=lambda name: (-len(kept[name]), name))[:more])
     found = {name: kept[name][: least + (name in larger)] for name in names}
     taken = {queue for own in found.values() for queue in own}
@@ -53,10 +60,13 @@ def shares(queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int
 
 
 class Ownership:
-    """One consumer group's ownership of one topic. `generation`: the first generation is above it; every later coordinator starts higher.
-    `queues`: the number of queues. Members of a former coordinator may read until `haunted_until_ns`. Times are monotonic, in ns."""
+    """One consumer group's ownership of one topic. `generation`: the first generation is above it;
+    every later coordinator starts higher. `queues`: the number of queues. Members of a former
+    coordinator may read until `haunted_until_ns`. Times are monotonic, in ns."""
 
-    def __init__(self, generation: int, queues: int, liveness_ns: int, haunted_until_ns: int) -> None:
+    def __init__(
+        self, generation: int, queues: int, liveness_ns: int, haunted_until_ns: int
+    ) -> None:
         self.generation = generation
         self._queues = queues
         self._liveness_ns = liveness_ns
@@ -67,8 +77,8 @@ class Ownership:
     # -- events
 
     def join(self, name: str, generation: int, claims: Iterable[int], now_ns: int) -> None:
-        """A member joins. With generation 0 it reads nothing; otherwise it has finished that generation, maybe under another coordinator,
-        and reads the queues it claims."""
+        """A member joins. With generation 0 it reads nothing; otherwise it has finished that
+        generation, maybe under another coordinator, and reads the queues it claims."""
         self.look(now_ns)
         member = self._members.get(name)
         if member is not None and generation:
@@ -77,7 +87,11 @@ class Ownership:
         else:
             if member is not None:
                 # Another process of this name may still read queues that this one does not know of.
-                self._haunted.update(dict.fromkeys((*member.queues, *member.leaving), member.heard_ns + self._liveness_ns))
+                self._haunted.update(
+                    dict.fromkeys(
+                        (*member.queues, *member.leaving), member.heard_ns + self._liveness_ns
+                    )
+                )
             member = self._members[name] = _Member(now_ns)
             for queue in claims if generation else ():
                 if self._haunted.pop(queue, None) is not None:
@@ -86,7 +100,8 @@ class Ownership:
         self._settle()
 
     def alive(self, name: str, generation: int, now_ns: int) -> bool:
-        """A sign of life of a member that has finished a generation. False: the member counts as gone and must join again."""
+        """A sign of life of a member that has finished a generation. False: the member counts as
+        gone and must join again."""
         self.look(now_ns)
         member = self._members.get(name)
         if member is None:
@@ -124,11 +139,15 @@ class Ownership:
     def share(self, name: str) -> Share | None:
         """What a member owns; None if it is not a member."""
         member = self._members.get(name)
-        return None if member is None else Share(self.generation, tuple(sorted(member.queues)), self.members)
+        return (
+            None
+            if member is None
+            else Share(self.generation, tuple(sorted(member.queues)), self.members)
+        )
 
     def owns(self, name: str, queue: int, generation: int) -> bool:
-        """Whether a member's commit for a queue counts: it owns the queue since this generation or an earlier one, or the queue is being
-        withdrawn from it."""
+        """Whether a member's commit for a queue counts: it owns the queue since this generation or
+        an earlier one, or the queue is being withdrawn from it."""
         member = self._members.get(name)
         if member is None or generation > self.generation:
             return False
@@ -139,8 +158,13 @@ class Ownership:
     # -- transitions
 
     def look(self, now_ns: int) -> None:
-        """Remove members that were silent for longer than the liveness period, and end haunting that is over."""
-        gone = [name for name, member in self._members.items() if member.heard_ns + self._liveness_ns <= now_ns]
+        """Remove members that were silent for longer than the liveness period, and end haunting
+        that is over."""
+        gone = [
+            name
+            for name, member in self._members.items()
+            if member.heard_ns + self._liveness_ns <= now_ns
+        ]
         for name in gone:
             del self._members[name]
         if gone:
@@ -150,11 +174,17 @@ class Ownership:
 
     def _release(self, member: _Member, generation: int) -> None:
         """Release the queues that were withdrawn in that generation or before."""
-        member.leaving = {queue: since for queue, since in member.leaving.items() if since > generation}
+        member.leaving = {
+            queue: since for queue, since in member.leaving.items() if since > generation
+        }
 
     def _settle(self) -> None:
         """Withdraw and assign queues as balance requires, in one new generation."""
-        wanted = shares(self._queues, list(self._members), {name: member.queues for name, member in self._members.items()})
+        wanted = shares(
+            self._queues,
+            list(self._members),
+            {name: member.queues for name, member in self._members.items()},
+        )
         following = self.generation + 1
         changed = False
         for name, member in self._members.items():
@@ -162,7 +192,11 @@ class Ownership:
                 del member.queues[queue]
                 member.leaving[queue] = following
                 changed = True
-        held = {queue for member in self._members.values() for queue in (*member.queues, *member.leaving)}
+        held = {
+            queue
+            for member in self._members.values()
+            for queue in (*member.queues, *member.leaving)
+        }
         for name, member in self._members.items():
             for queue in wanted[name]:
                 if queue in member.leaving or (queue not in held and queue not in self._haunted):

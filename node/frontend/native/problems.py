@@ -27,10 +27,11 @@ class Moved(Exception):
 
 
 def bare(error: E) -> E:
-    """An error that is kept for later, without its traceback. The traceback references every call that it passed and what those hold, such
-    as frames. If the keeper is among them, that is a reference cycle, which waits for the garbage collector. The collector counts objects,
-    not bytes, so under native frames minutes pass without a run. A cycle with a cancelled task is never freed, because the collector of
-    CPython 3.11 does not see what such a task references."""
+    """An error that is kept for later, without its traceback. The traceback references every call
+    that it passed and what those hold, such as frames. If the keeper is among them, that is a
+    reference cycle, which waits for the garbage collector. The collector counts objects, not bytes,
+    so under native frames minutes pass without a run. A cycle with a cancelled task is never freed,
+    because the collector of CPython 3.11 does not see what such a task references."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -44,7 +45,8 @@ def problem(error: LedgerError) -> log_pb2.Problem:
 
 
 def as_error(error: Exception, node: str, method: str) -> LedgerError:
-    """The LedgerError for what ended a call. An unexpected exception is logged with its traceback and never shown to the client."""
+    """The LedgerError for what ended a call. An unexpected exception is logged with its traceback
+    and never shown to the client."""
     if isinstance(error, LedgerError):
         return error
     if isinstance(error, CallRefused):
@@ -52,4 +54,6 @@ def as_error(error: Exception, node: str, method: str) -> LedgerError:
     if isinstance(error, DecodeError):
         return fail(Code.BAD_REQUEST, f"the request is not a valid protobuf message of {method}")
     log.error("log call failed", method=method, exc_info=error)
-    return fail(Code.INTERNAL_SERVER_ERROR, f"internal error on node {node}; its log has the details")
+    return fail(
+        Code.INTERNAL_SERVER_ERROR, f"internal error on node {node}; its log has the details"
+    )

@@ -1,12 +1,15 @@
-"""One open Produce stream: frames in, answers out in the same order, with at most a window of frames under way.
+"""One open Produce stream: frames in, answers out in the same order, with at most a window of
+frames under way.
 
-Two tasks: the reader checks each frame and passes it to the broker group, and the writer awaits the outcomes in order. Between them is a
-queue whose length the window bounds: while it is full nothing is read, and the transport applies backpressure to the client.
+Two tasks: the reader checks each frame and passes it to the broker group, and the writer awaits the
+outcomes in order. Between them is a queue whose length the window bounds: while it is full nothing
+is read, and the transport applies backpressure to the client.
 
-A stream ends in one of two ways. If the client closes its side, it receives every outstanding answer. If this node stops, or no longer
-leads, the client receives the answers that are available and then a Redirect. Frames without an answer then have an unknown outcome; the
-client sends them again to the leader, which knows what is stored. No answer comes out of order, and none follows a frame whose outcome is
-unknown.
+A stream ends in one of two ways. If the client closes its side, it receives every outstanding
+answer. If this node stops, or no longer leads, the client receives the answers that are available
+and then a Redirect. Frames without an answer then have an unknown outcome; the client sends them
+again to the leader, which knows what is stored. No answer comes out of order, and none follows a
+frame whose outcome is unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from ledgermq.proto.frames import BadFrame
 from ledgermq.proto.status import Code, LedgerError, code_name, fail
 
 WINDOW_FRAMES = 5
-"""The number of frames that a broker group remembers of a producer: each of them may be sent again and gets its first receipt."""
+"""The number of frames that a broker group remembers of a producer: each of them may be sent again
+and gets its first receipt."""
 WINDOW_BYTES = 8 << 20
 
 
@@ -100,7 +104,8 @@ class ProduceStream:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Serve until the client has closed its side and every frame is answered. Raises Moved, or what else ended the stream."""
+        """Serve until the client has closed its side and every frame is answered. Raises Moved, or
+        what else ended the stream."""
         if self._ended is None:
             self._reader = asyncio.create_task(self._read())
         try:
@@ -111,7 +116,8 @@ class ProduceStream:
                 await asyncio.gather(self._reader, return_exceptions=True)
             for pending in self._pending:
                 pending.close(int(Code.PROXY_TIMEOUT), "the stream ended without an answer")
-            # Raised or cancelled, these reference the calls of this stream, and so themselves: a reference cycle (`problems.bare`).
+            # Raised or cancelled, these reference the calls of this stream, and so themselves: a
+            # reference cycle (`problems.bare`).
             self._ended = self._reader = None
 
     def _end(self, why: Exception) -> None:
@@ -127,11 +133,13 @@ class ProduceStream:
                 while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
                     await self._wait()
                 await self._take(await self._incoming.next())
-        except Exception as error:  # whatever ended the reading ends the stream, after the pending answers
+        # whatever ended the reading ends the stream, after the pending answers
+        except Exception as error:
             self._end(error)
 
     async def _take(self, data: bytes | None) -> None:
-        """Read one frame. A function of its own, so that an idle stream keeps nothing of its last frame alive."""
+        """Read one frame. A function of its own, so that an idle stream keeps nothing of its last
+        frame alive."""
         if data is None:
             raise _Closed
         request = read(data)
@@ -143,12 +151,15 @@ class ProduceStream:
         self._changed.set()
 
     async def _taken(self, request: FrameRequest) -> _Pending:
-        """Check a frame and pass it to the broker group. A rejected frame leaves the stream open."""
+        """Check a frame and pass it to the broker group. A rejected frame leaves the stream
+        open."""
         sent = Sent(request.first_sequence, request.count)
         pending = _Pending(sent, len(request.entries), perf_counter())
         if self._trace is not None:
             topic = pb.Resource(resource_namespace=request.namespace, name=request.topic)
-            pending.span = self._trace(topic, request.count, request.first_sequence, request.entries)
+            pending.span = self._trace(
+                topic, request.count, request.first_sequence, request.entries
+            )
         try:
             with nullcontext() if pending.span is None else pending.span.current():
                 checked = await self._checker.check(self._origin, request)
@@ -174,7 +185,8 @@ class ProduceStream:
             await self._report(self._pending[0])
 
     async def _report(self, pending: _Pending) -> None:
-        """Answer one frame. Also a function of its own, because a rejection's exception references the frame."""
+        """Answer one frame. Also a function of its own, because a rejection's exception references
+        the frame."""
         outcome = None if pending.outcome is None else await pending.outcome
         response = self._answer(pending, outcome)
         await self._context.write(response.SerializeToString())
@@ -205,7 +217,11 @@ class ProduceStream:
         group = self._origin.broker_group
         meters = _meters(group)
         if response.HasField("rejected"):
-            reason = outcome.reason if isinstance(outcome, Refused) else code_name(response.rejected.problem.code).lower().replace("_", "-")
+            reason = (
+                outcome.reason
+                if isinstance(outcome, Refused)
+                else code_name(response.rejected.problem.code).lower().replace("_", "-")
+            )
             metrics.NATIVE_REJECTIONS.labels(group, reason).inc()
         elif response.ack.duplicate:
             meters.duplicates.inc()
@@ -222,7 +238,8 @@ class ProduceStream:
 
 
 class _Meters:
-    """The counters of one broker group, cached because looking one up costs more than incrementing it."""
+    """The counters of one broker group, cached because looking one up costs more than incrementing
+    it."""
 
     def __init__(self, group: str) -> None:
         self.frames = metrics.NATIVE_FRAMES.labels(group)

@@ -1,7 +1,9 @@
-"""Produce: opens a producer and runs its stream (`produce_stream.py`). This module has the first request and the end of the stream.
+"""Produce: opens a producer and runs its stream (`produce_stream.py`). This module has the first
+request and the end of the stream.
 
-A producer is opened at the leader, through its log, and only after there is a key to sign its receipts with. A producer's name and number
-belong to the user who signed the call: no other user can open or resume it.
+A producer is opened at the leader, through its log, and only after there is a key to sign its
+receipts with. A producer's name and number belong to the user who signed the call: no other user
+can open or resume it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ NAME_MAX = 255
 OPEN_WITHIN_S = 30.0
 """A stream that sends no first request for this long is ended."""
 LOG_FILE_PARTS = 4
-"""A frame takes at most this fraction (1/4) of a log file: what remains of a file when the next frame does not fit stays unused."""
+"""A frame takes at most this fraction (1/4) of a log file: what remains of a file when the next
+frame does not fit stays unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,20 @@ class Producing:
     async def serve(self, context: ServerCall) -> None:
         """Serve one stream to its end."""
         incoming = Incoming(context)
-        with contextlib.suppress(CallGone), contextlib.closing(incoming), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
+        with (
+            contextlib.suppress(CallGone),
+            contextlib.closing(incoming),
+            metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress(),
+        ):
             last: log_pb2.ProduceResponse | None = None
             try:
                 await self._serve(context, incoming)
             except CallGone:
                 raise
             except Moved as moved:
-                last = log_pb2.ProduceResponse(redirect=await self._leaders.settled(moved.broker_group))
+                last = log_pb2.ProduceResponse(
+                    redirect=await self._leaders.settled(moved.broker_group)
+                )
             except Exception as error:  # the client gets a problem, never an exception
                 last = log_pb2.ProduceResponse(problem=problem(as_error(error, self._node, METHOD)))
             if last is not None:
@@ -103,7 +112,10 @@ class Producing:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await incoming.next()
         except TimeoutError:
-            raise fail(Code.REQUEST_TIMEOUT, f"the stream did not open a producer within {OPEN_WITHIN_S:g} s") from None
+            raise fail(
+                Code.REQUEST_TIMEOUT,
+                f"the stream did not open a producer within {OPEN_WITHIN_S:g} s",
+            ) from None
         if data is None:
             return
         caller = await self._callers.of(context)
@@ -120,10 +132,14 @@ class Producing:
             log_tag=chain_seed(hosted.log_id),
             producer_id=opened.producer_id,
             epoch=opened.epoch,
-            max_frame_bytes=min(self._limits.max_frame_bytes, hosted.data_file_bytes // LOG_FILE_PARTS),
+            max_frame_bytes=min(
+                self._limits.max_frame_bytes, hosted.data_file_bytes // LOG_FILE_PARTS
+            ),
             max_entry_bytes=hosted.data_file_bytes // LOG_FILE_PARTS,
         )
-        answers = FrameAnswers(self._node, self._cluster_id, hosted.log_id, origin, self._keys, opened.next_sequence)
+        answers = FrameAnswers(
+            self._node, self._cluster_id, hosted.log_id, origin, self._keys, opened.next_sequence
+        )
         stream = ProduceStream(
             context,
             incoming,
@@ -133,20 +149,29 @@ class Producing:
             origin,
             memory=request.memory,
             node=self._node,
-            trace=None if self._spans is None else self._spans.frames_of(context, request.client_id),
+            trace=None
+            if self._spans is None
+            else self._spans.frames_of(context, request.client_id),
         )
-        with self._streams.held(OpenStream(caller.client_id, CLIENT_TYPE, group, stream.move, stream.topics)):
+        with self._streams.held(
+            OpenStream(caller.client_id, CLIENT_TYPE, group, stream.move, stream.topics)
+        ):
             await context.write(self._opened(origin, opened).SerializeToString())
             await stream.run()
 
     async def _group(self, name: str) -> str:
         if not await self._topics.has_broker_group(name):
-            raise fail(Code.BAD_REQUEST, f"there is no broker group {name!r}; Locate returns those of a topic")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"there is no broker group {name!r}; Locate returns those of a topic",
+            )
         if name not in self._hosted or not self._leaders.serves(name):
             raise Moved(name)
         return name
 
-    async def _open(self, group: str, caller: Caller, request: log_pb2.OpenProducer) -> ProducerOpened:
+    async def _open(
+        self, group: str, caller: Caller, request: log_pb2.OpenProducer
+    ) -> ProducerOpened:
         """Open or resume a producer, through the log. Raises Moved, LedgerError."""
         await self._keys.ready()
         token = self._engine.new_token()
@@ -155,7 +180,10 @@ class Producing:
             call = ResumeProducer(token, request.producer_id, request.epoch, caller.user)
         else:
             call = OpenProducer(token, _name_of(request.name, caller), caller.user, request.digest)
-        with self._callers.enter(caller, Kind.TOPIC, (), receive=False, messages=1, size=0) or contextlib.nullcontext():
+        with (
+            self._callers.enter(caller, Kind.TOPIC, (), receive=False, messages=1, size=0)
+            or contextlib.nullcontext()
+        ):
             outcome = await self._engine.call(group, call)
         if isinstance(outcome, Refused):
             if outcome.reason in AGAIN:
@@ -181,9 +209,13 @@ class Producing:
 
 
 def _name_of(name: str, caller: Caller) -> str:
-    """The producer's name in the log: in signed calls the user's name is put in front. User names have no '@'."""
+    """The producer's name in the log: in signed calls the user's name is put in front. User names
+    have no '@'."""
     if not name:
         return ""
     if len(name.encode()) > NAME_MAX or has_control_character(name) or not name.strip():
-        raise fail(Code.BAD_REQUEST, f"a producer's name must have 1 to {NAME_MAX} bytes and no control characters")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"a producer's name must have 1 to {NAME_MAX} bytes and no control characters",
+        )
     return f"{caller.user}@{name}" if caller.user else name

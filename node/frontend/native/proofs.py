@@ -1,8 +1,10 @@
-"""Checks a receipt against the log: compares the entries, piece by piece, with every field. No I/O, no waiting.
+"""Checks a receipt against the log: compares the entries, piece by piece, with every field. No I/O,
+no waiting.
 
-A receipt names entries by their indexes. The log must have the receipt's term at the first of them and its chain CRC at the last: the chain
-covers every byte before it, so equal chain CRCs mean an equal history. The entries themselves must be intact, of the stated topic and
-producer, with the stated sequence numbers and the stated offsets in each queue.
+A receipt names entries by their indexes. The log must have the receipt's term at the first of them
+and its chain CRC at the last: the chain covers every byte before it, so equal chain CRCs mean an
+equal history. The entries themselves must be intact, of the stated topic and producer, with the
+stated sequence numbers and the stated offsets in each queue.
 """
 
 from __future__ import annotations
@@ -39,35 +41,51 @@ def unverifiable(reason: str) -> log_pb2.Verdict:
 
 
 def contradiction(receipt: log_pb2.Receipt) -> str:
-    """A contradiction within a receipt that no frame can cause; empty if there is none. The receipt's MAC has already been verified."""
+    """A contradiction within a receipt that no frame can cause; empty if there is none. The
+    receipt's MAC has already been verified."""
     ranges = receipt.ranges
     if not 0 < receipt.count == sum(item.count for item in ranges) or receipt.first_index < 1:
-        return f"{receipt.count} messages from index {receipt.first_index} do not match the counts of its queues"
-    if any(one.queue >= other.queue for one, other in pairwise(ranges)) or not all(item.count for item in ranges):
+        return (
+            f"{receipt.count} messages from index {receipt.first_index} do not match the counts of"
+            " its queues"
+        )
+    if any(one.queue >= other.queue for one, other in pairwise(ranges)) or not all(
+        item.count for item in ranges
+    ):
         return "its queues are not in order"
     return ""
 
 
 def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
-    """The verdict from term, chain CRC and bounds alone, between two turns; None if the entries must be read. `log` is the `EntryLog`
-    of a leader that has applied everything acknowledged before the call."""
+    """The verdict from term, chain CRC and bounds alone, between two turns; None if the entries
+    must be read. `log` is the `EntryLog` of a leader that has applied everything acknowledged
+    before the call."""
     first, last = receipt.first_index, receipt.first_index + receipt.count - 1
-    weaker = {log_pb2.MEMORY: "from memory", log_pb2.MASTER: "by the master alone"}.get(receipt.durability)
+    weaker = {log_pb2.MEMORY: "from memory", log_pb2.MASTER: "by the master alone"}.get(
+        receipt.durability
+    )
     if first < log.begin_index:
         return unverifiable(f"trimmed: the log begins with entry {log.begin_index}")
     if last > applied_index:
         if weaker is None:
             return false(f"the log ends with entry {applied_index}")
-        lost = "" if last <= log.end_index else f"; acknowledged {weaker} and lost, or not there yet"
+        lost = (
+            "" if last <= log.end_index else f"; acknowledged {weaker} and lost, or not there yet"
+        )
         return unverifiable(f"entry {last} is not committed{lost}")
     if (term := log.term_at(first)) != receipt.term or log.chain_at(last) != receipt.chain_crc:
-        what = f"entry {first} has term {term}" if term != receipt.term else f"entry {last} has another chain CRC"
+        what = (
+            f"entry {first} has term {term}"
+            if term != receipt.term
+            else f"entry {last} has another chain CRC"
+        )
         return false(what if weaker is None else f"{what}; acknowledged {weaker} and lost")
     return None
 
 
 class Proof:
-    """Verifies the entries of one receipt. `add` takes them in pieces, in order, on any thread, one call at a time."""
+    """Verifies the entries of one receipt. `add` takes them in pieces, in order, on any thread, one
+    call at a time."""
 
     def __init__(self, receipt: log_pb2.Receipt) -> None:
         self._receipt = receipt
@@ -79,7 +97,9 @@ class Proof:
     def add(self, entries: Range) -> log_pb2.Verdict | None:
         """The verdict; None while entries are missing."""
         try:
-            found = verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+            found = verify_range(
+                entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain
+            )
         except BadEntry as error:
             return unverifiable(f"this replica's copy is damaged ({error}); run the audit")
         count = min(self._left, len(found))
@@ -94,19 +114,39 @@ class Proof:
         return true() if self._offsets == self._ends else false("its queues have other offsets")
 
     def _producer(self, found: Range, count: int) -> str:
-        receipt, sequence = self._receipt, self._receipt.first_sequence + self.next_index - self._receipt.first_index
+        receipt, sequence = (
+            self._receipt,
+            self._receipt.first_sequence + self.next_index - self._receipt.first_index,
+        )
         runs = native_runs(found)
         told = [(run.at, run.producer_id, run.epoch, run.first_sequence - run.at) for run in runs]
         wanted = (receipt.producer_id, receipt.epoch, sequence)
-        if not told or told[0][0] or sum(run.count for run in runs) != count or any(run[1:] != wanted for run in told):
-            return f"the entries from {self.next_index} on are not messages {sequence} and after of producer {wanted[0]}, epoch {wanted[1]}"
+        if (
+            not told
+            or told[0][0]
+            or sum(run.count for run in runs) != count
+            or any(run[1:] != wanted for run in told)
+        ):
+            return (
+                f"the entries from {self.next_index} on are not messages {sequence} and after of"
+                f" producer {wanted[0]}, epoch {wanted[1]}"
+            )
         places = zip(found.starts.tolist(), found.sizes.tolist(), strict=True)
-        topics = {decode_record(found.data[at + HEADER_BYTES : at + size]).topic for at, size in places}
-        return "" if topics == {receipt.topic} else f"the entries from {self.next_index} on are of topic {min(topics)}"
+        topics = {
+            decode_record(found.data[at + HEADER_BYTES : at + size]).topic for at, size in places
+        }
+        return (
+            ""
+            if topics == {receipt.topic}
+            else f"the entries from {self.next_index} on are of topic {min(topics)}"
+        )
 
     def _places(self, found: Range) -> str:
         heads = prefixes(found.data, found.starts)
-        if int(heads["store_ms"].min()) != self._receipt.store_ms or int(heads["store_ms"].max()) != self._receipt.store_ms:
+        if (
+            int(heads["store_ms"].min()) != self._receipt.store_ms
+            or int(heads["store_ms"].max()) != self._receipt.store_ms
+        ):
             return f"it was stored at {int(heads['store_ms'][0])}"
         queues, offsets = heads["queue"].astype(np.int64), heads["queue_offset"].astype(np.int64)
         for queue in np.unique(queues).tolist():

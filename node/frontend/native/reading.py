@@ -1,9 +1,10 @@
 """Reads committed entries of a broker group for readers, without delaying the engine's turns.
 
-There are three sources, from new to old. The window of recently applied ranges (`node/broker/recent.py`) has views of the mapped file
-that this process wrote. The consume queues that still wait in memory are read in small steps, only between two turns. The files are
-read with `pread` on a separate thread, however long the disk takes. Every source returns the same entries, because committed entries never
-change.
+There are three sources, from new to old. The window of recently applied ranges
+(`node/broker/recent.py`) has views of the mapped file that this process wrote. The consume queues
+that still wait in memory are read in small steps, only between two turns. The files are read with
+`pread` on a separate thread, however long the disk takes. Every source returns the same entries,
+because committed entries never change.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _LATEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The bounds of a topic's queues, as of an applied index. `begins`, `ends` and `floors` are indexed by queue id; `floors`: where the
-    queues would begin if nothing had been trimmed."""
+    """The bounds of a topic's queues, as of an applied index. `begins`, `ends` and `floors` are
+    indexed by queue id; `floors`: where the queues would begin if nothing had been trimmed."""
 
     applied_index: int
     begins: tuple[int, ...]
@@ -55,12 +56,17 @@ def look(hosted: Any, topic: str) -> Ends | None:
     queues = range(config.queues)
     begins = tuple([machine.begin(topic, queue) for queue in queues])
     floors = tuple([machine.floor(topic, queue) for queue in queues])
-    return Ends(machine.applied_index, begins, machine.queue_ends()[topic], config.incarnation, floors)
+    return Ends(
+        machine.applied_index, begins, machine.queue_ends()[topic], config.incarnation, floors
+    )
 
 
-def waiting(topic: str, queue: int, first: int, stop: int, max_bytes: int, *, anyway: bool = False) -> Callable[[Any], int | Batch | None]:
-    """Reads entries of a queue whose units wait in memory; runs between two turns. Returns the number of units in the files if `first` is
-    among them, unless `anyway` is set; None if retention removed `first`. `first` is below `stop`, which is applied."""
+def waiting(
+    topic: str, queue: int, first: int, stop: int, max_bytes: int, *, anyway: bool = False
+) -> Callable[[Any], int | Batch | None]:
+    """Reads entries of a queue whose units wait in memory; runs between two turns. Returns the
+    number of units in the files if `first` is among them, unless `anyway` is set; None if retention
+    removed `first`. `first` is below `stop`, which is applied."""
 
     def read(hosted: Any) -> int | Batch | None:
         machine, store = hosted.machine, hosted.store
@@ -71,13 +77,17 @@ def waiting(topic: str, queue: int, first: int, stop: int, max_bytes: int, *, an
             return None
         count = min(stop - first, WAITING_UNITS_MAX)
         positions, sizes = _entries_of(*machine.units(topic, queue, first, count)[:2])
-        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
+        fits = max(
+            1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right"))
+        )
         positions, sizes = positions[:fits], sizes[:fits]
         breaks = (np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1).tolist()
         pieces: list[Piece] = []
         for low, high in zip([0, *breaks], [*breaks, len(positions)], strict=True):
             pos = int(positions[low])
-            pieces.append(store.log.record_at(pos, int(positions[high - 1]) + int(sizes[high - 1]) - pos))
+            pieces.append(
+                store.log.record_at(pos, int(positions[high - 1]) + int(sizes[high - 1]) - pos)
+            )
         return Batch(queue, first, sizes, pieces, "waiting", _behind(positions, sizes))
 
     return read
@@ -104,23 +114,34 @@ class Files:
         return self._entries.reader is hosted.reader
 
     def read(self, topic: str, queue: int, first: int, stop: int, max_bytes: int) -> Batch | None:
-        """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`. None if retention removed the first. An
-        empty batch if the log's file is not known to hold it yet. Raises OSError, LogDamaged."""
-        units = self._queues.read(topic, queue, first, min(stop - first, UNITS_MAX, max_bytes // ENTRY_MIN_BYTES + 1))
+        """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`.
+        None if retention removed the first. An empty batch if the log's file is not known to hold
+        it yet. Raises OSError, LogDamaged."""
+        units = self._queues.read(
+            topic, queue, first, min(stop - first, UNITS_MAX, max_bytes // ENTRY_MIN_BYTES + 1)
+        )
         if units is None:
             return None
         positions, sizes = _entries_of(units.physical_offsets, units.sizes)
-        known = int(np.searchsorted(positions + sizes, self._entries.reader.limits.end_pos, side="right"))
+        known = int(
+            np.searchsorted(positions + sizes, self._entries.reader.limits.end_pos, side="right")
+        )
         if known == 0:
             return Batch(queue, first, sizes[:0], [], "cold")
         count = self._entries.fits(positions[:known], sizes[:known], max_bytes)
         positions, sizes = positions[:count], sizes[:count]
         pieces = self._entries.read(positions, sizes, queue, first)
-        return None if pieces is None else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
+        return (
+            None
+            if pieces is None
+            else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
+        )
 
-    def offset_at(self, topic: str, queue: int, low: int, high: int, store_ms: int, epochs: TimeEpochs) -> int:
-        """The first offset in low … high−1 that counts as stored at `store_ms` or later; `high` if there is none. Raises OSError,
-        LogDamaged."""
+    def offset_at(
+        self, topic: str, queue: int, low: int, high: int, store_ms: int, epochs: TimeEpochs
+    ) -> int:
+        """The first offset in low … high−1 that counts as stored at `store_ms` or later; `high` if
+        there is none. Raises OSError, LogDamaged."""
 
         def stored(offset: int) -> int:
             units = self._queues.read(topic, queue, offset, 1)
@@ -130,13 +151,19 @@ class Files:
             position = int(units.physical_offsets[0])
             data = self._entries.reader.record_bytes(position + _STORE_MS_AT, 8)
             # Committed, but not in this file yet: newer than every message in it.
-            return -1 if data is None else epochs.counted(int.from_bytes(data, "big"), position) if len(data) == 8 else _LATEST
+            return (
+                -1
+                if data is None
+                else epochs.counted(int.from_bytes(data, "big"), position)
+                if len(data) == 8
+                else _LATEST
+            )
 
         return low + bisect_left(range(low, high), store_ms, key=stored)
 
     def read_log(self, first_index: int, max_bytes: int) -> Batch | None:
-        """Entries of the log from an index on; empty if they cannot be read yet, None if retention removed the first. Raises OSError,
-        LogDamaged."""
+        """Entries of the log from an index on; empty if they cannot be read yet, None if retention
+        removed the first. Raises OSError, LogDamaged."""
         reader = self._entries.reader
         if first_index >= reader.limits.end_index:
             return Batch(-1, first_index, np.zeros(0, np.int32), [], "cold")
@@ -147,7 +174,9 @@ class Files:
 def files_of(hosted: Any) -> Files:
     """The files of a running group. Runs between two turns."""
     store = hosted.store
-    queues = QueueReader(store.disk, store.queues.directory, store.identity.consume_queue_file_bytes)
+    queues = QueueReader(
+        store.disk, store.queues.directory, store.identity.consume_queue_file_bytes
+    )
     return Files(queues, EntryReader(hosted.reader, store.identity.data_file_bytes))
 
 

@@ -1,7 +1,8 @@
-"""Decodes the requests of a Produce stream without copying: a frame's entries, up to a mebibyte, stay views of the request's bytes.
+"""Decodes the requests of a Produce stream without copying: a frame's entries, up to a mebibyte,
+stay views of the request's bytes.
 
-`read` decodes by hand what every encoder writes for a frame: each field once and complete. Any other encoding goes through the protobuf
-library, which decides what it means. Pure.
+`read` decodes by hand what every encoder writes for a frame: each field once and complete. Any
+other encoding goes through the protobuf library, which decides what it means. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ledgermq.proto import log_pb2
 from ledgermq.proto.entries.layout import Buffer
 
 _FRAME = 0x12
-"""Tag of field 2 of ProduceRequest, length-delimited. The tags of Frame's fields follow; field 3 is a varint."""
+"""Tag of field 2 of ProduceRequest, length-delimited. The tags of Frame's fields follow; field 3 is
+a varint."""
 _NAMESPACE, _TOPIC, _FIRST_SEQUENCE, _SIZES, _ENTRIES = 0x0A, 0x12, 0x18, 0x22, 0x2A
 _VARINT_BYTES = 10
 
@@ -36,7 +38,8 @@ class FrameRequest:
 
 
 def read(data: bytes) -> FrameRequest | log_pb2.OpenProducer:
-    """Decode a request. Raises DecodeError for invalid bytes, and for a request that is neither kind."""
+    """Decode a request. Raises DecodeError for invalid bytes, and for a request that is neither
+    kind."""
     found = _frame(data) if data[:1] == bytes((_FRAME,)) else None
     if found is not None:
         return found
@@ -47,7 +50,9 @@ def read(data: bytes) -> FrameRequest | log_pb2.OpenProducer:
     if kind != "frame":
         raise DecodeError("a request must open a producer or hold a frame")
     frame = request.frame
-    return FrameRequest(frame.namespace, frame.topic, frame.first_sequence, frame.sizes, frame.entries)
+    return FrameRequest(
+        frame.namespace, frame.topic, frame.first_sequence, frame.sizes, frame.entries
+    )
 
 
 def _frame(data: bytes) -> FrameRequest | None:
@@ -78,7 +83,9 @@ def _frame(data: bytes) -> FrameRequest | None:
         return None
     if at != len(data) or first_sequence >= 1 << 64:
         return None
-    return FrameRequest(texts[_NAMESPACE], texts[_TOPIC], first_sequence, columns[_SIZES], columns[_ENTRIES])
+    return FrameRequest(
+        texts[_NAMESPACE], texts[_TOPIC], first_sequence, columns[_SIZES], columns[_ENTRIES]
+    )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -1,8 +1,9 @@
-"""`ledgermq.v1.Log` on the client port: assembles the service's methods; requests and answers are bytes, and a client never sees an
-exception.
+"""`ledgermq.v1.Log` on the client port: assembles the service's methods; requests and answers are
+bytes, and a client never sees an exception.
 
-Each method is in the module named after it. This module wraps unary methods: it identifies the caller, turns whatever ended a call into a
-`Problem` or a `Redirect`, and counts the result. Streams do this themselves, because they answer while they run.
+Each method is in the module named after it. This module wraps unary methods: it identifies the
+caller, turns whatever ended a call into a `Problem` or a `Redirect`, and counts the result. Streams
+do this themselves, because they answer while they run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.producing import Hosted, Producing
 from ledgermq.node.frontend.native.sources import Sources
 from ledgermq.node.frontend.native.verifying import Verifier
-from ledgermq.node.frontend.ports import Engine, Metadata, Method, ServerCall, Spans, StreamMethod, UnaryMethod
+from ledgermq.node.frontend.ports import (
+    Engine,
+    Metadata,
+    Method,
+    ServerCall,
+    Spans,
+    StreamMethod,
+    UnaryMethod,
+)
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -46,7 +55,8 @@ KEYS_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the service consists of and needs from its node. `hosted`: the broker groups with a replica here."""
+    """What the service consists of and needs from its node. `hosted`: the broker groups with a
+    replica here."""
 
     node: str
     cluster_id: str
@@ -74,7 +84,17 @@ class LogService:
         self.streams = OpenStreams()
         meter = parts.meters.of(f"Log/{fetching.METHOD}")
         sources = Sources(parts.engine, parts.tier)
-        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local, parts.spans)
+        self._fetcher = Fetcher(
+            parts.node,
+            topics,
+            sources,
+            parts.leaders,
+            parts.callers,
+            self.streams,
+            meter,
+            parts.local,
+            parts.spans,
+        )
         self._joiner = Joiner(
             parts.node,
             parts.engine,
@@ -87,7 +107,13 @@ class LogService:
             time.monotonic_ns,
         )
         self._committer = Committer(
-            parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder, tiered=parts.tier is not None
+            parts.engine,
+            topics,
+            parts.leaders,
+            parts.callers,
+            self._joiner,
+            parts.forwarder,
+            tiered=parts.tier is not None,
         )
         log_ids = self._log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
         self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
@@ -153,16 +179,22 @@ class LogService:
             await asyncio.sleep(KEYS_EVERY_S)
 
     async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
-        """Answer a call of this service that a peer or the forwarder sent to this node, the leader. Raises CallRefused."""
+        """Answer a call of this service that a peer or the forwarder sent to this node, the leader.
+        Raises CallRefused."""
         if method == committing.OWNED:
             return await self._committer.execute(group, request)
         if method != f"{LOG_PREFIX}{verifying.METHOD}":
-            raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
+            raise CallRefused(
+                Refused("internal", detail=f"this node does not know the call {method}")
+            )
         return await self._verifier.execute(group, request)
 
     def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> UnaryMethod:
         """Wrap a unary method. `work` raises `Moved` if another node must be asked."""
-        read, response = getattr(log_pb2, f"{name}Request").FromString, getattr(log_pb2, f"{name}Response")
+        read, response = (
+            getattr(log_pb2, f"{name}Request").FromString,
+            getattr(log_pb2, f"{name}Response"),
+        )
         meter, parts = self._parts.meters.of(f"Log/{name}"), self._parts
 
         async def serve(data: bytes, context: ServerCall) -> bytes:
@@ -170,7 +202,10 @@ class LogService:
             try:
                 answer = await work(read(data), await parts.callers.of(context))
             except Moved as moved:
-                answer, code = response(redirect=await parts.leaders.settled(moved.broker_group)), int(Code.HA_NOT_AVAILABLE)
+                answer, code = (
+                    response(redirect=await parts.leaders.settled(moved.broker_group)),
+                    int(Code.HA_NOT_AVAILABLE),
+                )
             except Exception as error:  # the client gets a problem, never an exception
                 answer = response(problem=problem(as_error(error, parts.node, name)))
                 code = answer.problem.code

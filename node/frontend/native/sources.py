@@ -1,9 +1,11 @@
-"""The broker groups of this node as sources for readers, and the wake-up of readers when there is more to read.
+"""The broker groups of this node as sources for readers, and the wake-up of readers when there is
+more to read.
 
-A source lives while it has readers; only then is the window of the newest ranges kept. Readers wake when the group publishes a change after
-a turn (new messages of their topic, another leader, another configuration), never by polling. Two threads read files and may block on the
-disk, so that no reader delays a turn or the loop. A third thread works on data in memory, so that readers at the end of the log do not wait
-behind readers of files.
+A source lives while it has readers; only then is the window of the newest ranges kept. Readers wake
+when the group publishes a change after a turn (new messages of their topic, another leader, another
+configuration), never by polling. Two threads read files and may block on the disk, so that no
+reader delays a turn or the loop. A third thread works on data in memory, so that readers at the end
+of the log do not wait behind readers of files.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from ledgermq.node.frontend.routing.tier_reads import TierReads
 
 COLD_THREADS = 2
 REST_S = 0.05
-"""While messages are produced, a reader of files pauses for as long as it worked, but at most this long."""
+"""While messages are produced, a reader of files pauses for as long as it worked, but at most this
+long."""
 
 T = TypeVar("T")
 
@@ -32,7 +35,14 @@ class GroupSource:
     """One broker group, in one life of its replica."""
 
     def __init__(
-        self, group: str, log_id: str, engine: Engine, threads: ReaderThreads, files: Files, recent: Recent, tier: TierReads | None
+        self,
+        group: str,
+        log_id: str,
+        engine: Engine,
+        threads: ReaderThreads,
+        files: Files,
+        recent: Recent,
+        tier: TierReads | None,
     ) -> None:
         self.group = group
         self.log_id = log_id
@@ -49,23 +59,28 @@ class GroupSource:
         return self._engine.run(self.group, work)
 
     async def cold(self, work: Callable[[], T]) -> T:
-        """Run a file read on a thread. Raises Unreadable, after reporting it to the group, which is then repaired."""
+        """Run a file read on a thread. Raises Unreadable, after reporting it to the group, which is
+        then repaired."""
         began = time.perf_counter()
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads.cold, self._guarded, work)
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads.cold, self._guarded, work
+            )
         except Unreadable as damage:
             await self._engine.run(self.group, self._failing(damage))
             raise
         view = self._engine.views.get(self.group)
         ends = None if view is None else view.queue_ends
         if ends is not self._progress:
-            # Messages came since the last piece: their producers, who wait for acknowledgements, go first.
+            # Messages came since the last piece: their producers, who wait for acknowledgements, go
+            # first.
             self._progress = ends
             await asyncio.sleep(min(time.perf_counter() - began, REST_S))
         return found
 
     def _failing(self, damage: Unreadable) -> Callable[[Any], None]:
-        """Fail the group only if the damaged files are still its own: it may have been repaired while the read waited."""
+        """Fail the group only if the damaged files are still its own: it may have been repaired
+        while the read waited."""
         return lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None
 
     @staticmethod
@@ -77,19 +92,35 @@ class GroupSource:
         return await asyncio.get_running_loop().run_in_executor(self._threads.hot, work)
 
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
-        """The first offset in begin … end−1 that was stored at `store_ms` or later, on this disk or in the store; `end` if there is
-        none."""
+        """The first offset in begin … end−1 that was stored at `store_ms` or later, on this disk or
+        in the store; `end` if there is none."""
         found = await self._local_offset_at(topic, queue, begin, end, store_ms)
-        return found if self.tier is None else await self.tier.offset_at(self.group, topic, queue, store_ms, found)
+        return (
+            found
+            if self.tier is None
+            else await self.tier.offset_at(self.group, topic, queue, store_ms, found)
+        )
 
-    async def _local_offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
-        written, epochs = await self.run(lambda hosted: (int(hosted.store.queues.written_offset(topic, queue)), hosted.machine.time_epochs))
+    async def _local_offset_at(
+        self, topic: str, queue: int, begin: int, end: int, store_ms: int
+    ) -> int:
+        written, epochs = await self.run(
+            lambda hosted: (
+                int(hosted.store.queues.written_offset(topic, queue)),
+                hosted.machine.time_epochs,
+            )
+        )
         high = max(begin, min(written, end))
-        found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms, epochs))
+        found = await self.cold(
+            lambda: self.files.offset_at(topic, queue, begin, high, store_ms, epochs)
+        )
         if found < high or high == end:
             return found
         # The other units wait in memory.
-        return min(end, await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))))
+        return min(
+            end,
+            await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))),
+        )
 
 
 class ReaderThreads:
@@ -112,7 +143,8 @@ class Waiter:
         self._advanced.set()
 
     def on_view(self, view: GroupView) -> None:
-        """Wake if the view has changed. Mappings and tuples of a view are replaced when they change, so comparing identities is enough."""
+        """Wake if the view has changed. Mappings and tuples of a view are replaced when they
+        change, so comparing identities is enough."""
         ends = view.queue_ends.get(self._topic) if self._topic else view.queue_ends
         seen = (id(ends), id(view.topics), view.serving, view.leader, view.term)
         if seen != self._seen:
@@ -142,7 +174,8 @@ class Sources:
         engine.on_hidden(self._hidden)
 
     async def open(self, group: str, waiter: Waiter) -> GroupSource:
-        """Add a reader; `close` removes it. Raises LedgerError while the group does not run here."""
+        """Add a reader; `close` removes it. Raises LedgerError while the group does not run
+        here."""
         source = self._open.get(group)
         if source is None:
             files, recent, log_id = await self._opened(group)
@@ -150,7 +183,9 @@ class Sources:
             self.engine.wake(group)
             source = self._open.get(group)
             if source is None:
-                source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent, self._tier)
+                source = self._open[group] = GroupSource(
+                    group, log_id, self.engine, self._threads, files, recent, self._tier
+                )
             else:
                 # Another reader opened the source meanwhile.
                 self._release(group, recent)
@@ -159,7 +194,8 @@ class Sources:
         return source
 
     async def _opened(self, group: str) -> tuple[Files, Recent, str]:
-        """Open the window of a group. It is opened between two turns even if the reader no longer waits; then it is released again."""
+        """Open the window of a group. It is opened between two turns even if the reader no longer
+        waits; then it is released again."""
         opening = asyncio.ensure_future(self.engine.run(group, _found))
         try:
             return await asyncio.shield(opening)
@@ -181,7 +217,9 @@ class Sources:
 
     def _release(self, group: str, recent: Recent) -> None:
         """Release a window without waiting; a group that does not run has no window."""
-        released = asyncio.ensure_future(self.engine.run(group, lambda hosted: hosted.group.release_recent(recent)))
+        released = asyncio.ensure_future(
+            self.engine.run(group, lambda hosted: hosted.group.release_recent(recent))
+        )
         released.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _view(self, group: str, view: GroupView) -> None:

@@ -1,11 +1,15 @@
-"""One reader's progress through the queues of a topic: from its start to the end, and then along with new messages.
+"""One reader's progress through the queues of a topic: from its start to the end, and then along
+with new messages.
 
-A reader *catches up* until it has read everything that existed at one moment. It reads queue by queue, next the one whose last entry lies
-furthest back in the log, so that queues that were written together are read together. Then it *follows*: what is applied after that moment
-comes from the window of recent ranges, in log order. A reader that falls out of the window catches up again. Law: `next_of` of a queue
-moves only over entries that were handed out, or that retention removed, which are counted; so each offset comes once and in order.
+A reader *catches up* until it has read everything that existed at one moment. It reads queue by
+queue, next the one whose last entry lies furthest back in the log, so that queues that were written
+together are read together. Then it *follows*: what is applied after that moment comes from the
+window of recent ranges, in log order. A reader that falls out of the window catches up again. Law:
+`next_of` of a queue moves only over entries that were handed out, or that retention removed, which
+are counted; so each offset comes once and in order.
 
-This module does not wait for messages and knows no connection: `read` returns what is there. One caller at a time.
+This module does not wait for messages and knows no connection: `read` returns what is there. One
+caller at a time.
 """
 
 from __future__ import annotations
@@ -39,10 +43,17 @@ class Gone(Exception):
 
 
 class QueueTail:
-    """Some queues of a topic. `places`: the first offset of each, within the queue. `goals`: where reading of each ends; None: reading
-    never ends."""
+    """Some queues of a topic. `places`: the first offset of each, within the queue. `goals`: where
+    reading of each ends; None: reading never ends."""
 
-    def __init__(self, source: GroupSource, topic: str, ends: Ends, places: Mapping[int, int], goals: Mapping[int, int] | None) -> None:
+    def __init__(
+        self,
+        source: GroupSource,
+        topic: str,
+        ends: Ends,
+        places: Mapping[int, int],
+        goals: Mapping[int, int] | None,
+    ) -> None:
         self._source = source
         self._topic = topic
         self._next: I64 = np.full(max(places) + 1, NOT_READ, np.int64)
@@ -56,7 +67,8 @@ class QueueTail:
         """By queue, the number of messages skipped since its last answer."""
         self._incarnation = ends.incarnation
         self._behind: list[tuple[int, int]] = []
-        """(position of its last entry, queue) of the queues that still have to be read up to `_ends`, as a heap."""
+        """(position of its last entry, queue) of the queues that still have to be read up to
+        `_ends`, as a heap."""
         self._ends: Sequence[int] = ()
         self._cursor: int | None = None
         """While following: the next entry to look at; None while catching up."""
@@ -65,7 +77,9 @@ class QueueTail:
     @property
     def finished(self) -> bool:
         """Whether everything up to the goals was handed out."""
-        return self._goals is not None and all(int(self._next[queue]) >= goal for queue, goal in self._goals.items())
+        return self._goals is not None and all(
+            int(self._next[queue]) >= goal for queue, goal in self._goals.items()
+        )
 
     def next_of(self, queue: int) -> int:
         return int(self._next[queue])
@@ -81,8 +95,8 @@ class QueueTail:
         return self._follows if self._cursor is None else self._cursor
 
     async def read(self, ends: Sequence[int], incarnation: int, max_bytes: int) -> list[Answer]:
-        """The next entries, within `max_bytes` but at least one; empty at the end. `ends`: the known ends of the queues. Raises Gone,
-        OSError, LogDamaged, LedgerError."""
+        """The next entries, within `max_bytes` but at least one; empty at the end. `ends`: the
+        known ends of the queues. Raises Gone, OSError, LogDamaged, LedgerError."""
         if incarnation != self._incarnation:
             await self._renew()
         while not self.finished:
@@ -108,7 +122,11 @@ class QueueTail:
         """Read up to these ends from now on."""
         self._incarnation = ends.incarnation
         self._ends, self._follows, self._cursor = ends.ends, ends.applied_index + 1, None
-        self._behind = [(0, queue) for queue in self._queues if queue < len(ends.ends) and self._next[queue] < self._stop(queue)]
+        self._behind = [
+            (0, queue)
+            for queue in self._queues
+            if queue < len(ends.ends) and self._next[queue] < self._stop(queue)
+        ]
         heapify(self._behind)
 
     def _stop(self, queue: int) -> int:
@@ -123,7 +141,8 @@ class QueueTail:
         return ends
 
     async def _renew(self) -> None:
-        """The topic was created again: its queues continue behind the messages of the former topic."""
+        """The topic was created again: its queues continue behind the messages of the former
+        topic."""
         ends = await self._look()
         begins = ends.begins if self._source.tier is None else ends.floors
         for queue in self._queues:
@@ -143,7 +162,8 @@ class QueueTail:
         return True
 
     async def _read_behind(self, ends: Sequence[int], max_bytes: int) -> list[Answer]:
-        """The next entries of the queue that is furthest behind; empty if all queues have caught up."""
+        """The next entries of the queue that is furthest behind; empty if all queues have caught
+        up."""
         while self._behind:
             queue = heappop(self._behind)[1]
             first, stop = int(self._next[queue]), self._stop(queue)
@@ -156,7 +176,10 @@ class QueueTail:
             if found is None:
                 begins = (await self._look()).begins
                 if not self._skip(queue, begins[queue] if queue < len(begins) else stop):
-                    raise LogDamaged(f"message {first} of queue {queue} of topic {self._topic} is missing: audit this replica")
+                    raise LogDamaged(
+                        f"message {first} of queue {queue} of topic {self._topic} is missing: audit"
+                        " this replica"
+                    )
                 heappush(self._behind, (0, queue))
                 continue
             first = int(self._next[queue])
@@ -167,19 +190,25 @@ class QueueTail:
         return []
 
     async def _stored(self, queue: int, max_bytes: int, end: int) -> tuple[Answer | None, int]:
-        """The next entries of a queue from the object store, behind those that total retention removed there, and their log position."""
+        """The next entries of a queue from the object store, behind those that total retention
+        removed there, and their log position."""
         tier = self._source.tier
         if tier is None:
             return None, 0
-        found = await tier.entries(self._source.group, self._topic, queue, int(self._next[queue]), max_bytes)
+        found = await tier.entries(
+            self._source.group, self._topic, queue, int(self._next[queue]), max_bytes
+        )
         if found is None:
             return None, 0
         self._skip(queue, found.first)
         batch = Batch(queue, found.first, found.sizes, found.pieces, "stored", found.pos)
         return _answer(batch, end, self._skipped.get(queue, 0))
 
-    async def _entries(self, queue: int, first: int, stop: int, max_bytes: int, end: int, skipped: int) -> tuple[Answer | None, int]:
-        """Entries of a queue from `first` on, and their log position, by which queues are ordered."""
+    async def _entries(
+        self, queue: int, first: int, stop: int, max_bytes: int, end: int, skipped: int
+    ) -> tuple[Answer | None, int]:
+        """Entries of a queue from `first` on, and their log position, by which queues are
+        ordered."""
         topic, files = self._topic, self._source.files
         anyway = False
         if first < self._written.get(queue, 0):
@@ -202,7 +231,9 @@ class QueueTail:
 
     # Following
 
-    async def _follow(self, ranges: list[Applied], ends: Sequence[int], max_bytes: int) -> list[Answer]:
+    async def _follow(
+        self, ranges: list[Applied], ends: Sequence[int], max_bytes: int
+    ) -> list[Answer]:
         def follow() -> list[Answer]:
             return [self._answer(batch, ends) for batch in self._select(ranges, max_bytes)]
 
@@ -211,10 +242,15 @@ class QueueTail:
         return follow() if few else await self._source.hot(follow)
 
     def _answer(self, batch: Batch, ends: Sequence[int]) -> Answer:
-        return entries_answer(batch, max(_end(ends, batch.queue), batch.next_offset), self._skipped.pop(batch.queue, 0))
+        return entries_answer(
+            batch,
+            max(_end(ends, batch.queue), batch.next_offset),
+            self._skipped.pop(batch.queue, 0),
+        )
 
     def _select(self, ranges: list[Applied], max_bytes: int) -> list[Batch]:
-        """The entries of the ranges for this reader, within `max_bytes`; moves the cursor behind the completed ranges."""
+        """The entries of the ranges for this reader, within `max_bytes`; moves the cursor behind
+        the completed ranges."""
         found: dict[int, list[tuple[int, I32, list[Piece]]]] = {}
         left = max_bytes
         for applied in ranges:
@@ -244,7 +280,13 @@ class QueueTail:
             chosen &= queues < len(self._next)
         return np.flatnonzero(chosen)
 
-    def _take(self, applied: Applied, rows: I64, sizes: I32, found: dict[int, list[tuple[int, I32, list[Piece]]]]) -> None:
+    def _take(
+        self,
+        applied: Applied,
+        rows: I64,
+        sizes: I32,
+        found: dict[int, list[tuple[int, I32, list[Piece]]]],
+    ) -> None:
         columns, entries = applied.columns, applied.entries
         queues = columns.queues[rows]
         starts = columns.physical_offsets[rows] - (HEADER_BYTES + entries.pos)
@@ -253,16 +295,26 @@ class QueueTail:
             groups = [slice(None)]
         else:
             order = np.argsort(queues, kind="stable")
-            queues, starts, offsets, sizes = queues[order], starts[order], offsets[order], sizes[order]
+            queues, starts, offsets, sizes = (
+                queues[order],
+                starts[order],
+                offsets[order],
+                sizes[order],
+            )
             bounds = [0, *(np.flatnonzero(np.diff(queues)) + 1).tolist(), len(queues)]
             groups = [slice(low, high) for low, high in pairwise(bounds)]
         for group in groups:
             queue, first = int(queues[group][0]), int(offsets[group][0])
             count = len(offsets[group])
             dense = first == self._next[queue] and int(offsets[group][-1]) == first + count - 1
-            assert dense, f"queue {queue} of topic {self._topic} has a gap at {self._next[queue]} (invariant I6)"
+            assert dense, (
+                f"queue {queue} of topic {self._topic} has a gap at {self._next[queue]}"
+                " (invariant I6)"
+            )
             self._next[queue] = first + count
-            found.setdefault(queue, []).append((first, sizes[group], gather(entries.data, starts[group], sizes[group])))
+            found.setdefault(queue, []).append(
+                (first, sizes[group], gather(entries.data, starts[group], sizes[group]))
+            )
 
 
 def _end(ends: Sequence[int], queue: int) -> int:

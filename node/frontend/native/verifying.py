@@ -1,7 +1,9 @@
-"""Verify: checks receipts, first their MACs, on any node, then their entries in the log, at the leader of each broker group.
+"""Verify: checks receipts, first their MACs, on any node, then their entries in the log, at the
+leader of each broker group.
 
-The leader confirms that it leads and has applied everything acknowledged before, so an entry that it does not have was never acknowledged.
-Entries are read between turns, a mebibyte at a time, and checked on a thread.
+The leader confirms that it leads and has applied everything acknowledged before, so an entry that
+it does not have was never acknowledged. Entries are read between turns, a mebibyte at a time, and
+checked on a thread.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.frontend.native.callers import Caller, Callers, publish, read
 from ledgermq.node.frontend.native.keys import ReceiptKeys
-from ledgermq.node.frontend.native.proofs import PIECE_BYTES, Proof, at_the_edges, contradiction, false, unverifiable
+from ledgermq.node.frontend.native.proofs import (
+    PIECE_BYTES,
+    Proof,
+    at_the_edges,
+    contradiction,
+    false,
+    unverifiable,
+)
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import log_pb2
@@ -31,7 +40,8 @@ WITHIN_S = 30.0
 
 
 class Verifier:
-    """Verify of one node. `log_ids`: of the broker groups with a replica here; `known`: whether the cluster has a broker group."""
+    """Verify of one node. `log_ids`: of the broker groups with a replica here; `known`: whether the
+    cluster has a broker group."""
 
     def __init__(
         self,
@@ -54,17 +64,24 @@ class Verifier:
         self._keys = keys
         self._method = method
 
-    async def verify(self, request: log_pb2.VerifyRequest, caller: Caller) -> log_pb2.VerifyResponse:
-        """A verdict for each receipt. Raises FORBIDDEN for topics that the caller may neither read nor write, BAD_REQUEST for too many
-        receipts."""
+    async def verify(
+        self, request: log_pb2.VerifyRequest, caller: Caller
+    ) -> log_pb2.VerifyResponse:
+        """A verdict for each receipt. Raises FORBIDDEN for topics that the caller may neither read
+        nor write, BAD_REQUEST for too many receipts."""
         receipts = request.receipts
         if len(receipts) > RECEIPTS_MAX:
-            raise fail(Code.BAD_REQUEST, f"{len(receipts)} receipts are too many for one call; the limit is {RECEIPTS_MAX}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"{len(receipts)} receipts are too many for one call; the limit is {RECEIPTS_MAX}",
+            )
         for topic in sorted({receipt.topic for receipt in receipts}):
             self._callers.allow(caller, publish(topic), read(topic))
         verdicts: dict[int, log_pb2.Verdict] = {}
         groups: dict[str, list[int]] = {}
-        await self._keys.meet({receipt.key_id for receipt in receipts if receipt.cluster_id == self._cluster_id})
+        await self._keys.meet(
+            {receipt.key_id for receipt in receipts if receipt.cluster_id == self._cluster_id}
+        )
         for place, receipt in enumerate(receipts):
             if (verdict := self._by_mac(receipt)) is None:
                 groups.setdefault(receipt.broker_group, []).append(place)
@@ -86,25 +103,36 @@ class Verifier:
         if key is None:
             return unverifiable(f"its key {receipt.key_id!r} is unknown or was removed")
         if not proven(key, receipt):
-            return false("the MAC is not that of these fields: it was altered, or not made by this cluster")
+            return false(
+                "the MAC is not that of these fields: it was altered, or not made by this cluster"
+            )
         wrong = contradiction(receipt)
         return false(wrong) if wrong else None
 
-    async def _by_log(self, group: str, receipts: Sequence[log_pb2.Receipt]) -> Sequence[log_pb2.Verdict]:
+    async def _by_log(
+        self, group: str, receipts: Sequence[log_pb2.Receipt]
+    ) -> Sequence[log_pb2.Verdict]:
         """The verdicts of the leader, on this node or another."""
         data = log_pb2.VerifyRequest(receipts=receipts).SerializeToString()
         deadline = asyncio.get_running_loop().time() + WITHIN_S
         try:
-            answers = await self._forwarder.submit(group, self._method, {}, data, deadline, repeatable=True)
+            answers = await self._forwarder.submit(
+                group, self._method, {}, data, deadline, repeatable=True
+            )
             response = log_pb2.VerifyResponse.FromString(answers[0])
         except (CallRefused, DecodeError, IndexError):
-            return [unverifiable(f"broker group {group} has no leader that answers; try again")] * len(receipts)
+            return [
+                unverifiable(f"broker group {group} has no leader that answers; try again")
+            ] * len(receipts)
         if response.HasField("problem") or len(response.verdicts) != len(receipts):
-            return [unverifiable(response.problem.message or "the leader's answer cannot be decoded")] * len(receipts)
+            return [
+                unverifiable(response.problem.message or "the leader's answer cannot be decoded")
+            ] * len(receipts)
         return list(response.verdicts)
 
     async def execute(self, group: str, data: bytes) -> list[bytes]:
-        """Check receipts with valid MACs against the log, as leader. Raises CallRefused if this node does not lead."""
+        """Check receipts with valid MACs against the log, as leader. Raises CallRefused if this
+        node does not lead."""
         request = log_pb2.VerifyRequest.FromString(data)
         try:
             await self._confirm(group)

@@ -1,7 +1,9 @@
-"""The Ed25519 key with which this node signs checkpoints: made at its first start, and kept in its data directory (docs/format.md §9).
+"""The Ed25519 key with which this node signs checkpoints: made at its first start, and kept in its
+data directory (docs/format.md §9).
 
-The private key never leaves the node; the controller quorum knows the public one. Without the file, which a backup does not contain, the
-node makes another key, and the former one is retired. A damaged file ends the start: an operator decides whether the key is given up.
+The private key never leaves the node; the controller quorum knows the public one. Without the file,
+which a backup does not contain, the node makes another key, and the former one is retired. A
+damaged file ends the start: an operator decides whether the key is given up.
 """
 
 from __future__ import annotations
@@ -9,7 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.proofs.signed_notes import ED25519, VerifierKey
@@ -26,7 +33,9 @@ MODE = 0o600
 class SigningKey:
     """A node's key. `created_ms`: when it was made, in ms since 1970."""
 
-    def __init__(self, private: Ed25519PrivateKey, node: str, cluster_id: str, created_ms: int) -> None:
+    def __init__(
+        self, private: Ed25519PrivateKey, node: str, cluster_id: str, created_ms: int
+    ) -> None:
         self._private = private
         public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self.verifier_key = key_of(node, cluster_id, public)
@@ -42,7 +51,8 @@ def key_of(node: str, cluster_id: str, public: bytes) -> VerifierKey:
 
 
 def load_or_make(directory: Path, node: str, cluster_id: str, now_ms: int) -> SigningKey:
-    """The node's key; made, and durable on return, if there is none. Raises FatalError for a file that cannot be used, OSError."""
+    """The node's key; made, and durable on return, if there is none. Raises FatalError for a file
+    that cannot be used, OSError."""
     path = directory / FILE
     try:
         value = sealed_json.decode(path.read_bytes(), str(path))
@@ -51,15 +61,28 @@ def load_or_make(directory: Path, node: str, cluster_id: str, now_ms: int) -> Si
             raise FatalError(ExitCode.WRONG_VERSION, what, "start the program that wrote it")
         if (value["cluster_id"], value["node"]) != (cluster_id, node):
             what = f"{path} belongs to node {value['node']} of cluster {value['cluster_id']}"
-            raise FatalError(ExitCode.DATA_UNUSABLE, what, "each node has a key of its own: remove the copy, and this node makes one")
+            raise FatalError(
+                ExitCode.DATA_UNUSABLE,
+                what,
+                "each node has a key of its own: remove the copy, and this node makes one",
+            )
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(value["private"]))
         return SigningKey(private, node, cluster_id, int(value["created_ms"]))
     except FileNotFoundError:
         private = Ed25519PrivateKey.generate()
         raw = private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        value = {"v": VERSION, "cluster_id": cluster_id, "node": node, "private": raw.hex(), "created_ms": now_ms}
+        value = {
+            "v": VERSION,
+            "cluster_id": cluster_id,
+            "node": node,
+            "private": raw.hex(),
+            "created_ms": now_ms,
+        }
         replace_file(str(path), sealed_json.encode(value), MODE)
         return SigningKey(private, node, cluster_id, now_ms)
     except (Damaged, KeyError, TypeError, ValueError) as error:
-        remedy = "restore the file; or remove it, and the node makes another key (checkpoints that it signed stay valid)"
+        remedy = (
+            "restore the file; or remove it, and the node makes another key (checkpoints that it"
+            " signed stay valid)"
+        )
         raise FatalError(ExitCode.DAMAGED, f"{path} cannot be read ({error})", remedy) from error

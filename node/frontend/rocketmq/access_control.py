@@ -1,7 +1,8 @@
 """Access control for client calls: authentication, permissions and quotas.
 
-It applies `node/frontend/security` to the requests of the contract. Without an authority and without quotas it is `open`: the service then
-bypasses it, so that calls cost nothing more. A call that a peer forwards has already passed the access control of the peer.
+It applies `node/frontend/security` to the requests of the contract. Without an authority and
+without quotas it is `open`: the service then bypasses it, so that calls cost nothing more. A call
+that a peer forwards has already passed the access control of the peer.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class AccessControl:
         return await self._authority.authenticate(metadata, name, context.peer)
 
     def admitted(self, method: str, data: bytes, caller: Caller) -> Hold | None:
-        """Admit the call; it counts against its quotas until the hold ends. Raises FORBIDDEN, TooMuch, or LedgerError for invalid names in
-        the request."""
+        """Admit the call; it counts against its quotas until the hold ends. Raises FORBIDDEN,
+        TooMuch, or LedgerError for invalid names in the request."""
         rule = RULES.get(method)
         if rule is None:
             raise fail(Code.FORBIDDEN, f"no permission covers the method {method}")
@@ -54,7 +55,12 @@ class AccessControl:
             return None
         messages = len(request.messages) if method == SEND else 0
         size = len(data) if method == SEND else 0
-        return self._quotas.enter(_scopes(method, caller, needs), receive=method in (RECEIVE, PULL), messages=messages, size=size)
+        return self._quotas.enter(
+            _scopes(method, caller, needs),
+            receive=method in (RECEIVE, PULL),
+            messages=messages,
+            size=size,
+        )
 
     def admit_settings(self, settings: pb.Settings, caller: Caller) -> None:
         """Check that the client may do what its Settings announce. Raises FORBIDDEN."""
@@ -68,7 +74,8 @@ class AccessControl:
 
 
 def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> list[Scope]:
-    """The scopes whose quotas a call counts against. A read counts for the consumer group, any other call for the topics."""
+    """The scopes whose quotas a call counts against. A read counts for the consumer group, any
+    other call for the topics."""
     scopes: list[Scope] = [("client", caller.client_id)]
     if caller.user:
         scopes.append(("user", caller.user))
@@ -78,7 +85,8 @@ def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> l
 
 
 def common_name_of(context: ServerCall) -> str:
-    """The common name of the client's certificate, which gRPC has verified, on this worker or on the one that passed the call on."""
+    """The common name of the client's certificate, which gRPC has verified, on this worker or on
+    the one that passed the call on."""
     names = context.auth_context().get("x509_common_name", ())
     return names[0].decode("utf-8", "replace") if names else common_name(context)
 

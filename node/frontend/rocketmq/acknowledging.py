@@ -1,9 +1,11 @@
 """AckMessage and ChangeInvisibleDuration: what consumers do with their leases (§2.7, §2.8).
 
-A receipt handle names its broker group, so any node forwards the entries of a call to the groups of their leases. An acknowledgement is
-answered when it is committed, and a repeated one the same way, so a node that does not know the outcome asks the next leader. It repeats a
-change too: if the first request took effect, the handle is replaced, and the second request changes nothing. A handle that is unreadable,
-of another group or topic, expired or replaced is INVALID_RECEIPT_HANDLE for its entry alone.
+A receipt handle names its broker group, so any node forwards the entries of a call to the groups of
+their leases. An acknowledgement is answered when it is committed, and a repeated one the same way,
+so a node that does not know the outcome asks the next leader. It repeats a change too: if the first
+request took effect, the handle is replaced, and the second request changes nothing. A handle that
+is unreadable, of another group or topic, expired or replaced is INVALID_RECEIPT_HANDLE for its
+entry alone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ ACKS_MAX = 4096
 
 
 def change_failure(status: pb.Status, data: bytes) -> bytes:
-    """The response for a lease that was not changed. It repeats the handle, because clients overwrite theirs with whatever comes."""
+    """The response for a lease that was not changed. It repeats the handle, because clients
+    overwrite theirs with whatever comes."""
     response = pb.ChangeInvisibleDurationResponse(status=status)
     with contextlib.suppress(DecodeError):
         response.receipt_handle = pb.ChangeInvisibleDurationRequest.FromString(data).receipt_handle
@@ -40,13 +43,18 @@ def change_failure(status: pb.Status, data: bytes) -> bytes:
 
 
 def _replaced() -> LedgerError:
-    return fail(Code.INVALID_RECEIPT_HANDLE, "the lease of this receipt handle has expired, was replaced or is acknowledged already")
+    return fail(
+        Code.INVALID_RECEIPT_HANDLE,
+        "the lease of this receipt handle has expired, was replaced or is acknowledged already",
+    )
 
 
 class Acknowledger:
     """AckMessage and ChangeInvisibleDuration of one node."""
 
-    def __init__(self, config: ServiceConfig, groups: Groups, forwarder: Forwarder, handles: Handles) -> None:
+    def __init__(
+        self, config: ServiceConfig, groups: Groups, forwarder: Forwarder, handles: Handles
+    ) -> None:
         self._config = config
         self._groups = groups
         self._forwarder = forwarder
@@ -62,11 +70,16 @@ class Acknowledger:
             ((broker_group, places),) = parts.items()
             await self._ack_part(broker_group, places, request, stored, caller, deadline, statuses_)
         elif parts:
-            jobs = (self._ack_part(bg, places, request, stored, caller, deadline, statuses_) for bg, places in parts.items())
+            jobs = (
+                self._ack_part(bg, places, request, stored, caller, deadline, statuses_)
+                for bg, places in parts.items()
+            )
             await asyncio.gather(*jobs)
         return _ack_response(request, statuses_)
 
-    async def execute_ack(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+    async def execute_ack(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         request = pb.AckMessageRequest.FromString(data)
         statuses_, parts, stored = self._sort(request, caller)
@@ -78,11 +91,17 @@ class Acknowledger:
             await self._ack_here(broker_group, places, stored, deadline, statuses_)
         return [_ack_response(request, statuses_)]
 
-    def _sort(self, request: pb.AckMessageRequest, caller: Caller) -> tuple[list[pb.Status], dict[str, list[tuple[int, Handle]]], str]:
-        """(status of each entry so far, (index, handle) of the valid entries by broker group, stored topic)"""
+    def _sort(
+        self, request: pb.AckMessageRequest, caller: Caller
+    ) -> tuple[list[pb.Status], dict[str, list[tuple[int, Handle]]], str]:
+        """(status of each entry so far, (index, handle) of the valid entries by broker group,
+        stored topic)"""
         stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
         if not 0 < len(request.entries) <= ACKS_MAX:
-            raise fail(Code.BAD_REQUEST, f"an acknowledgement holds 1 to {ACKS_MAX} entries, not {len(request.entries)}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"an acknowledgement holds 1 to {ACKS_MAX} entries, not {len(request.entries)}",
+            )
         found = [statuses.OK] * len(request.entries)
         parts: dict[str, list[tuple[int, Handle]]] = {}
         for place, entry in enumerate(request.entries):
@@ -113,21 +132,38 @@ class Acknowledger:
                 except CallRefused as refusal:
                     if refusal.refused.reason not in AGAIN:
                         raise
-            part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=[request.entries[place] for place, _ in places])
+            part = pb.AckMessageRequest(
+                group=request.group,
+                topic=request.topic,
+                entries=[request.entries[place] for place, _ in places],
+            )
             data = part.SerializeToString()
             responses = await self._forwarder.submit(
-                broker_group, ACK, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+                broker_group,
+                ACK,
+                caller.metadata(),
+                data,
+                deadline - DEADLINE_MARGIN_S,
+                repeatable=True,
             )
             response = pb.AckMessageResponse.FromString(responses[0])
             for i, (place, _) in enumerate(places):
-                found[place] = response.entries[i].status if i < len(response.entries) else response.status
-        except Exception as error:  # a failure of this part must not change the results of the other entries
+                found[place] = (
+                    response.entries[i].status if i < len(response.entries) else response.status
+                )
+        # a failure of this part must not change the results of the other entries
+        except Exception as error:
             status = statuses.status_of(statuses.as_error(error, self._config.node, ACK))
             for place, _ in places:
                 found[place] = status
 
     async def _ack_here(
-        self, broker_group: str, places: Sequence[tuple[int, Handle]], stored: str, deadline: float, found: list[pb.Status]
+        self,
+        broker_group: str,
+        places: Sequence[tuple[int, Handle]],
+        stored: str,
+        deadline: float,
+        found: list[pb.Status],
     ) -> None:
         call = Ack(self._groups.engine.new_token(), [handle for _, handle in places])
         acked: Acked = await self._groups.call(broker_group, call, stored, deadline)
@@ -143,16 +179,25 @@ class Acknowledger:
         broker_group, handle, stored = self._check_change(request, caller)
         if self._groups.leads(broker_group):
             try:
-                return await self._change_here(broker_group, handle, request, stored, caller, deadline)
+                return await self._change_here(
+                    broker_group, handle, request, stored, caller, deadline
+                )
             except CallRefused as refusal:
                 if refusal.refused.reason not in AGAIN:
                     raise
         responses = await self._forwarder.submit(
-            broker_group, CHANGE, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+            broker_group,
+            CHANGE,
+            caller.metadata(),
+            data,
+            deadline - DEADLINE_MARGIN_S,
+            repeatable=True,
         )
         return responses[0]
 
-    async def execute_change(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+    async def execute_change(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         request = pb.ChangeInvisibleDurationRequest.FromString(data)
         named, handle, stored = self._check_change(request, caller)
@@ -160,27 +205,45 @@ class Acknowledger:
             raise _replaced()
         return [await self._change_here(broker_group, handle, request, stored, caller, deadline)]
 
-    def _check_change(self, request: pb.ChangeInvisibleDurationRequest, caller: Caller) -> tuple[str, Handle, str]:
+    def _check_change(
+        self, request: pb.ChangeInvisibleDurationRequest, caller: Caller
+    ) -> tuple[str, Handle, str]:
         stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
         broker_group, handle = self._handles.read_for(request.receipt_handle, group, stored)
         changed_ms(request, self._config.delivery)
         return broker_group, handle, stored
 
     async def _change_here(
-        self, broker_group: str, handle: Handle, request: pb.ChangeInvisibleDurationRequest, stored: str, caller: Caller, deadline: float
+        self,
+        broker_group: str,
+        handle: Handle,
+        request: pb.ChangeInvisibleDurationRequest,
+        stored: str,
+        caller: Caller,
+        deadline: float,
     ) -> bytes:
         invisible_ms = changed_ms(request, self._config.delivery)
         call = Change(self._groups.engine.new_token(), handle, invisible_ms, caller.session)
         changed: Changed = await self._groups.call(broker_group, call, stored, deadline)
         if changed.lease_number is None:
             raise _replaced()
-        renewed = Handle(handle.group, handle.topic, handle.queue, handle.queue_offset, changed.lease_number, handle.attempt)
-        response = pb.ChangeInvisibleDurationResponse(status=statuses.OK, receipt_handle=self._handles.make(broker_group, renewed))
+        renewed = Handle(
+            handle.group,
+            handle.topic,
+            handle.queue,
+            handle.queue_offset,
+            changed.lease_number,
+            handle.attempt,
+        )
+        response = pb.ChangeInvisibleDurationResponse(
+            status=statuses.OK, receipt_handle=self._handles.make(broker_group, renewed)
+        )
         return response.SerializeToString()
 
 
 def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> bytes:
-    """One result for each entry, in order; the response's own status is the code they have in common."""
+    """One result for each entry, in order; the response's own status is the code they have in
+    common."""
     status = statuses.OK
     if any([each is not statuses.OK for each in found]):
         message = next((each.message for each in found if each.code != pb.OK), "OK")
@@ -188,5 +251,7 @@ def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> byte
     response = pb.AckMessageResponse()
     response.status.CopyFrom(status)
     for entry, each in zip(request.entries, found, strict=True):
-        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
+        response.entries.add(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
+        )
     return response.SerializeToString()

@@ -1,8 +1,9 @@
-"""Calls to broker groups that this node leads, with two additions: retries for new topics and cancellation.
+"""Calls to broker groups that this node leads, with two additions: retries for new topics and
+cancellation.
 
-A topic that the controller knows may not yet be in force in a broker group's log, because its leader has yet to write the control record:
-the call is then repeated until its deadline. If the caller of a Receive or a Pull has gone, the call is cancelled, so that no lease goes to
-a dead call.
+A topic that the controller knows may not yet be in force in a broker group's log, because its
+leader has yet to write the control record: the call is then repeated until its deadline. If the
+caller of a Receive or a Pull has gone, the call is cancelled, so that no lease goes to a dead call.
 """
 
 from __future__ import annotations
@@ -11,9 +12,22 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, Forward, Receive, SyncLite
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    CancelReceive,
+    Change,
+    Forward,
+    Receive,
+    SyncLite,
+)
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
+from ledgermq.node.broker.calls.read_calls import (
+    CommitOffset,
+    Confirm,
+    FindOffset,
+    Pull,
+    ReadOffset,
+)
 from ledgermq.node.broker.calls.send_calls import Produce, Recall
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.frontend.ports import Engine
@@ -43,19 +57,24 @@ Answered = (
 
 
 class Groups:
-    """The broker groups of this node for the methods of the service. Deadlines are in the loop's time, in seconds."""
+    """The broker groups of this node for the methods of the service. Deadlines are in the loop's
+    time, in seconds."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self.engine = engine
         self._topics = topics
 
     def leads(self, broker_group: str) -> bool:
-        """Whether a call should be tried here first. An outdated yes does no harm: the group refuses with `not-leader`."""
+        """Whether a call should be tried here first. An outdated yes does no harm: the group
+        refuses with `not-leader`."""
         view = self.engine.views.get(broker_group)
         return view is not None and view.serving
 
-    async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
-        """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into force in time."""
+    async def call(
+        self, broker_group: str, call: Answered, stored_topic: str, deadline: float
+    ) -> Any:
+        """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into
+        force in time."""
         while True:
             entered = ANSWERS.enter(call.token) if isinstance(call, Receive | Pull) else None
             try:
@@ -72,7 +91,11 @@ class Groups:
             if outcome.reason != "unknown-topic" or self._topics.known(stored_topic) is None:
                 raise CallRefused(outcome)
             if asyncio.get_running_loop().time() + RETRY_S + DEADLINE_MARGIN_S > deadline:
-                raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored_topic} is being set up in broker group {broker_group}; try again")
+                raise fail(
+                    Code.HA_NOT_AVAILABLE,
+                    f"topic {stored_topic} is being set up in broker group {broker_group}; try"
+                    " again",
+                )
             await asyncio.sleep(RETRY_S)
             call = replace(call, token=self.engine.new_token())
 

@@ -1,4 +1,5 @@
-"""Merges the Settings that a client gets back: its own, completed by the server's decisions (§2.4). Pure."""
+"""Merges the Settings that a client gets back: its own, completed by the server's decisions (§2.4).
+Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +14,29 @@ _MINUTE = 60_000
 _HOUR = 3_600_000
 RETRY_STEPS_MS = (
     *(1 * _SECOND, 5 * _SECOND, 10 * _SECOND, 30 * _SECOND),
-    *(1 * _MINUTE, 2 * _MINUTE, 3 * _MINUTE, 4 * _MINUTE, 5 * _MINUTE, 6 * _MINUTE, 7 * _MINUTE, 8 * _MINUTE, 9 * _MINUTE, 10 * _MINUTE),
+    *(
+        1 * _MINUTE,
+        2 * _MINUTE,
+        3 * _MINUTE,
+        4 * _MINUTE,
+        5 * _MINUTE,
+        6 * _MINUTE,
+        7 * _MINUTE,
+        8 * _MINUTE,
+        9 * _MINUTE,
+        10 * _MINUTE,
+    ),
     *(20 * _MINUTE, 30 * _MINUTE, 1 * _HOUR, 2 * _HOUR),
 )
-"""The default backoff of push consumers in ms, by attempt: when they ask again for a message that they could not process."""
+"""The default backoff of push consumers in ms, by attempt: when they ask again for a message that
+they could not process."""
 
 
-def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> pb.Settings:
-    """A copy of the client's settings with every field the official clients need. `group`: the consumer group, if it is configured."""
+def merge(
+    client: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits
+) -> pb.Settings:
+    """A copy of the client's settings with every field the official clients need. `group`: the
+    consumer group, if it is configured."""
     merged = pb.Settings()
     merged.CopyFrom(client)
     merged.metric.Clear()
@@ -35,7 +51,11 @@ def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, li
 
 def retry_policy(group: GroupConfig | None) -> Backoff:
     """The backoff after which a message that was not processed comes again."""
-    return group.backoff if group is not None and group.backoff is not None else Backoff(RETRY_STEPS_MS)
+    return (
+        group.backoff
+        if group is not None and group.backoff is not None
+        else Backoff(RETRY_STEPS_MS)
+    )
 
 
 def retry_ms(policy: Backoff, attempt: int) -> int:
@@ -60,7 +80,9 @@ def _publishing(merged: pb.Settings, limits: Limits) -> None:
     merged.publishing.validate_message_type = True
 
 
-def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> None:
+def _subscription(
+    merged: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits
+) -> None:
     backoff = merged.backoff_policy
     backoff.Clear()
     backoff.max_attempts = delivery.max_attempts if group is None else group.max_attempts
@@ -73,7 +95,8 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
         backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
         backoff.exponential_backoff.multiplier = policy.multiplier
     subscription = merged.subscription
-    # Each lite topic has an order of its own; a client that processes several messages of a batch concurrently would break it.
+    # Each lite topic has an order of its own; a client that processes several messages of a batch
+    # concurrently would break it.
     subscription.fifo = group is not None and (group.fifo or bool(group.lite_topic))
     subscription.receive_batch_size = limits.max_receive_batch
     subscription.long_polling_timeout.FromMilliseconds(delivery.long_poll_max_ms)

@@ -1,7 +1,9 @@
-"""Sends commands of the server to clients, wherever their Telemetry stream is: this node first, then the other nodes in turn.
+"""Sends commands of the server to clients, wherever their Telemetry stream is: this node first,
+then the other nodes in turn.
 
-Best effort: a node that does not answer, or is too old to know the method, counts as a node without the client. A command is sent to one
-node at a time, so that no client gets it twice. The answer says that a stream accepted the command, not that the client received it.
+Best effort: a node that does not answer, or is too old to know the method, counts as a node without
+the client. A command is sent to one node at a time, so that no client gets it twice. The answer
+says that a stream accepted the command, not that the client received it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Commander:
         return False
 
     async def find_producer(self, topic: str, *, here_last: bool = False) -> str | None:
-        """A node with the stream of a producer of this stored topic, or None: preferably this one, or with `here_last` another one."""
+        """A node with the stream of a producer of this stored topic, or None: preferably this one,
+        or with `here_last` another one."""
         here = self._streams.publishes(topic)
         if here and not here_last:
             return self._node
@@ -60,7 +63,9 @@ class Commander:
     async def _ask(self, node: str, question: peer_pb2.ClientCommand) -> bool:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
         try:
-            responses = await self._forwarder.ask(node, METHOD, question.SerializeToString(), deadline)
+            responses = await self._forwarder.ask(
+                node, METHOD, question.SerializeToString(), deadline
+            )
             return bool(responses) and peer_pb2.ClientCommandReply.FromString(responses[0]).taken
         except (CallRefused, DecodeError):
             return False

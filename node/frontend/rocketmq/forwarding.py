@@ -1,8 +1,9 @@
 """ForwardMessageToDeadLetterQueue: a consumer gives up a message (§2.9).
 
-The handle names the message and its broker group, so any node forwards the call to the group of the lease. It is answered when the dead
-letter is committed, and with OK for every message that is already done for its group, because clients repeat the call until they get that.
-The lease may have expired; the handle is refused only if another lease replaced it.
+The handle names the message and its broker group, so any node forwards the call to the group of the
+lease. It is answered when the dead letter is committed, and with OK for every message that is
+already done for its group, because clients repeat the call until they get that. The lease may have
+expired; the handle is refused only if another lease replaced it.
 """
 
 from __future__ import annotations
@@ -39,15 +40,24 @@ class DeadLetterForwarder:
                 if refusal.refused.reason not in AGAIN:
                     raise
         responses = await self._forwarder.submit(
-            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+            broker_group,
+            METHOD,
+            caller.metadata(),
+            data,
+            deadline - DEADLINE_MARGIN_S,
+            repeatable=True,
         )
         return responses[0]
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         named, handle = self._check(data, caller)
         if named != broker_group:
-            raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another broker group")
+            raise fail(
+                Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another broker group"
+            )
         return [await self._here(broker_group, handle, deadline)]
 
     def _check(self, data: bytes, caller: Caller) -> tuple[str, Handle]:
@@ -60,5 +70,8 @@ class DeadLetterForwarder:
             broker_group, Forward(self._groups.engine.new_token(), handle), handle.topic, deadline
         )
         if not forwarded.ok:
-            raise fail(Code.INVALID_RECEIPT_HANDLE, "the lease of this receipt handle was replaced: another consumer has the message")
+            raise fail(
+                Code.INVALID_RECEIPT_HANDLE,
+                "the lease of this receipt handle was replaced: another consumer has the message",
+            )
         return pb.ForwardMessageToDeadLetterQueueResponse(status=statuses.OK).SerializeToString()

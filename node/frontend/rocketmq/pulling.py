@@ -1,8 +1,9 @@
 """PullMessage: committed messages of one queue from an offset on, without a lease (§2.12).
 
-The answer is a stream of messages in this order: one status, the messages, the next offset. It ends with the first batch that matches the
-filter. Without a match the status is MESSAGE_NOT_FOUND, and the next offset tells how far the queue was searched. A pulled message has no
-receipt handle and no attempt: the consumer keeps its own position, here (`group_offsets.py`) or elsewhere.
+The answer is a stream of messages in this order: one status, the messages, the next offset. It ends
+with the first batch that matches the filter. Without a match the status is MESSAGE_NOT_FOUND, and
+the next offset tells how far the queue was searched. A pulled message has no receipt handle and no
+attempt: the consumer keeps its own position, here (`group_offsets.py`) or elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
 from ledgermq.node.frontend.rocketmq.wire.bodies import gain
 from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
-from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms, filter_of, group_of, topic_of
+from ledgermq.node.frontend.rocketmq.wire.validation import (
+    Caller,
+    duration_ms,
+    filter_of,
+    group_of,
+    topic_of,
+)
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.tier_reads import TierReads
@@ -41,7 +48,8 @@ def failure(status: pb.Status) -> list[bytes]:
 
 
 async def queue_of(queue: pb.MessageQueue, caller: Caller, topics: Topics) -> tuple[str, str]:
-    """(broker group, stored topic) of the queue in a request. Raises LedgerError if it does not exist or may not be read."""
+    """(broker group, stored topic) of the queue in a request. Raises LedgerError if it does not
+    exist or may not be read."""
     stored = topic_of(queue.topic, caller)
     topic = topics.known(stored) or await topics.find(stored)
     if not topic.permission.readable:
@@ -50,10 +58,17 @@ async def queue_of(queue: pb.MessageQueue, caller: Caller, topics: Topics) -> tu
     if not name and len(topic.placement) == 1:
         (name,) = topic.placement
     if name not in topic.placement:
-        raise fail(Code.BAD_REQUEST, f"there is no broker {name!r} with queues of topic {topic.name}; take the name from the route")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"there is no broker {name!r} with queues of topic {topic.name}; take the name from the"
+            " route",
+        )
     if not 0 <= queue.id < topic.placement[name]:
         last = topic.placement[name] - 1
-        raise fail(Code.BAD_REQUEST, f"broker {name} has the queues 0 to {last} of topic {topic.name}, not {queue.id}")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"broker {name} has the queues 0 to {last} of topic {topic.name}, not {queue.id}",
+        )
     return name, stored
 
 
@@ -99,21 +114,32 @@ class Puller:
                 if refusal.refused.reason not in AGAIN:
                     raise
         await ANSWERS.room(last)
-        return await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, last, repeatable=True)
+        return await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, last, repeatable=True
+        )
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> Sequence[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         request = pb.PullMessageRequest.FromString(data)
         named, stored = await self._check(request, caller)
         if named != broker_group:
-            raise fail(Code.BAD_REQUEST, f"topic {stored} has no such queue in broker group {broker_group}")
+            raise fail(
+                Code.BAD_REQUEST, f"topic {stored} has no such queue in broker group {broker_group}"
+            )
         polling = self._polling_s(request, deadline - asyncio.get_running_loop().time())
         return await self._pull(broker_group, stored, request, polling, deadline)
 
     def _cold(self, broker_group: str) -> Cold | None:
-        """The bounds within which a replica here that does not lead may answer; None if it may not."""
+        """The bounds within which a replica here that does not lead may answer; None if it may
+        not."""
         bound_ms = None if self._local is None else self._local.bound_ms(broker_group)
-        if self._local is None or bound_ms is None or self._local.standing(broker_group, bound_ms) is None:
+        if (
+            self._local is None
+            or bound_ms is None
+            or self._local.standing(broker_group, bound_ms) is None
+        ):
             return None
         return Cold(bound_ms * 1_000_000, self._local.cold_bytes(broker_group))
 
@@ -122,10 +148,15 @@ class Puller:
         return await queue_of(request.message_queue, caller, self._topics)
 
     def _polling_s(self, request: pb.PullMessageRequest, remaining: float | None) -> float:
-        return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
+        return polling_s(
+            duration_ms(request.long_polling_timeout),
+            self._config.delivery.long_poll_max_ms,
+            remaining,
+        )
 
     async def _below(self, tier: TierReads, broker_group: str, call: Pull) -> Pulled | None:
-        """What a pull gets from the object store; None if its offset is not of a message there. Raises LedgerError."""
+        """What a pull gets from the object store; None if its offset is not of a message there.
+        Raises LedgerError."""
         offset = call.offset
         for _ in range(STORED_READS):
             found = await tier.entries(broker_group, call.topic, call.queue, offset, call.max_bytes)
@@ -133,7 +164,10 @@ class Puller:
                 # The local log goes on here.
                 break
             if found.first != offset:
-                what = f"offset {offset} is outside of queue {call.queue} of topic {call.topic}, which begins with {found.first}"
+                what = (
+                    f"offset {offset} is outside of queue {call.queue} of topic {call.topic}, which"
+                    f" begins with {found.first}"
+                )
                 raise fail(Code.ILLEGAL_OFFSET, f"{what} in the object store")
             offsets: list[int] = []
             records: list[bytes] = []
@@ -149,9 +183,16 @@ class Puller:
         return None if offset == call.offset else Pulled((), (), offset)
 
     async def _pull(
-        self, broker_group: str, stored: str, request: pb.PullMessageRequest, polling: float, deadline: float, cold: Cold | None = None
+        self,
+        broker_group: str,
+        stored: str,
+        request: pb.PullMessageRequest,
+        polling: float,
+        deadline: float,
+        cold: Cold | None = None,
     ) -> Sequence[bytes]:
-        """Read, and wait for messages, in a broker group led here; with `cold`, at a replica within those bounds, without waiting."""
+        """Read, and wait for messages, in a broker group led here; with `cold`, at a replica within
+        those bounds, without waiting."""
         queue = request.message_queue.id
         left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - polling
         call = Pull(
@@ -179,8 +220,14 @@ class Puller:
             pulled = below
         if gained := gain(pulled.records):
             # The answer ends with the body that exceeds its limit.
-            await ANSWERS.grow(COPIES * min(gained, BATCH_BYTES + DECOMPRESSED_MAX), deadline - DEADLINE_MARGIN_S)
-        status = statuses.OK if pulled.records else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")
+            await ANSWERS.grow(
+                COPIES * min(gained, BATCH_BYTES + DECOMPRESSED_MAX), deadline - DEADLINE_MARGIN_S
+            )
+        status = (
+            statuses.OK
+            if pulled.records
+            else statuses.status(Code.MESSAGE_NOT_FOUND, "no new message")
+        )
         out = [pb.PullMessageResponse(status=status)]
         next_offset, size = pulled.next_offset, 0
         for offset, record in zip(pulled.offsets, pulled.records, strict=True):

@@ -1,7 +1,8 @@
 """RecallMessage: a producer recalls a delayed message before its delivery time (§2.16).
 
-The recall handle names the broker group and the place where the message was first stored, so any node forwards a recall to that group. The
-answer comes when the recall is committed. A message that is due, delivered or already recalled is NOT_FOUND.
+The recall handle names the broker group and the place where the message was first stored, so any
+node forwards a recall to that group. The answer comes when the recall is committed. A message that
+is due, delivered or already recalled is NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -44,18 +45,24 @@ class RecallHandles:
     def make(self, delayed: Delayed) -> str:
         """The handle's text for the producer."""
         d = delayed
-        return self._opaque.make(f"{d.broker_group}\n{d.topic}\n{d.deliver_ms}\n{d.fire_ms}\n{d.offset}\n{d.message_id}")
+        return self._opaque.make(
+            f"{d.broker_group}\n{d.topic}\n{d.deliver_ms}\n{d.fire_ms}\n{d.offset}\n{d.message_id}"
+        )
 
     def read(self, text: str) -> Delayed:
         """Read a handle. Raises BAD_REQUEST if this cluster did not create it."""
-        broker_group, topic, deliver_ms, fire_ms, offset, message_id = self._opaque.read(text).split("\n", 5)
+        broker_group, topic, deliver_ms, fire_ms, offset, message_id = self._opaque.read(
+            text
+        ).split("\n", 5)
         return Delayed(broker_group, topic, int(deliver_ms), int(fire_ms), int(offset), message_id)
 
 
 class Recaller:
     """RecallMessage of one node."""
 
-    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder, handles: RecallHandles) -> None:
+    def __init__(
+        self, topics: Topics, groups: Groups, forwarder: Forwarder, handles: RecallHandles
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._forwarder = forwarder
@@ -70,14 +77,21 @@ class Recaller:
             except CallRefused as refusal:
                 if refusal.refused.reason != "not-leader":
                     raise
-        responses = await self._forwarder.submit(delayed.broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        responses = await self._forwarder.submit(
+            delayed.broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S
+        )
         return responses[0]
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         delayed = await self._check(data, caller)
         if delayed.broker_group != broker_group:
-            raise fail(Code.BAD_REQUEST, f"the message waits in broker group {delayed.broker_group}, not in {broker_group}")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"the message waits in broker group {delayed.broker_group}, not in {broker_group}",
+            )
         return [await self._recall(delayed, deadline)]
 
     async def _check(self, data: bytes, caller: Caller) -> Delayed:
@@ -85,7 +99,10 @@ class Recaller:
         stored = topic_of(request.topic, caller)
         topic = self._topics.known(stored) or await self._topics.find(stored)
         if pb.DELAY not in ACCEPTED[topic.kind]:
-            text = f"topic {stored} takes {topic.kind.value} messages; only delayed messages can be recalled"
+            text = (
+                f"topic {stored} takes {topic.kind.value} messages; only delayed messages can be"
+                " recalled"
+            )
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         delayed = self._handles.read(request.recall_handle)
         if delayed.topic != stored or not await self._topics.has_broker_group(delayed.broker_group):
@@ -93,8 +110,17 @@ class Recaller:
         return delayed
 
     async def _recall(self, delayed: Delayed, deadline: float) -> bytes:
-        call = Recall(self._groups.engine.new_token(), delayed.deliver_ms, delayed.fire_ms, delayed.offset)
-        recalled: Recalled = await self._groups.call(delayed.broker_group, call, delayed.topic, deadline)
+        call = Recall(
+            self._groups.engine.new_token(), delayed.deliver_ms, delayed.fire_ms, delayed.offset
+        )
+        recalled: Recalled = await self._groups.call(
+            delayed.broker_group, call, delayed.topic, deadline
+        )
         if not recalled.ok:
-            raise fail(Code.NOT_FOUND, f"the message {delayed.message_id} is due, delivered or recalled already")
-        return pb.RecallMessageResponse(status=statuses.OK, message_id=delayed.message_id).SerializeToString()
+            raise fail(
+                Code.NOT_FOUND,
+                f"the message {delayed.message_id} is due, delivered or recalled already",
+            )
+        return pb.RecallMessageResponse(
+            status=statuses.OK, message_id=delayed.message_id
+        ).SerializeToString()

@@ -1,8 +1,10 @@
-"""ReceiveMessage: long polls at the leader of one broker group, and their answers as streams (§2.6).
+"""ReceiveMessage: long polls at the leader of one broker group, and their answers as streams
+(§2.6).
 
-The answer is a stream of messages in this order: one status, the messages, one delivery time. A poll lasts as long as the request says,
-otherwise as the client's Settings say, otherwise the longest time; it always ends a little before the call's deadline. Leases whose
-messages could not be written to the caller are released.
+The answer is a stream of messages in this order: one status, the messages, one delivery time. A
+poll lasts as long as the request says, otherwise as the client's Settings say, otherwise the
+longest time; it always ends a little before the call's deadline. Leases whose messages could not be
+written to the caller are released.
 """
 
 from __future__ import annotations
@@ -45,12 +47,16 @@ from ledgermq.proto.types import TopicKind
 
 METHOD = "ReceiveMessage"
 _SMALL = ("grpc-node-js/", "tonic/", "grpc-dotnet/")
-"""gRPC libraries whose official clients keep the default limit of 4 MiB: Node, Rust, C#. Each is named in the header `user-agent`."""
+"""gRPC libraries whose official clients keep the default limit of 4 MiB: Node, Rust, C#. Each is
+named in the header `user-agent`."""
 
 
 def failure(status: pb.Status) -> list[bytes]:
     """The stream of a Receive without messages: its status and the time."""
-    return [pb.ReceiveMessageResponse(status=status).SerializeToString(), _time().SerializeToString()]
+    return [
+        pb.ReceiveMessageResponse(status=status).SerializeToString(),
+        _time().SerializeToString(),
+    ]
 
 
 def _time() -> pb.ReceiveMessageResponse:
@@ -92,7 +98,8 @@ class Receiver:
             request.long_polling_timeout.FromMilliseconds(self._own_polling_ms(caller))
             data = request.SerializeToString()
         job.polling_s = self._polling_s(request, None if deadline is None else deadline - now)
-        # Long enough that the leader does not cut the poll short, but the answer must come before the caller's deadline.
+        # Long enough that the leader does not cut the poll short, but the answer must come before
+        # the caller's deadline.
         last = now + job.polling_s + AFTER_POLL_S
         last = last if deadline is None else min(last, deadline - DEADLINE_MARGIN_S)
         until = now + job.polling_s
@@ -102,15 +109,25 @@ class Receiver:
             except CallRefused as refusal:
                 if refusal.refused.reason != "unknown-outcome":
                     raise
-            # The leader is gone, maybe with an answer that holds messages. Their leases are no longer renewed: the client gets a new
-            # session and waits for other messages at the next leader, for the rest of its poll.
+            # The leader is gone, maybe with an answer that holds messages. Their leases are no
+            # longer renewed: the client gets a new session and waits for other messages at the next
+            # leader, for the rest of its poll.
             self._clients.doubt(caller.client_id)
             job.polling_s = until - asyncio.get_running_loop().time()
             if job.polling_s <= 0:
-                return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this call waited; ask again"))
-            job.caller = replace(job.caller, session=self._clients.on_contact(caller.client_id, caller.peer))
+                return failure(
+                    statuses.status(
+                        Code.MESSAGE_NOT_FOUND,
+                        "the leader changed while this call waited; ask again",
+                    )
+                )
+            job.caller = replace(
+                job.caller, session=self._clients.on_contact(caller.client_id, caller.peer)
+            )
 
-    async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:
+    async def _at_leader(
+        self, broker_group: str, job: _Job, data: bytes, last: float
+    ) -> Sequence[bytes]:
         if self._groups.leads(broker_group):
             try:
                 return await self._lease(broker_group, job, last)
@@ -120,7 +137,9 @@ class Receiver:
         await ANSWERS.room(last)
         return await self._forwarder.submit(broker_group, METHOD, job.caller.metadata(), data, last)
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> Sequence[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         request = pb.ReceiveMessageRequest.FromString(data)
         job = await self._check(request, caller)
@@ -138,7 +157,10 @@ class Receiver:
         if topic.kind is TopicKind.LITE:
             await check_lite_group(self._topics, group, stored)
             if job.filter.cost:
-                raise fail(Code.ILLEGAL_FILTER_EXPRESSION, "messages of lite topics are not filtered; use '*'")
+                raise fail(
+                    Code.ILLEGAL_FILTER_EXPRESSION,
+                    "messages of lite topics are not filtered; use '*'",
+                )
         else:
             job.group = self._topics.reading(group, caller.client_id)
         job.max_messages = batch_size(request, self._config.limits)
@@ -152,23 +174,32 @@ class Receiver:
         if name in topic.placement:
             return name
         if name:
-            raise fail(Code.BAD_REQUEST, f"there is no broker {name!r} with queues of topic {topic.name}; take the name from the route")
+            raise fail(
+                Code.BAD_REQUEST,
+                f"there is no broker {name!r} with queues of topic {topic.name}; take the name from"
+                " the route",
+            )
         self._turn += 1
         return sorted(topic.placement)[self._turn % len(topic.placement)]
 
     def _own_polling_ms(self, caller: Caller) -> int:
-        """The poll time of the client's Settings in ms (Go's simple consumer sends it only there), otherwise the longest poll."""
+        """The poll time of the client's Settings in ms (Go's simple consumer sends it only there),
+        otherwise the longest poll."""
         settings = self._clients.settings(caller.client_id)
         if settings is not None and settings.subscription.HasField("long_polling_timeout"):
             return max(duration_ms(settings.subscription.long_polling_timeout), 0)
         return self._config.delivery.long_poll_max_ms
 
     def _polling_s(self, request: pb.ReceiveMessageRequest, remaining: float | None) -> float:
-        return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
+        return polling_s(
+            duration_ms(request.long_polling_timeout),
+            self._config.delivery.long_poll_max_ms,
+            remaining,
+        )
 
     async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
-        """Wait for messages in a broker group led here. Waits for leased ones until `deadline`, because an answer without them would cost
-        each an attempt."""
+        """Wait for messages in a broker group led here. Waits for leased ones until `deadline`,
+        because an answer without them would cost each an attempt."""
         left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - job.polling_s
         call = Receive(
             token=self._groups.engine.new_token(),
@@ -191,14 +222,22 @@ class Receiver:
         out = [pb.ReceiveMessageResponse(status=statuses.OK).SerializeToString()]
         for lease in received.leases:
             response = pb.ReceiveMessageResponse()
-            delivering.leased(response.message, self._handles, broker_group, job.group, job.stored, lease, job.invisible_ms)
+            delivering.leased(
+                response.message,
+                self._handles,
+                broker_group,
+                job.group,
+                job.stored,
+                lease,
+                job.invisible_ms,
+            )
             out.append(response.SerializeToString())
         out.append(_time().SerializeToString())
         return out
 
-
     async def _grow(self, broker_group: str, call: Receive, size: int, deadline: float) -> None:
-        """Wait for the memory of decompressed bodies. Without it nobody gets the messages, and their leases end at once."""
+        """Wait for the memory of decompressed bodies. Without it nobody gets the messages, and
+        their leases end at once."""
         try:
             await ANSWERS.grow(size, deadline - DEADLINE_MARGIN_S)
         except BaseException:  # a caller that went while it waited, too
@@ -209,7 +248,17 @@ class Receiver:
 class _Job:
     """One checked Receive."""
 
-    __slots__ = ("attempt_id", "caller", "filter", "group", "invisible_ms", "max_messages", "polling_s", "stored", "topic")
+    __slots__ = (
+        "attempt_id",
+        "caller",
+        "filter",
+        "group",
+        "invisible_ms",
+        "max_messages",
+        "polling_s",
+        "stored",
+        "topic",
+    )
 
     def __init__(self, group: str, stored: str, topic: Topic, caller: Caller) -> None:
         self.group = group
@@ -231,9 +280,11 @@ def takes(context: ServerCall, size: int) -> bool:
     return not any(name in user_agent for name in _SMALL)
 
 
-def fitting(responses: Sequence[bytes], context: ServerCall) -> tuple[Sequence[bytes], list[pb.Message]]:
-    """The stream without the messages that are too large for its caller, and those messages: one of them would end the call, and the caller
-    would lose the others too."""
+def fitting(
+    responses: Sequence[bytes], context: ServerCall
+) -> tuple[Sequence[bytes], list[pb.Message]]:
+    """The stream without the messages that are too large for its caller, and those messages: one of
+    them would end the call, and the caller would lose the others too."""
     large = [data for data in responses if not takes(context, len(data))]
     if not large:
         return responses, []
@@ -241,8 +292,16 @@ def fitting(responses: Sequence[bytes], context: ServerCall) -> tuple[Sequence[b
     rest = [data for data in responses if takes(context, len(data))]
     if not undelivered(rest):
         name, size = withheld[0].system_properties.message_id, len(large[0])
-        told = f"message {name} has {size} bytes on the wire, and the gRPC library of this client takes {WIRE_MAX}"
-        rest = failure(statuses.status(Code.MESSAGE_BODY_TOO_LARGE, f"{told}; receive it with a client for Java, Go, Python or C++"))
+        told = (
+            f"message {name} has {size} bytes on the wire, and the gRPC library of this client"
+            f" takes {WIRE_MAX}"
+        )
+        rest = failure(
+            statuses.status(
+                Code.MESSAGE_BODY_TOO_LARGE,
+                f"{told}; receive it with a client for Java, Go, Python or C++",
+            )
+        )
     return rest, withheld
 
 
@@ -258,6 +317,7 @@ def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
 
 
 def in_doubt(responses: Sequence[bytes]) -> bool:
-    """Whether messages may have been leased that are not in this answer: only after a lost leader or an unexpected error."""
+    """Whether messages may have been leased that are not in this answer: only after a lost leader
+    or an unexpected error."""
     code = pb.ReceiveMessageResponse.FromString(responses[0]).status.code if responses else pb.OK
     return code >= pb.INTERNAL_ERROR and code != pb.HA_NOT_AVAILABLE

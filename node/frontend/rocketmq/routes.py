@@ -1,7 +1,9 @@
-"""QueryRoute and QueryAssignment: where a client finds a topic's queues (§2.1, §2.2). Pure functions of the agreed topic.
+"""QueryRoute and QueryAssignment: where a client finds a topic's queues (§2.1, §2.2). Pure
+functions of the agreed topic.
 
-Any node answers any call, so a route repeats the endpoints that the client used: the name or address that brought it here works for it. A
-broker group appears as one broker with id 0 and the group's name; its queues are numbered from 0.
+Any node answers any call, so a route repeats the endpoints that the client used: the name or
+address that brought it here works for it. A broker group appears as one broker with id 0 and the
+group's name; its queues are numbered from 0.
 """
 
 from __future__ import annotations
@@ -23,16 +25,22 @@ ANY_QUEUE = -1
 
 
 def endpoints_of(given: pb.Endpoints, host: str, port: int) -> pb.Endpoints:
-    """The endpoints for the client: its own, checked; this node's address if it gave none. Raises ILLEGAL_ACCESS_POINT."""
+    """The endpoints for the client: its own, checked; this node's address if it gave none. Raises
+    ILLEGAL_ACCESS_POINT."""
     if not given.addresses:
         return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=port)])
     for address in given.addresses:
         if not address.host.strip() or not 0 < address.port < 65536:
-            raise fail(Code.ILLEGAL_ACCESS_POINT, f"the endpoint {address.host!r} with port {address.port} is not an address")
+            raise fail(
+                Code.ILLEGAL_ACCESS_POINT,
+                f"the endpoint {address.host!r} with port {address.port} is not an address",
+            )
     if given.scheme == pb.ADDRESS_SCHEME_UNSPECIFIED:
         return pb.Endpoints(scheme=_scheme(given.addresses[0].host), addresses=given.addresses)
     if given.scheme == pb.DOMAIN_NAME and len(given.addresses) > 1:
-        raise fail(Code.ILLEGAL_ACCESS_POINT, "endpoints with a domain name must hold exactly one address")
+        raise fail(
+            Code.ILLEGAL_ACCESS_POINT, "endpoints with a domain name must hold exactly one address"
+        )
     return given
 
 
@@ -63,14 +71,19 @@ def route(topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints) -> list[
     return queues
 
 
-def assignments(topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints, *, fifo: bool) -> list[pb.Assignment]:
-    """One assignment for each broker, for all its queues, because consumers share queues by leases, not by exclusive ownership. Consumers
-    of a FIFO group send one Receive for each queue, so they get one assignment for each queue."""
+def assignments(
+    topic: Topic, resource: pb.Resource, endpoints: pb.Endpoints, *, fifo: bool
+) -> list[pb.Assignment]:
+    """One assignment for each broker, for all its queues, because consumers share queues by leases,
+    not by exclusive ownership. Consumers of a FIFO group send one Receive for each queue, so they
+    get one assignment for each queue."""
     if not topic.permission.readable:
         raise fail(Code.FORBIDDEN, f"topic {topic.name} has no readable queue")
     out = []
     for broker_group, count in sorted(topic.placement.items()):
         broker = pb.Broker(name=broker_group, id=0, endpoints=endpoints)
         queues = range(count) if fifo else (ANY_QUEUE,)
-        out += [pb.Assignment(message_queue=_queue(topic, resource, broker, queue)) for queue in queues]
+        out += [
+            pb.Assignment(message_queue=_queue(topic, resource, broker, queue)) for queue in queues
+        ]
     return out

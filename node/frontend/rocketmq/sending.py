@@ -1,9 +1,10 @@
 """SendMessage: chooses a queue, stores the messages, and returns their ids and offsets (§2.5).
 
-`route` runs on the node that was called: it checks the request, chooses a broker group and has its leader store the messages, here or with
-one hop. `execute` is the leader's part of a call that another node received. A message group belongs to one queue among all queues of the
-topic; other messages go to the queues in turn, skipping broker groups without a leader. A send with an unknown outcome is repeated only if
-its topic recognises duplicates.
+`route` runs on the node that was called: it checks the request, chooses a broker group and has its
+leader store the messages, here or with one hop. `execute` is the leader's part of a call that
+another node received. A message group belongs to one queue among all queues of the topic; other
+messages go to the queues in turn, skipping broker groups without a leader. A send with an unknown
+outcome is repeated only if its topic recognises duplicates.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, Se
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group, slot_of
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
 from ledgermq.node.frontend.rocketmq.wire import statuses
-from ledgermq.node.frontend.rocketmq.wire.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
+from ledgermq.node.frontend.rocketmq.wire.validation import (
+    Caller,
+    born_ms,
+    check_kinds,
+    check_send,
+    recovery_ms,
+)
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.entries.layout import java_hash
@@ -34,18 +41,20 @@ from ledgermq.proto.types import Draft, TopicKind
 
 METHOD = "SendMessage"
 DURABILITY_KEY = "x-ledgermq-durability"
-"""Trailing metadata of a successful send: the durability class of its acknowledgement (docs/architecture.md, Durability)."""
+"""Trailing metadata of a successful send: the durability class of its acknowledgement
+(docs/architecture.md, Durability)."""
 QUEUE_KEY = "x-ledgermq-queue"
-"""Trailing metadata of a successful send of one message that is visible at once: the number of its queue in the topic. The response has the
-offset, and no field for the queue."""
+"""Trailing metadata of a successful send of one message that is visible at once: the number of its
+queue in the topic. The response has the offset, and no field for the queue."""
 
 GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
 """Kinds of topics in which all messages of a message group stay in one queue."""
 
 
 class Stored(NamedTuple):
-    """A response, its durability class (None unless everything is stored), and the queue of its only message: in its broker group or,
-    in the result of `route`, in the topic. Several messages, and one that has no place in its topic yet, have None."""
+    """A response, its durability class (None unless everything is stored), and the queue of its
+    only message: in its broker group or, in the result of `route`, in the topic. Several messages,
+    and one that has no place in its topic yet, have None."""
 
     response: bytes
     durability: Durability | None
@@ -79,19 +88,35 @@ class Sender:
         parts = self._parts(request, stored, topic)
         if len(parts) == 1:
             ((broker_group, places),) = parts.items()
-            done = await self._store(broker_group, request, data, stored, [queue for _, queue in places], caller, deadline)
+            done = await self._store(
+                broker_group,
+                request,
+                data,
+                stored,
+                [queue for _, queue in places],
+                caller,
+                deadline,
+            )
             return done._replace(queue=self._number(broker_group, done.queue, stored, topic))
         return await self._store_parts(parts, request, stored, caller, deadline)
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """Execute, on this node as leader, a call of another node. Returns the response, the durability class and, of one message, the
-        queue in the broker group for that node."""
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
+        """Execute, on this node as leader, a call of another node. Returns the response, the
+        durability class and, of one message, the queue in the broker group for that node."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         queues = self._queues_here(broker_group, request, stored, topic)
-        response, durability, queue = await self._produce(broker_group, request.messages, stored, queues, deadline)
+        response, durability, queue = await self._produce(
+            broker_group, request.messages, stored, queues, deadline
+        )
         assert durability is not None
-        return [response, durability.value.encode(), *([] if queue is None else [str(queue).encode()])]
+        return [
+            response,
+            durability.value.encode(),
+            *([] if queue is None else [str(queue).encode()]),
+        ]
 
     async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
         stored = check_send(request, caller, self._config.limits, self._config.now_ms())
@@ -103,8 +128,11 @@ class Sender:
 
     # Queues
 
-    def _number(self, broker_group: str, queue: int | None, stored: str, topic: Topic) -> int | None:
-        """The number, in the topic, of a queue of a broker group; None if this node does not know the queue yet."""
+    def _number(
+        self, broker_group: str, queue: int | None, stored: str, topic: Topic
+    ) -> int | None:
+        """The number, in the topic, of a queue of a broker group; None if this node does not know
+        the queue yet."""
         slots = self._topics.slots(stored, topic)
         slot = broker_group, -1 if queue is None else queue
         return slots.index(slot) if slot in slots else None
@@ -115,7 +143,8 @@ class Sender:
         return turn
 
     def _turned_to(self, stored: str, slots: Sequence[tuple[str, int]]) -> tuple[str, int]:
-        """The queue whose turn it is. If its broker group has no leader, a queue of a group that has one, if there is any."""
+        """The queue whose turn it is. If its broker group has no leader, a queue of a group that
+        has one, if there is any."""
         turn = self._turn(stored)
         found = slots[turn % len(slots)]
         if not self._forwarder.led(found[0]):
@@ -124,7 +153,9 @@ class Sender:
             found = usable[turn % len(usable)] if usable else found
         return found
 
-    def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
+    def _parts(
+        self, request: pb.SendMessageRequest, stored: str, topic: Topic
+    ) -> dict[str, list[tuple[int, int]]]:
         """Broker group → (index of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
         if topic.kind is TopicKind.LITE:
@@ -134,7 +165,11 @@ class Sender:
         if topic.kind is TopicKind.PRIORITY:
             broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
             count = topic.placement[broker_group]
-            return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
+            return {
+                broker_group: [
+                    (place, _rank(message, count)) for place, message in enumerate(request.messages)
+                ]
+            }
         if topic.kind not in GROUPED:
             broker_group, queue = self._turned_to(stored, slots)
             return {broker_group: [(place, queue) for place in range(len(request.messages))]}
@@ -149,19 +184,28 @@ class Sender:
             parts.setdefault(broker_group, []).append((place, queue))
         return parts
 
-    def _queues_here(self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic) -> list[int]:
-        """The queues in this broker group, which another node chose: the same rule leads to the same queues."""
+    def _queues_here(
+        self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic
+    ) -> list[int]:
+        """The queues in this broker group, which another node chose: the same rule leads to the
+        same queues."""
         if topic.kind is TopicKind.LITE:
-            # The stored names decide the queue; the message stays in the broker group it was sent to.
+            # The stored names decide the queue; the message stays in the broker group it was sent
+            # to.
             return [0] * len(request.messages)
         slots = self._topics.slots(stored, topic)
         here = [queue for group, queue in slots if group == broker_group]
         if not here:
-            raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
+            raise fail(
+                Code.HA_NOT_AVAILABLE,
+                f"topic {stored} has no queue in broker group {broker_group}; try again",
+            )
         if topic.kind is TopicKind.PRIORITY:
             return [_rank(message, len(here)) for message in request.messages]
         if topic.dedup_ms:
-            return [_slot_by_id(message, topic, slots, broker_group)[1] for message in request.messages]
+            return [
+                _slot_by_id(message, topic, slots, broker_group)[1] for message in request.messages
+            ]
         turn = here[self._turn(stored) % len(here)]
         if topic.kind not in GROUPED:
             return [turn] * len(request.messages)
@@ -172,8 +216,11 @@ class Sender:
                 queues.append(turn)
                 continue
             group, queue = slots[slot_of(message_group, len(slots))]
-            # The two nodes may briefly know different numbers of queues; the message stays in the broker group it was sent to.
-            queues.append(queue if group == broker_group else here[slot_of(message_group, len(here))])
+            # The two nodes may briefly know different numbers of queues; the message stays in the
+            # broker group it was sent to.
+            queues.append(
+                queue if group == broker_group else here[slot_of(message_group, len(here))]
+            )
         return queues
 
     # Storing
@@ -189,8 +236,13 @@ class Sender:
         deadline: float,
     ) -> Stored:
         known = self._topics.known(stored)
-        # A message that was stored although its outcome was unknown is recognised by its id: only then may a send be repeated.
-        repeatable = known is not None and known.dedup_ms > 0 and request.messages[0].system_properties.message_type != pb.TRANSACTION
+        # A message that was stored although its outcome was unknown is recognised by its id: only
+        # then may a send be repeated.
+        repeatable = (
+            known is not None
+            and known.dedup_ms > 0
+            and request.messages[0].system_properties.message_type != pb.TRANSACTION
+        )
         if self._groups.leads(broker_group):
             try:
                 return await self._produce(broker_group, request.messages, stored, queues, deadline)
@@ -198,7 +250,9 @@ class Sender:
                 if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
                     raise
         until = deadline - DEADLINE_MARGIN_S
-        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable)
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable
+        )
         response = responses[0]
         if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
             return Stored(response, None)
@@ -206,9 +260,18 @@ class Sender:
         queue = int(bytes(responses[2])) if len(responses) > 2 else None
         return Stored(response, Durability(bytes(responses[1]).decode()), queue)
 
-    async def _produce(self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float) -> Stored:
+    async def _produce(
+        self,
+        broker_group: str,
+        messages: Sequence[pb.Message],
+        stored: str,
+        queues: list[int],
+        deadline: float,
+    ) -> Stored:
         """Store messages in a broker group led here."""
-        drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
+        drafts = [
+            _draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)
+        ]
         if messages[0].system_properties.message_type == pb.TRANSACTION:
             return await self._prepare(broker_group, messages, stored, drafts, deadline)
         call = Produce(self._groups.engine.new_token(), drafts)
@@ -216,25 +279,46 @@ class Sender:
         response = pb.SendMessageResponse(
             status=statuses.OK,
             entries=[
-                pb.SendResultEntry(status=statuses.OK, message_id=message.system_properties.message_id, offset=offset)
+                pb.SendResultEntry(
+                    status=statuses.OK,
+                    message_id=message.system_properties.message_id,
+                    offset=offset,
+                )
                 for message, offset in zip(messages, produced.queue_offsets, strict=True)
             ],
         )
-        for draft, entry, offset, fire_ms in zip(drafts, response.entries, produced.queue_offsets, produced.fire_ms, strict=False):
+        for draft, entry, offset, fire_ms in zip(
+            drafts, response.entries, produced.queue_offsets, produced.fire_ms, strict=False
+        ):
             if fire_ms:
                 # The offset in the message's own topic is not known yet.
                 entry.offset = 0
-                entry.recall_handle = self._recalls.make(Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id))
+                entry.recall_handle = self._recalls.make(
+                    Delayed(
+                        broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id
+                    )
+                )
         queue = None
-        if len(messages) == 1 and not response.entries[0].recall_handle and not messages[0].system_properties.lite_topic:
-            # A message that was stored before may lie in another queue: the topic may have got more queues since.
+        if (
+            len(messages) == 1
+            and not response.entries[0].recall_handle
+            and not messages[0].system_properties.lite_topic
+        ):
+            # A message that was stored before may lie in another queue: the topic may have got more
+            # queues since.
             queue = (produced.queues or queues)[0]
         return Stored(response.SerializeToString(), Durability(produced.durability), queue)
 
     async def _prepare(
-        self, broker_group: str, messages: Sequence[pb.Message], stored: str, drafts: list[Draft], deadline: float
+        self,
+        broker_group: str,
+        messages: Sequence[pb.Message],
+        stored: str,
+        drafts: list[Draft],
+        deadline: float,
     ) -> Stored:
-        """Store half messages: no consumer sees them, and each gets an id with which its transaction is decided."""
+        """Store half messages: no consumer sees them, and each gets an id with which its
+        transaction is decided."""
         recoveries = [recovery_ms(message.system_properties) for message in messages]
         call = Prepare(self._groups.engine.new_token(), drafts, recoveries)
         produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
@@ -242,25 +326,45 @@ class Sender:
         for message, offset in zip(messages, produced.queue_offsets, strict=True):
             message_id = message.system_properties.message_id
             transaction_id = self._ids.make(Transaction(broker_group, stored, offset, message_id))
-            response.entries.add(status=statuses.OK, message_id=message_id, transaction_id=transaction_id, offset=offset)
+            response.entries.add(
+                status=statuses.OK,
+                message_id=message_id,
+                transaction_id=transaction_id,
+                offset=offset,
+            )
         return Stored(response.SerializeToString(), Durability(produced.durability))
 
     async def _store_parts(
-        self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
+        self,
+        parts: dict[str, list[tuple[int, int]]],
+        request: pb.SendMessageRequest,
+        stored: str,
+        caller: Caller,
+        deadline: float,
     ) -> Stored:
-        """Store messages in several broker groups; each part succeeds or fails on its own. The weakest durability class counts for all."""
+        """Store messages in several broker groups; each part succeeds or fails on its own. The
+        weakest durability class counts for all."""
         classes: set[Durability] = set()
-        entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
+        entries = [
+            pb.SendResultEntry(message_id=message.system_properties.message_id)
+            for message in request.messages
+        ]
 
         async def one(broker_group: str, places: list[tuple[int, int]]) -> None:
             part = pb.SendMessageRequest(messages=[request.messages[place] for place, _ in places])
             queues = [queue for _, queue in places]
             try:
-                data, durability, _ = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                data, durability, _ = await self._store(
+                    broker_group, part, part.SerializeToString(), stored, queues, caller, deadline
+                )
                 classes.update(() if durability is None else (durability,))
                 response = pb.SendMessageResponse.FromString(data)
-            except Exception as error:  # the other parts may be stored, so this failure becomes the status of this part's entries
-                response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
+            # the other parts may be stored, so this failure becomes the status of this part's
+            # entries
+            except Exception as error:
+                response = pb.SendMessageResponse(
+                    status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD))
+                )
             for i, (place, _) in enumerate(places):
                 entries[place].status.CopyFrom(response.status)
                 if i < len(response.entries):
@@ -268,7 +372,9 @@ class Sender:
 
         await asyncio.gather(*(one(broker_group, places) for broker_group, places in parts.items()))
         code = common({entry.status.code for entry in entries})
-        message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
+        message = next(
+            (entry.status.message for entry in entries if entry.status.code != pb.OK), "OK"
+        )
         response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
         return Stored(response.SerializeToString(), weakest(classes) if code is Code.OK else None)
 
@@ -277,13 +383,18 @@ def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[
     """A lite topic belongs to one broker group, and has one queue there."""
     parts: dict[str, list[tuple[int, int]]] = {}
     for place, message in enumerate(request.messages):
-        parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append((place, 0))
+        parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append(
+            (place, 0)
+        )
     return parts
 
 
-def _slot_by_id(message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None) -> tuple[str, int]:
-    """The queue of a message in a topic with a deduplication window: always in the same broker group, because only that group knows its id;
-    more queues do not move it. A message group keeps its usual queue. `within`: the broker group that was chosen."""
+def _slot_by_id(
+    message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None
+) -> tuple[str, int]:
+    """The queue of a message in a topic with a deduplication window: always in the same broker
+    group, because only that group knows its id; more queues do not move it. A message group keeps
+    its usual queue. `within`: the broker group that was chosen."""
     message_group = message.system_properties.message_group if topic.kind in GROUPED else ""
     key = message_group or message.system_properties.message_id
     if within is None:
@@ -299,7 +410,9 @@ def _slot_by_id(message: pb.Message, topic: Topic, slots: Sequence[tuple[str, in
     return here[slot_of(key, len(here))]
 
 
-def _parts_by_id(request: pb.SendMessageRequest, topic: Topic, slots: Sequence[tuple[str, int]]) -> dict[str, list[tuple[int, int]]]:
+def _parts_by_id(
+    request: pb.SendMessageRequest, topic: Topic, slots: Sequence[tuple[str, int]]
+) -> dict[str, list[tuple[int, int]]]:
     parts: dict[str, list[tuple[int, int]]] = {}
     for place, message in enumerate(request.messages):
         broker_group, queue = _slot_by_id(message, topic, slots)

@@ -1,5 +1,5 @@
-"""The part of the node's configuration that the client service reads, and the time limits of calls. Values only; the ports are in
-`frontend/ports.py`."""
+"""The part of the node's configuration that the client service reads, and the time limits of calls.
+Values only; the ports are in `frontend/ports.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ DEADLINE_MARGIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """The node's configuration for the service. `host` and `port`: the address of this node for clients that send none."""
+    """The node's configuration for the service. `host` and `port`: the address of this node for
+    clients that send none."""
 
     node: str
     host: str

@@ -1,7 +1,8 @@
 """The open Telemetry streams of this node, by client, and the producers of each topic among them.
 
-Commands from the server reach a client through its stream, which writes them when it can. The sender does not wait and repeats nothing: a
-command may be lost, as it may be on the network. The registry is local to the node; `commanding.py` reaches the other nodes.
+Commands from the server reach a client through its stream, which writes them when it can. The
+sender does not wait and repeats nothing: a command may be lost, as it may be on the network. The
+registry is local to the node; `commanding.py` reaches the other nodes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Open:
 
 
 class Streams:
-    """All open streams whose client has sent Settings. If a client opens another stream, the newest counts."""
+    """All open streams whose client has sent Settings. If a client opens another stream, the newest
+    counts."""
 
     def __init__(self) -> None:
         self._open: dict[str, Open] = {}
@@ -75,7 +77,8 @@ class Streams:
         return topic in self._producers
 
     def to_client(self, client_id: str, command: bytes) -> bool:
-        """Send a command to a client; False if it has no stream here, or the stream accepts no more."""
+        """Send a command to a client; False if it has no stream here, or the stream accepts no
+        more."""
         known = self._open.get(client_id)
         return known is not None and known.stream.post(command)
 

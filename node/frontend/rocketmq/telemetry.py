@@ -1,8 +1,9 @@
 """The Telemetry stream: a client sends its Settings and gets the server's (§2.4).
 
-Only here does a broken rule end a call with a gRPC status: INVALID_ARGUMENT for Settings that cannot be accepted. Otherwise the stream
-stays open for the life of the client, and every Settings is answered. The first answer is repeated once, because some clients lose an
-answer that comes before their last route.
+Only here does a broken rule end a call with a gRPC status: INVALID_ARGUMENT for Settings that
+cannot be accepted. Otherwise the stream stays open for the life of the client, and every Settings
+is answered. The first answer is repeated once, because some clients lose an answer that comes
+before their last route.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.rocketmq.streams import Open, Streams
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
-from ledgermq.node.frontend.rocketmq.wire.validation import Caller, check_settings, group_of, topic_of
+from ledgermq.node.frontend.rocketmq.wire.validation import (
+    Caller,
+    check_settings,
+    group_of,
+    topic_of,
+)
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Forbidden, LedgerError
 
@@ -37,7 +43,14 @@ BEAT_S = 5.0
 class Telemetry:
     """The Telemetry streams of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, streams: Streams, access: AccessControl) -> None:
+    def __init__(
+        self,
+        config: ServiceConfig,
+        topics: Topics,
+        clients: Clients,
+        streams: Streams,
+        access: AccessControl,
+    ) -> None:
         self._config = config
         self._access = access
         self._topics = topics
@@ -47,7 +60,9 @@ class Telemetry:
 
     async def serve(self, caller: Caller, context: ServerCall) -> None:
         """Serve one stream until the client ends it."""
-        stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id, caller.peer))
+        stream = _Stream(
+            context, self._beat_s, lambda: self._clients.still_open(caller.client_id, caller.peer)
+        )
         try:
             while (data := await context.read()) is not None:
                 self._clients.on_contact(caller.client_id, caller.peer)
@@ -60,10 +75,16 @@ class Telemetry:
                     self._streams.opened(found)
                     await stream.answer(self._merged(found))
         except DecodeError:
-            raise CallAborted(StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand") from None
+            raise CallAborted(
+                StatusCode.INVALID_ARGUMENT,
+                "a message on the stream is not a valid TelemetryCommand",
+            ) from None
         except Forbidden as error:
-            # As for wrong credentials: the answer is a command with only a status, and then the stream ends.
-            await stream.refuse(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
+            # As for wrong credentials: the answer is a command with only a status, and then the
+            # stream ends.
+            await stream.refuse(
+                pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString()
+            )
         except LedgerError as error:
             raise CallAborted(StatusCode.INVALID_ARGUMENT, str(error)) from None
         finally:
@@ -83,12 +104,19 @@ class Telemetry:
 
 def _described(stream: _Stream, settings: pb.Settings, caller: Caller) -> Open:
     if settings.WhichOneof("pub_sub") == "publishing":
-        return Open(stream, settings, caller, sorted({topic_of(topic, caller) for topic in settings.publishing.topics}), "")
+        return Open(
+            stream,
+            settings,
+            caller,
+            sorted({topic_of(topic, caller) for topic in settings.publishing.topics}),
+            "",
+        )
     return Open(stream, settings, caller, (), group_of(settings.subscription.group, caller))
 
 
 class _Stream:
-    """The writing side of one stream; the reader and a timer write, one at a time. While the stream is open it gives signs of life."""
+    """The writing side of one stream; the reader and a timer write, one at a time. While the stream
+    is open it gives signs of life."""
 
     def __init__(self, context: ServerCall, beat_s: float, beat: Callable[[], None]) -> None:
         self._context = context
@@ -103,7 +131,8 @@ class _Stream:
         self._posted_bytes = 0
 
     def post(self, command: bytes) -> bool:
-        """Queue a command for writing. False if too much waits already, or the client cannot receive a message of this size."""
+        """Queue a command for writing. False if too much waits already, or the client cannot
+        receive a message of this size."""
         if not takes(self._context, len(command)):
             return False
         if self._posted and self._posted_bytes + len(command) > POSTED_BYTES:
@@ -154,7 +183,8 @@ class _Stream:
             self._timer.cancel()
         if self._repeat is not None:
             self._repeat.cancel()
-            # A cancelled task references this stream: a reference cycle that the collector does not see.
+            # A cancelled task references this stream: a reference cycle that the collector does not
+            # see.
             self._repeat = None
         for task in self._posted:
             task.cancel()

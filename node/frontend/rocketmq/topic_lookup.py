@@ -1,7 +1,8 @@
-"""Looks up topics and broker groups in the controller's agreed state; one counts as unknown only after a barrier read.
+"""Looks up topics and broker groups in the controller's agreed state; one counts as unknown only
+after a barrier read.
 
-Also defines the order of a topic's queues over all broker groups, on which every node must agree: it determines the queue of a message
-group.
+Also defines the order of a topic's queues over all broker groups, on which every node must agree:
+it determines the queue of a message group.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Topics:
         return self._metadata.state.topics.get(parse_stored(stored))
 
     async def find(self, stored: str) -> Topic:
-        """The topic. Raises TOPIC_NOT_FOUND, but only after this node has caught up with everything agreed so far."""
+        """The topic. Raises TOPIC_NOT_FOUND, but only after this node has caught up with everything
+        agreed so far."""
         topic = self.known(stored)
         if topic is None:
             await self._metadata.barrier()
@@ -50,7 +52,8 @@ class Topics:
         return self._metadata.state.groups.get(parse_stored(stored))
 
     def reading(self, stored: str, client: str) -> str:
-        """The name under which a client's progress is kept: the consumer group; in a broadcasting group, the client's member of it."""
+        """The name under which a client's progress is kept: the consumer group; in a broadcasting
+        group, the client's member of it."""
         config = self.group(stored)
         return stored if config is None or not config.broadcast else member_group(stored, client)
 
@@ -62,13 +65,18 @@ class Topics:
         """All queues of a topic in the order on which all nodes agree."""
         cached = self._slots.get(stored)
         if cached is None or cached[0] is not topic:
-            slots = tuple((group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count))
+            slots = tuple(
+                (group, queue)
+                for group, count in sorted(topic.placement.items())
+                for queue in range(count)
+            )
             cached = self._slots[stored] = (topic, slots)
         return cached[1]
 
 
 def slot_of(message_group: str, count: int) -> int:
-    """The slot of a message group among `count` queues; the same on every node and in every release."""
+    """The slot of a message group among `count` queues; the same on every node and in every
+    release."""
     return int.from_bytes(hashlib.sha256(message_group.encode()).digest()[:8], "big") % count
 
 

@@ -1,8 +1,10 @@
-"""EndTransaction: a producer, or the producer that was checked in its place, decides a half message (§2.10).
+"""EndTransaction: a producer, or the producer that was checked in its place, decides a half message
+(§2.10).
 
-A transaction id names the broker group, the half message and the message id, so any node forwards the decision to the group of the half.
-The answer comes when the decision is committed. If no such half is undecided, a decision that agrees with the outcome is OK, and any other
-is INVALID_TRANSACTION_ID; a leader gives that answer only after it has confirmed its leadership.
+A transaction id names the broker group, the half message and the message id, so any node forwards
+the decision to the group of the half. The answer comes when the decision is committed. If no such
+half is undecided, a decision that agrees with the outcome is OK, and any other is
+INVALID_TRANSACTION_ID; a leader gives that answer only after it has confirmed its leadership.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class TransactionIds:
 class Transactor:
     """EndTransaction of one node."""
 
-    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds) -> None:
+    def __init__(
+        self, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._forwarder = forwarder
@@ -76,11 +80,18 @@ class Transactor:
                 if refusal.refused.reason not in AGAIN:
                     raise
         responses = await self._forwarder.submit(
-            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+            broker_group,
+            METHOD,
+            caller.metadata(),
+            data,
+            deadline - DEADLINE_MARGIN_S,
+            repeatable=True,
         )
         return responses[0]
 
-    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+    async def execute(
+        self, broker_group: str, data: bytes, caller: Caller, deadline: float
+    ) -> list[bytes]:
         """Execute, on this node as leader, a call that another node received."""
         transaction, commit = await self._check(data, caller)
         if commit is None or transaction.broker_group != broker_group:
@@ -88,14 +99,21 @@ class Transactor:
         return [await self._resolve(transaction, commit, deadline)]
 
     async def _check(self, data: bytes, caller: Caller) -> tuple[Transaction, bool | None]:
-        """The half message and the decision: True for commit; None if the resolution is unspecified."""
+        """The half message and the decision: True for commit; None if the resolution is
+        unspecified."""
         request = pb.EndTransactionRequest.FromString(data)
         stored = topic_of(request.topic, caller)
         if not request.transaction_id.strip():
-            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id is blank; send the id from the answer to the message's send")
+            raise fail(
+                Code.INVALID_TRANSACTION_ID,
+                "the transaction id is blank; send the id from the answer to the message's send",
+            )
         transaction = self._ids.read(request.transaction_id)
         if transaction.topic != stored or request.message_id not in ("", transaction.message_id):
-            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id belongs to another topic or message")
+            raise fail(
+                Code.INVALID_TRANSACTION_ID,
+                "the transaction id belongs to another topic or message",
+            )
         if self._topics.known(stored) is None:
             await self._topics.find(stored)
         return transaction, _DECISIONS.get(request.resolution)
@@ -108,8 +126,11 @@ class Transactor:
             if resolved.ok:
                 return _ok()
             if not sure:
-                # A replaced leader may not know of the half message: confirm leadership, then try again.
-                await self._groups.call(t.broker_group, Confirm(self._groups.engine.new_token()), t.topic, deadline)
+                # A replaced leader may not know of the half message: confirm leadership, then try
+                # again.
+                await self._groups.call(
+                    t.broker_group, Confirm(self._groups.engine.new_token()), t.topic, deadline
+                )
         raise _not_undecided()
 
 
@@ -118,4 +139,7 @@ def _ok() -> bytes:
 
 
 def _not_undecided() -> Exception:
-    return fail(Code.INVALID_TRANSACTION_ID, "the transaction is not known, was dropped, or has ended the other way")
+    return fail(
+        Code.INVALID_TRANSACTION_ID,
+        "the transaction is not known, was dropped, or has ended the other way",
+    )

@@ -1,9 +1,12 @@
-"""Forwards client calls: any node answers, one hop from the leader of the broker group (docs/architecture.md, Serving clients).
+"""Forwards client calls: any node answers, one hop from the leader of the broker group
+(docs/architecture.md, Serving clients).
 
-All rules serve at-most-once execution. A call is retried only while it cannot have been executed: its executor answered `not-leader`, the
-leader's node did, or the call never left this node. Once a call has left this node and its stream ended, the answer is `unknown-outcome`;
-only a repeatable call is retried until its deadline. A call from a peer is executed here or refused, but never forwarded again. While there
-is no leader, calls wait, within their deadline. Signs of life of clients go to the leaders' nodes every second.
+All rules serve at-most-once execution. A call is retried only while it cannot have been executed:
+its executor answered `not-leader`, the leader's node did, or the call never left this node. Once a
+call has left this node and its stream ended, the answer is `unknown-outcome`; only a repeatable
+call is retried until its deadline. A call from a peer is executed here or refused, but never
+forwarded again. While there is no leader, calls wait, within their deadline. Signs of life of
+clients go to the leaders' nodes every second.
 
 Calls are passed as bytes; the executor (`node/frontend/rocketmq`) interprets them.
 """
@@ -36,7 +39,10 @@ DEADLINE_MARGIN_S = 0.05
 BULKY = frozenset(
     (
         "ledgermq.v1.Admin/Peek",
-        *(f"ledgermq.v1.Admin/query:Group{what}" for what in ("Query", "Message", "Letters", "Waiting", "Trace", "Why")),
+        *(
+            f"ledgermq.v1.Admin/query:Group{what}"
+            for what in ("Query", "Message", "Letters", "Waiting", "Trace", "Why")
+        ),
     )
 )
 """The calls of the administration whose answers may have many MiB."""
@@ -45,7 +51,8 @@ log = get_logger()
 
 
 class Forwarder:
-    """Routes calls to leaders. All methods run on the loop's thread; deadlines are in the loop's time, in seconds."""
+    """Routes calls to leaders. All methods run on the loop's thread; deadlines are in the loop's
+    time, in seconds."""
 
     def __init__(
         self,
@@ -73,7 +80,8 @@ class Forwarder:
         self._task = asyncio.create_task(self._relay_signs(), name="client-signs")
 
     def stop(self) -> None:
-        """From now on calls of peers are refused: the parts that would execute them are about to end."""
+        """From now on calls of peers are refused: the parts that would execute them are about to
+        end."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -98,13 +106,23 @@ class Forwarder:
         return self._reached(self._hints.get(group))
 
     async def submit(
-        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
+        self,
+        group: str,
+        method: str,
+        metadata: Mapping[str, str],
+        request: bytes,
+        deadline: float,
+        *,
+        repeatable: bool = False,
     ) -> Sequence[bytes]:
-        """Execute a call at the group's leader, here or on another node, and return its response messages. Raises CallRefused.
-        `repeatable`: executing the call twice has the same effect as once, so it is also retried after an unknown outcome."""
+        """Execute a call at the group's leader, here or on another node, and return its response
+        messages. Raises CallRefused. `repeatable`: executing the call twice has the same effect as
+        once, so it is also retried after an unknown outcome."""
         loop = asyncio.get_running_loop()
         passing = AGAIN if repeatable else NOTHING_DONE
-        late = Refused("not-leader", detail=f"broker group {group} had no leader within the deadline")
+        late = Refused(
+            "not-leader", detail=f"broker group {group} had no leader within the deadline"
+        )
         while True:
             changed = self._changed
             target = self._target(group)
@@ -114,11 +132,18 @@ class Forwarder:
                 if target == self._node:
                     return await self._execute(group, method, metadata, request, deadline)
                 if target is not None:
-                    responses = await self._forward(target, group, method, metadata, request, deadline)
+                    responses = await self._forward(
+                        target, group, method, metadata, request, deadline
+                    )
                     if responses is not None:
                         if not ANSWERS.charge(sum(map(len, responses))):
-                            # What a Receive has leased comes again, as if the answer had been lost on its way.
-                            raise CallRefused(UNREAD if repeatable else Refused("unknown-outcome", detail=UNREAD.detail))
+                            # What a Receive has leased comes again, as if the answer had been lost
+                            # on its way.
+                            raise CallRefused(
+                                UNREAD
+                                if repeatable
+                                else Refused("unknown-outcome", detail=UNREAD.detail)
+                            )
                         return responses
             except CallRefused as refusal:
                 if refusal.refused.reason not in passing:
@@ -127,18 +152,26 @@ class Forwarder:
                     late = refusal.refused
             left = deadline - loop.time()
             if self._removed() and late.reason == "not-leader":
-                late, left = Refused("not-leader", detail=f"node {self._node} was removed from its cluster; ask another node"), 0
+                late, left = (
+                    Refused(
+                        "not-leader",
+                        detail=f"node {self._node} was removed from its cluster; ask another node",
+                    ),
+                    0,
+                )
             if left <= 0:
                 raise CallRefused(late)
             await _wait(changed, min(left, RETRY_S))
 
     def _removed(self) -> bool:
-        """Whether the cluster removed this node: it will not hear of a leader again, so callers should ask another node at once."""
+        """Whether the cluster removed this node: it will not hear of a leader again, so callers
+        should ask another node at once."""
         links = self._links.values()
         return any(link.removed for link in links) and not any(link.up for link in links)
 
     def peers(self) -> list[str]:
-        """The nodes that can be asked now, in rotating order, so that no node is always the first."""
+        """The nodes that can be asked now, in rotating order, so that no node is always the
+        first."""
         names = sorted(name for name, link in self._links.items() if link.up)
         self._next_guess += 1
         first = self._next_guess % len(names) if names else 0
@@ -149,25 +182,35 @@ class Forwarder:
         if node == self._node:
             return await self._execute("", method, {}, request, deadline)
         left = deadline - asyncio.get_running_loop().time()
-        call = peer_pb2.ForwardCall(method=method, request=request, deadline_ms=max(0, int(left * 1000)))
+        call = peer_pb2.ForwardCall(
+            method=method, request=request, deadline_ms=max(0, int(left * 1000))
+        )
         try:
             if node not in self._links:
                 raise NotSent
             async with asyncio.timeout(left):
                 result = await self._links[node].call(call)
         except (NotSent, Lost, TimeoutError) as error:
-            raise CallRefused(Refused("unknown-outcome", detail=f"node {node} is not reached")) from error
+            raise CallRefused(
+                Refused("unknown-outcome", detail=f"node {node} is not reached")
+            ) from error
         if result.HasField("refusal"):
             raise CallRefused(Refused(result.refusal, detail=result.grpc_message))
         return result.responses
 
-    async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        """Execute a call that another node sent here, if it concerns no group or a group that this node leads; refuse it otherwise. Raises
-        nothing but cancellation."""
+    async def execute_for_peer(
+        self, sender: str, call: peer_pb2.ForwardCall
+    ) -> peer_pb2.ForwardResult:
+        """Execute a call that another node sent here, if it concerns no group or a group that this
+        node leads; refuse it otherwise. Raises nothing but cancellation."""
         if self._stopped:
             # Nothing was done, so the caller may ask the next leader.
             stops = f"node {self._node} is stopping"
-            return peer_pb2.ForwardResult(not_leader=True) if call.group else peer_pb2.ForwardResult(refusal="busy", grpc_message=stops)
+            return (
+                peer_pb2.ForwardResult(not_leader=True)
+                if call.group
+                else peer_pb2.ForwardResult(refusal="busy", grpc_message=stops)
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.deadline_ms / 1000
         try:
@@ -195,20 +238,31 @@ class Forwarder:
             return peer_pb2.ForwardResult(refusal=refused.reason, grpc_message=refused.detail)
         except LedgerError as error:
             return peer_pb2.ForwardResult(refusal="busy", grpc_message=error.message)
-        except Exception as error:  # a bug in the executor must answer its caller, not end the stream that all callers share
+        # a bug in the executor must answer its caller, not end the stream that all callers share
+        except Exception as error:
             if self._stopped:
                 # A part that it needed has ended under it; how far it came is unknown.
-                return peer_pb2.ForwardResult(refusal="unknown-outcome", grpc_message=f"node {self._node} stopped during the call")
+                return peer_pb2.ForwardResult(
+                    refusal="unknown-outcome",
+                    grpc_message=f"node {self._node} stopped during the call",
+                )
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
 
-    async def _execute_counted(self, call: peer_pb2.ForwardCall, deadline: float) -> Sequence[bytes]:
-        """Execute a call of a peer. What a bulky answer holds is counted until the task of the call ends."""
+    async def _execute_counted(
+        self, call: peer_pb2.ForwardCall, deadline: float
+    ) -> Sequence[bytes]:
+        """Execute a call of a peer. What a bulky answer holds is counted until the task of the call
+        ends."""
         if call.method not in BULKY:
-            return await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+            return await self._execute(
+                call.group, call.method, call.metadata, call.request, deadline
+            )
         size, share = 0, await ANSWERS.reserve_for_task(BULKY_BYTES)
         try:
-            responses = await self._execute(call.group, call.method, call.metadata, call.request, deadline)
+            responses = await self._execute(
+                call.group, call.method, call.metadata, call.request, deadline
+            )
             size = COPIES * sum(map(len, responses))
             return responses
         finally:
@@ -223,7 +277,9 @@ class Forwarder:
         self._contacted.discard(client_id)
         self.gone_from_peer(client_id)
         for peer in self._leaders_elsewhere():
-            self._links[peer].post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id=client_id)))
+            self._links[peer].post(
+                peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id=client_id))
+            )
 
     def signs_from_peer(self, client_ids: Sequence[str]) -> None:
         """Pass signs of life that a peer relayed to the groups led here."""
@@ -244,25 +300,42 @@ class Forwarder:
         on_contact, self._contacted = sorted(self._contacted), set()
         self.signs_from_peer(on_contact)
         for peer in self._leaders_elsewhere():
-            self._links[peer].post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=on_contact)))
+            self._links[peer].post(
+                peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=on_contact))
+            )
 
     async def _relay_signs(self) -> None:
         while True:
             await asyncio.sleep(SIGNS_EVERY_S)
             self.flush_signs()
 
-    async def _execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+    async def _execute(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Sequence[bytes]:
         assert self._executor is not None
         return await self._executor(group, method, metadata, request, deadline)
 
     async def _forward(
-        self, target: str, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+        self,
+        target: str,
+        group: str,
+        method: str,
+        metadata: Mapping[str, str],
+        request: bytes,
+        deadline: float,
     ) -> Sequence[bytes] | None:
-        """Make one attempt at another node. Returns None if nothing was executed there and the call may be retried."""
+        """Make one attempt at another node. Returns None if nothing was executed there and the call
+        may be retried."""
         left = deadline - asyncio.get_running_loop().time() - DEADLINE_MARGIN_S
         if left <= 0:
             return None
-        call = peer_pb2.ForwardCall(group=group, method=method, metadata=metadata, request=request, deadline_ms=int(left * 1000))
+        call = peer_pb2.ForwardCall(
+            group=group,
+            method=method,
+            metadata=metadata,
+            request=request,
+            deadline_ms=int(left * 1000),
+        )
         try:
             async with asyncio.timeout(left + DEADLINE_MARGIN_S):
                 result = await self._links[target].call(call)
@@ -304,7 +377,8 @@ class Forwarder:
         return node is not None and node in self._links and self._links[node].up
 
     def _refuse_when_short(self, group: str) -> None:
-        """Refuse calls while the master of an HA group is on this node and does not serve, because too few replicas are in sync."""
+        """Refuse calls while the master of an HA group is on this node and does not serve, because
+        too few replicas are in sync."""
         view = self._engine.views.get(group)
         if view is not None and view.leader == self._node and view.short:
             raise CallRefused(Refused("in-sync-short", detail=view.short))
@@ -315,11 +389,13 @@ class Forwarder:
         return view is not None and self._belongs(view)
 
     def _belongs(self, view: GroupView) -> bool:
-        """Whether a leader sends to the replica here. A replica that joins, or that was moved away, hears from no leader."""
+        """Whether a leader sends to the replica here. A replica that joins, or that was moved away,
+        hears from no leader."""
         return self._node in view.in_effect
 
     def _guess(self, group: str) -> str | None:
-        """A replica of a group that has none here, in rotating order; None if no replica is reachable."""
+        """A replica of a group that has none here, in rotating order; None if no replica is
+        reachable."""
         candidates = [name for name in self._replicas.get(group, ()) if self._reached(name)]
         self._next_guess += 1
         return candidates[self._next_guess % len(candidates)] if candidates else None
@@ -352,7 +428,8 @@ class Forwarder:
 
 @functools.cache
 def _forwarded(group: str, result: str) -> Counter:
-    """Cached, because looking up a labelled counter costs more than incrementing it; there are few groups and results."""
+    """Cached, because looking up a labelled counter costs more than incrementing it; there are few
+    groups and results."""
     return metrics.FORWARDED_CALLS.labels(group, result)
 
 

@@ -1,7 +1,9 @@
-"""Decides whether the replica on this node may serve readers while another node leads the broker group, and how stale its data may be.
+"""Decides whether the replica on this node may serve readers while another node leads the broker
+group, and how stale its data may be.
 
-A replica serves only what it has applied, so only committed entries, which never change. A replica that has not heard its leader for longer
-than the bound sends its readers to the leader. Consumers that acknowledge messages always go to the leader; they do not use this module.
+A replica serves only what it has applied, so only committed entries, which never change. A replica
+that has not heard its leader for longer than the bound sends its readers to the leader. Consumers
+that acknowledge messages always go to the leader; they do not use this module.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ LEADER = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one broker group. `max_age_ms`: the greatest staleness that is served. `cold_bytes`: a pull of the official contract is
-    served here only if it asks for entries at least this many bytes behind the end of the log."""
+    """The rules of one broker group. `max_age_ms`: the greatest staleness that is served.
+    `cold_bytes`: a pull of the official contract is served here only if it asks for entries at
+    least this many bytes behind the end of the log."""
 
     max_age_ms: int
     cold_bytes: int
@@ -26,24 +29,32 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The role of this node's replica in the group, and the staleness of its data in ms; None if it leads."""
+    """The role of this node's replica in the group, and the staleness of its data in ms; None if it
+    leads."""
 
     role: str
     age_ms: int | None
 
 
 class LocalReads:
-    """The local reads of one node, on the loop's thread. `rules`: the groups that allow them. `age_ns`: as `Freshness.age_ns`, by group."""
+    """The local reads of one node, on the loop's thread. `rules`: the groups that allow them.
+    `age_ns`: as `Freshness.age_ns`, by group."""
 
-    def __init__(self, node: str, rules: Mapping[str, Rules], views: Mapping[str, GroupView], age_ns: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        rules: Mapping[str, Rules],
+        views: Mapping[str, GroupView],
+        age_ns: Callable[[str], int | None],
+    ) -> None:
         self._node = node
         self._rules = rules
         self._views = views
         self._age_ns = age_ns
 
     def bound_ms(self, group: str, wanted_ms: int = 0) -> int | None:
-        """The staleness bound in ms for a reader that wants nothing older than `wanted_ms` (0: no preference); None if the group allows no
-        local reads."""
+        """The staleness bound in ms for a reader that wants nothing older than `wanted_ms` (0: no
+        preference); None if the group allows no local reads."""
         rules = self._rules.get(group)
         if rules is None:
             return None
@@ -54,7 +65,8 @@ class LocalReads:
         return self._rules[group].cold_bytes
 
     def standing(self, group: str, bound_ms: int) -> Standing | None:
-        """The replica's standing; None if its data is too old or of unknown age: the reader must then go to the leader."""
+        """The replica's standing; None if its data is too old or of unknown age: the reader must
+        then go to the leader."""
         view = self._views.get(group)
         if view is None:
             return None

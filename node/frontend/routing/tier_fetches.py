@@ -1,7 +1,8 @@
-"""Messages from the object store for consumers with leases: carries out what the leaders of this node ask for (`TierFetch`).
+"""Messages from the object store for consumers with leases: carries out what the leaders of this
+node ask for (`TierFetch`).
 
-Every fetch ends with an answer, whatever happens to it, so that the leader can ask again. The store is asked on the threads of `TierReads`;
-nothing that decides waits for it.
+Every fetch ends with an answer, whatever happens to it, so that the leader can ask again. The store
+is asked on the threads of `TierReads`; nothing that decides waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class TierFetches:
     def start(self, group: str, fetches: Sequence[TierFetch]) -> None:
         """Begin these fetches."""
         for fetch in fetches:
-            task = asyncio.create_task(self._fetch(group, fetch), name=f"tier-fetch-{group}-{fetch.number}")
+            task = asyncio.create_task(
+                self._fetch(group, fetch), name=f"tier-fetch-{group}-{fetch.number}"
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -55,7 +58,11 @@ class TierFetches:
 
     def _note(self, group: str, failure: str) -> None:
         if failure and failure != self._failing.get(group):
-            log.warning("consumers wait for messages that only the object store has", group=group, reason=failure)
+            log.warning(
+                "consumers wait for messages that only the object store has",
+                group=group,
+                reason=failure,
+            )
         elif not failure and group in self._failing:
             log.info("consumers get messages from the object store again", group=group)
         if failure:
@@ -67,7 +74,9 @@ class TierFetches:
 def fetched(reader: TierReader, fetch: TierFetch) -> TierFetched:
     """Carry out one fetch; blocks. Raises StoreFailure, StorageError, OSError."""
     local = LocalBegin(fetch.begin, fetch.begin_pos)
-    found = reader.entries(fetch.topic, fetch.queue, fetch.first, local, fetch.max_bytes, fetch.count)
+    found = reader.entries(
+        fetch.topic, fetch.queue, fetch.first, local, fetch.max_bytes, fetch.count
+    )
     if found is None:
         return TierFetched(fetch, fetch.begin)
     return TierFetched(fetch, found.first, tuple(map(TierMessage.of_entry, found.entries())))

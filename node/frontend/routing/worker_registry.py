@@ -1,8 +1,9 @@
 """The workers of this node: their names, and the sockets on which they listen for each other.
 
-The workers meet on Unix sockets in a directory that only their user can enter; the supervisor creates it for one run of the node. On
-`NAME.calls` a worker takes calls that another worker passes on (`worker_proxy.py`); on `NAME.http` it answers the worker that serves the
-node's HTTP pages (`node_pages.py`). This module opens no socket.
+The workers meet on Unix sockets in a directory that only their user can enter; the supervisor
+creates it for one run of the node. On `NAME.calls` a worker takes calls that another worker passes
+on (`worker_proxy.py`); on `NAME.http` it answers the worker that serves the node's HTTP pages
+(`node_pages.py`). This module opens no socket.
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ class WorkerRegistry:
         return str(self.directory / f"{worker}.http")
 
 
-def worker_registry_of(config: NodeConfig, environment: Mapping[str, str] | None = None) -> WorkerRegistry | None:
-    """The registry of a worker; None if no supervisor started this process. Raises ConfigError if a worker was started directly."""
+def worker_registry_of(
+    config: NodeConfig, environment: Mapping[str, str] | None = None
+) -> WorkerRegistry | None:
+    """The registry of a worker; None if no supervisor started this process. Raises ConfigError if a
+    worker was started directly."""
     directory = (os.environ if environment is None else environment).get(VARIABLE)
     if directory is not None:
         return WorkerRegistry(config.node, config.workers, Path(directory))
     if not is_first(config.node):
         node = node_of(config.node)
-        raise ConfigError(f"{config.node} is a worker of node {node} and does not run by itself", f"start the node: node={node}")
+        raise ConfigError(
+            f"{config.node} is a worker of node {node} and does not run by itself",
+            f"start the node: node={node}",
+        )
     return None

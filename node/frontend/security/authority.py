@@ -1,9 +1,11 @@
-"""Authenticates callers and checks their permissions: one authority for each node, in front of every service.
+"""Authenticates callers and checks their permissions: one authority for each node, in front of
+every service.
 
-`authenticate` turns a call's metadata into the name of a user; `authorize` compares a need with the user's grants. Both decide from the
-controller's state as this node knows it, and both refuse by default. An unknown user may have just been created on another node: the node
-then catches up once, at most every second for all unknown users together. A refused caller learns neither whether the user exists nor how
-the secret differs. Verdicts are cached until any user changes.
+`authenticate` turns a call's metadata into the name of a user; `authorize` compares a need with the
+user's grants. Both decide from the controller's state as this node knows it, and both refuse by
+default. An unknown user may have just been created on another node: the node then catches up once,
+at most every second for all unknown users together. A refused caller learns neither whether the
+user exists nor how the secret differs. Verdicts are cached until any user changes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from ledgermq.node.controller.grants import OPERATOR_GRANTS, Grant, Need, User, 
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, OPERATOR, Claim, Credentials, claim_of, proves
+from ledgermq.proto.signature import (
+    AUTHORIZATION,
+    DATE_TIME,
+    OPERATOR,
+    Claim,
+    Credentials,
+    claim_of,
+    proves,
+)
 from ledgermq.proto.status import Code, LedgerError, fail
 
 CATCH_UP_EVERY_S = 1.0
@@ -27,8 +37,8 @@ log = get_logger()
 
 
 class Authority:
-    """Belongs to the loop's thread. `users` returns the agreed users; it returns a new mapping after every change. `whence` turns gRPC's
-    name of a peer into its address, for the log."""
+    """Belongs to the loop's thread. `users` returns the agreed users; it returns a new mapping
+    after every change. `whence` turns gRPC's name of a peer into its address, for the log."""
 
     def __init__(
         self,
@@ -61,31 +71,48 @@ class Authority:
         """Whether a certificate can replace a signature."""
         return bool(self._common_names)
 
-    async def authenticate(self, metadata: Mapping[str, str], common_name: str = "", peer: Callable[[], str] = str) -> str:
-        """The name of the calling user. Raises UNAUTHORIZED. `common_name`: of the connection's verified certificate; `peer`: returns
-        gRPC's name of the peer."""
+    async def authenticate(
+        self, metadata: Mapping[str, str], common_name: str = "", peer: Callable[[], str] = str
+    ) -> str:
+        """The name of the calling user. Raises UNAUTHORIZED. `common_name`: of the connection's
+        verified certificate; `peer`: returns gRPC's name of the peer."""
         try:
-            claim = claim_of(metadata.get(AUTHORIZATION, "")) if metadata.get(AUTHORIZATION) else None
+            claim = (
+                claim_of(metadata.get(AUTHORIZATION, "")) if metadata.get(AUTHORIZATION) else None
+            )
         except ValueError as error:
-            raise self._refused("malformed", f"the header {AUTHORIZATION} is not understood: {error}", peer) from error
+            raise self._refused(
+                "malformed", f"the header {AUTHORIZATION} is not understood: {error}", peer
+            ) from error
         if claim is None:
             return self._by_certificate(common_name, peer)
         date_time = metadata.get(DATE_TIME, "")
         if self._proven(claim, date_time):
             return claim.access_key
-        if claim.access_key not in self._known and claim.access_key != OPERATOR and self._now() >= self._next_catch_up:
+        if (
+            claim.access_key not in self._known
+            and claim.access_key != OPERATOR
+            and self._now() >= self._next_catch_up
+        ):
             self._next_catch_up = self._now() + CATCH_UP_EVERY_S
             await self._catch_up()
             if self._proven(claim, date_time):
                 return claim.access_key
-        raise self._refused("signature", "the access key is unknown or the signature does not match", peer)
+        raise self._refused(
+            "signature", "the access key is unknown or the signature does not match", peer
+        )
 
     def authorize(self, user: str, needs: Sequence[Need]) -> None:
-        """Raise FORBIDDEN unless the user meets at least one of the needs; an empty list of needs is always refused."""
+        """Raise FORBIDDEN unless the user meets at least one of the needs; an empty list of needs
+        is always refused."""
         if not any(self._may(user, need) for need in needs):
             metrics.PERMISSIONS_DENIED.inc()
             wanted = " or ".join(map(str, needs)) or "a call that no permission covers"
-            raise fail(Code.FORBIDDEN, f"user {user} has no permission for this call: {wanted}; see: ledgermq user describe {user}")
+            raise fail(
+                Code.FORBIDDEN,
+                f"user {user} has no permission for this call: {wanted}; see: ledgermq user"
+                f" describe {user}",
+            )
 
     def _may(self, user: str, need: Need) -> bool:
         self._refresh()
@@ -129,22 +156,32 @@ class Authority:
         if name not in self._secrets:
             opened = [self._sealer.open(name, sealed) for sealed in user.secrets]
             if None in opened:
-                what = "a secret of the user was sealed under another cluster secret; set cluster.former_secret_file, or give it a new one"
+                what = (
+                    "a secret of the user was sealed under another cluster secret; set"
+                    " cluster.former_secret_file, or give it a new one"
+                )
                 log.error("secret not readable", user=name, reason=what)
             self._secrets[name] = tuple(secret for secret in opened if secret is not None)
         return self._secrets[name]
 
     def _by_certificate(self, common_name: str, peer: Callable[[], str]) -> str:
         self._refresh()
-        # A caller without a certificate, or with one without a name, has an empty common name: it never stands for a user, whatever the
-        # configuration says.
+        # A caller without a certificate, or with one without a name, has an empty common name: it
+        # never stands for a user, whatever the configuration says.
         user = self._common_names.get(common_name) if common_name else None
         if user is not None and user in self._known:
             return user
         if common_name:
-            what = f"the certificate of {common_name} stands for no user; see tls.users, or sign the call"
+            what = (
+                f"the certificate of {common_name} stands for no user; see tls.users, or sign the"
+                " call"
+            )
             raise self._refused("certificate", what, peer)
-        raise self._refused("missing", "the call carries no credentials; set the client's access key and secret key", peer)
+        raise self._refused(
+            "missing",
+            "the call carries no credentials; set the client's access key and secret key",
+            peer,
+        )
 
     def _refused(self, reason: str, what: str, peer: Callable[[], str]) -> LedgerError:
         metrics.AUTHENTICATION_FAILURES.labels(reason).inc()

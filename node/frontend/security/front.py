@@ -1,14 +1,17 @@
 """The client port in front of gRPC: accepts TLS and plaintext on one port, and limits connections.
 
-gRPC binds a port for only one of the two. This front therefore accepts every connection, looks at its first bytes, and joins it to one of
-gRPC's own sockets: a TLS record goes to the TLS socket, the HTTP/2 preface to the plaintext socket; any other connection is counted and
-closed. After that the front only copies bytes in both directions, with backpressure; it decrypts and parses nothing. A client may close its
-direction alone; when gRPC closes the connection, both directions end.
+gRPC binds a port for only one of the two. This front therefore accepts every connection, looks at
+its first bytes, and joins it to one of gRPC's own sockets: a TLS record goes to the TLS socket, the
+HTTP/2 preface to the plaintext socket; any other connection is counted and closed. After that the
+front only copies bytes in both directions, with backpressure; it decrypts and parses nothing. A
+client may close its direction alone; when gRPC closes the connection, both directions end.
 
-The inner sockets lie in a directory that only this process's user can enter, under names made for this process, so they are reachable only
-through the front. Each connection to gRPC has a name of its own, by which logs find the client's address. A client that does not send its
-first bytes within a few seconds is disconnected; gRPC limits the handshake after that. New connections are admitted at a limited rate:
-their calls share one queue in gRPC with those of the old ones, and must not fill it.
+The inner sockets lie in a directory that only this process's user can enter, under names made for
+this process, so they are reachable only through the front. Each connection to gRPC has a name of
+its own, by which logs find the client's address. A client that does not send its first bytes within
+a few seconds is disconnected; gRPC limits the handshake after that. New connections are admitted at
+a limited rate: their calls share one queue in gRPC with those of the old ones, and must not fill
+it.
 """
 
 from __future__ import annotations
@@ -47,7 +50,15 @@ log = get_logger()
 class Front:
     """One public port. Belongs to the loop's thread. For every limit, 0 means no limit."""
 
-    def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0, new_per_s: float = 0) -> None:
+    def __init__(
+        self,
+        *,
+        plain: bool,
+        tls: bool,
+        connections: int = 0,
+        connections_per_address: int = 0,
+        new_per_s: float = 0,
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
         if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
             what = f"the directory {self.directory} is open to other users"
@@ -57,14 +68,17 @@ class Front:
         self._connections = connections
         self._per_address = connections_per_address
         # Burst: a tenth of a second's worth, but at least one connection.
-        self._new_connections = TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
+        self._new_connections = (
+            TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
+        )
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
         self._next_word: dict[str, float] = {}
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int, *, shared: bool = False) -> int:
-        """Open the port, after gRPC listens inside. Returns the port. `shared`: other processes listen on the same port. Raises OSError."""
+        """Open the port, after gRPC listens inside. Returns the port. `shared`: other processes
+        listen on the same port. Raises OSError."""
         loop = asyncio.get_running_loop()
         for place in await asyncio.to_thread(sockets.places, host, port):
             listener = sockets.listener(place, BACKLOG, shared=shared)
@@ -97,13 +111,22 @@ class Front:
     def entered(self, outer: _Outer) -> str | None:
         """Count a connection and give it a name; None if a limit is reached."""
         if self._connections and len(self._open) >= self._connections:
-            self.refused("connections", outer.address, f"this node has reached its limit of {self._connections} connections")
+            self.refused(
+                "connections",
+                outer.address,
+                f"this node has reached its limit of {self._connections} connections",
+            )
             return None
         host = outer.host
         if self._per_address and self._addresses.get(host, 0) >= self._per_address:
-            self.refused("address", outer.address, f"that address has reached its limit of {self._per_address} connections")
+            self.refused(
+                "address",
+                outer.address,
+                f"that address has reached its limit of {self._per_address} connections",
+            )
             return None
-        # Abstract names are visible to every user of this machine, who could bind a predictable one first.
+        # Abstract names are visible to every user of this machine, who could bind a predictable one
+        # first.
         name = f"ledgermq-{os.getpid()}-{secrets.token_hex(12)}"
         self._open[name] = outer
         self._addresses[host] = self._addresses.get(host, 0) + 1
@@ -111,12 +134,17 @@ class Front:
         return name
 
     def turn(self, address: str, now: float) -> float | None:
-        """How many seconds a connection has to wait before its first bytes are read; None if the wait would be too long."""
+        """How many seconds a connection has to wait before its first bytes are read; None if the
+        wait would be too long."""
         if self._new_connections is None:
             return 0.0
         wait_s = self._new_connections.wait(now, 1)
         if wait_s > TURN_WITHIN_S:
-            self.refused("crowd", address, f"too many arrive at once: its turn would come in more than {TURN_WITHIN_S:g} s")
+            self.refused(
+                "crowd",
+                address,
+                f"too many arrive at once: its turn would come in more than {TURN_WITHIN_S:g} s",
+            )
             return None
         self._new_connections.take(1, now)
         return wait_s
@@ -137,17 +165,27 @@ class Front:
             log.warning("connection refused", caller=address, reason=words)
 
     def choose(self, first: bytes) -> str | tuple[str, str] | None:
-        """The inner socket for a connection with these first bytes; None if more bytes are needed; (reason, words) if it is refused."""
+        """The inner socket for a connection with these first bytes; None if more bytes are needed;
+        (reason, words) if it is refused."""
         if first[: len(TLS_RECORD)] == TLS_RECORD[: len(first)]:
             if len(first) < len(TLS_RECORD):
                 return None
-            words = "TLS handshake on a plaintext port: set tls on this node, or switch TLS off in the client"
+            words = (
+                "TLS handshake on a plaintext port: set tls on this node, or switch TLS off in the"
+                " client"
+            )
             return self.tls or ("tls-on-plaintext", words)
         if first[: len(PREFACE)] == PREFACE[: len(first)]:
             if len(first) < len(PREFACE):
                 return None
-            return self.plain or ("plaintext-on-tls", "plaintext on a TLS port: switch TLS on in the client, or set tls.mode to both")
-        return "garbage", "it is neither TLS nor HTTP/2: the client may have meant another program's port"
+            return self.plain or (
+                "plaintext-on-tls",
+                "plaintext on a TLS port: switch TLS on in the client, or set tls.mode to both",
+            )
+        return (
+            "garbage",
+            "it is neither TLS nor HTTP/2: the client may have meant another program's port",
+        )
 
 
 class _Half(asyncio.Protocol):
@@ -186,7 +224,8 @@ class _Half(asyncio.Protocol):
             other.end(error)
 
     def end(self, error: Exception | None) -> None:
-        """The other end is closed: send what is still buffered and close this end, or abort it if the other end failed."""
+        """The other end is closed: send what is still buffered and close this end, or abort it if
+        the other end failed."""
         if self.transport is not None:
             if error is None:
                 self.transport.close()
@@ -238,7 +277,8 @@ class _Outer(_Half):
             return
         self._first += data
         if self._waits and self.transport is not None:
-            # Here and not in connection_made, because uvloop starts reading after that even if paused.
+            # Here and not in connection_made, because uvloop starts reading after that even if
+            # paused.
             self.transport.pause_reading()
         elif not self._chosen:
             self._choose()
@@ -261,9 +301,13 @@ class _Outer(_Half):
 
     async def _join(self, path: str, name: str) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: _Inner(self), sock=_connected(path, name))
+            await asyncio.get_running_loop().create_unix_connection(
+                lambda: _Inner(self), sock=_connected(path, name)
+            )
         except OSError as error:
-            self._front.refused("busy", self.address, f"gRPC could not accept it ({error.strerror or error})")
+            self._front.refused(
+                "busy", self.address, f"gRPC could not accept it ({error.strerror or error})"
+            )
             self.abort()
 
     def joined(self, inner: _Half) -> None:
@@ -278,8 +322,8 @@ class _Outer(_Half):
         self.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A client that has sent everything may still read: only its direction ends, and gRPC ends the other. A client that closes before
-        it showed its protocol gets no answer."""
+        """A client that has sent everything may still read: only its direction ends, and gRPC ends
+        the other. A client that closes before it showed its protocol gets no answer."""
         inner = None if self.other is None else self.other.transport
         if inner is None or inner.is_closing():
             return False
@@ -293,7 +337,9 @@ class _Outer(_Half):
             self._timer = asyncio.get_running_loop().call_later(LAST_WORDS_S, self.abort)
 
     def _too_slow(self) -> None:
-        self._front.refused("slow", self.address, f"it sent no protocol preface within {FIRST_BYTES_S:g} s")
+        self._front.refused(
+            "slow", self.address, f"it sent no protocol preface within {FIRST_BYTES_S:g} s"
+        )
         self.abort()
 
     def _stop_timer(self) -> None:
@@ -314,7 +360,8 @@ class _Outer(_Half):
 
 
 class _Inner(_Half):
-    """gRPC's end. gRPC writes first and at once, so this end must know the other one before it is connected."""
+    """gRPC's end. gRPC writes first and at once, so this end must know the other one before it is
+    connected."""
 
     def __init__(self, outer: _Outer) -> None:
         super().__init__()
@@ -326,9 +373,12 @@ class _Inner(_Half):
 
 
 def _connected(path: str, name: str) -> socket.socket:
-    """A connection to one of gRPC's sockets, bound to a name of its own. Never blocks: a full accept queue raises OSError."""
+    """A connection to one of gRPC's sockets, bound to a name of its own. Never blocks: a full
+    accept queue raises OSError."""
     with contextlib.ExitStack() as closing:
-        inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+        inner = closing.enter_context(
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        )
         inner.bind(b"\x00" + name.encode())
         inner.connect(path)
         closing.pop_all()

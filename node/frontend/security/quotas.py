@@ -1,9 +1,12 @@
-"""Limits what each client, user, topic and group may do on this node: rates, concurrent calls, open Receives.
+"""Limits what each client, user, topic and group may do on this node: rates, concurrent calls, open
+Receives.
 
-A rate is a token bucket that holds one second's worth and fills steadily. A call is admitted while its buckets are not empty, and then
-takes what it costs, below zero if necessary: a batch larger than a second's worth passes once and delays later calls, and the cost of a
-Receive is known only when it is answered. Memory is bounded: the bucket unused for the longest time is dropped first, because a full bucket
-limits nothing; counters of calls exist only during the calls. Each node counts only its own calls; there is no limit across nodes.
+A rate is a token bucket that holds one second's worth and fills steadily. A call is admitted while
+its buckets are not empty, and then takes what it costs, below zero if necessary: a batch larger
+than a second's worth passes once and delays later calls, and the cost of a Receive is known only
+when it is answered. Memory is bounded: the bucket unused for the longest time is dropped first,
+because a full bucket limits nothing; counters of calls exist only during the calls. Each node
+counts only its own calls; there is no limit across nodes.
 """
 
 from __future__ import annotations
@@ -67,19 +70,26 @@ class Quotas:
         return len(self._buckets) + len(self._open) + len(self._found)
 
     def enter(self, scopes: list[Scope], *, receive: bool, messages: int, size: int) -> Hold:
-        """Admit a call, or raise TooMuch without counting anything. The call costs `messages` and `size` bytes now, and more by
-        `Hold.cost`."""
+        """Admit a call, or raise TooMuch without counting anything. The call costs `messages` and
+        `size` bytes now, and more by `Hold.cost`."""
         now = self._now()
-        limited = [(scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing]
+        limited = [
+            (scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing
+        ]
         what = "receives" if receive else "calls"
         for scope, quota in limited:
             most = quota.receives if receive else quota.calls
             if most and self._open.get((*scope, what), 0) >= most:
                 again = RECEIVES_AGAIN_MS if receive else CALLS_AGAIN_MS
                 self._refuse(scope, "open Receives" if receive else "calls at once", most, again)
-            for rate, per_s in (("messages", quota.messages_per_s), ("bytes", float(quota.bytes_per_s))):
+            for rate, per_s in (
+                ("messages", quota.messages_per_s),
+                ("bytes", float(quota.bytes_per_s)),
+            ):
                 if per_s and (bucket := self._bucket(scope, rate, per_s)).available(now) <= 0:
-                    self._refuse(scope, f"{rate} a second", per_s, math.ceil(bucket.wait(now) * 1000) + 1)
+                    self._refuse(
+                        scope, f"{rate} a second", per_s, math.ceil(bucket.wait(now) * 1000) + 1
+                    )
         hold = Hold(self, limited, what)
         hold.cost(messages, size)
         for scope, _ in limited:
@@ -105,8 +115,19 @@ class Quotas:
     def owed_s(self, limited: list[tuple[Scope, Quota]]) -> float:
         """Seconds until none of these buckets is below zero."""
         now = self._now()
-        rates = [(scope, name, per_s) for scope, q in limited for name, per_s in (("messages", q.messages_per_s), ("bytes", q.bytes_per_s))]
-        return max((self._bucket(scope, name, float(per_s)).wait(now) for scope, name, per_s in rates if per_s), default=0.0)
+        rates = [
+            (scope, name, per_s)
+            for scope, q in limited
+            for name, per_s in (("messages", q.messages_per_s), ("bytes", q.bytes_per_s))
+        ]
+        return max(
+            (
+                self._bucket(scope, name, float(per_s)).wait(now)
+                for scope, name, per_s in rates
+                if per_s
+            ),
+            default=0.0,
+        )
 
     def _bucket(self, scope: Scope, rate: str, per_s: float) -> TokenBucket:
         key = (*scope, rate)
@@ -132,13 +153,18 @@ class Quotas:
         named = self._named[kind]
         if name in named:
             return named[name]
-        fitting = [pattern for pattern in named if pattern.endswith("*") and name.startswith(pattern[:-1])]
+        fitting = [
+            pattern for pattern in named if pattern.endswith("*") and name.startswith(pattern[:-1])
+        ]
         return named[max(fitting, key=len)] if fitting else self._each.get(kind, _NONE)
 
     def _refuse(self, scope: Scope, what: str, most: float, again_ms: int) -> NoReturn:
         kind, name = scope
         metrics.OVER_QUOTA.labels(kind).inc()
-        raise TooMuch(f"{kind} {name} has reached its quota of {most:g} {what}; try again in {again_ms} ms", again_ms)
+        raise TooMuch(
+            f"{kind} {name} has reached its quota of {most:g} {what}; try again in {again_ms} ms",
+            again_ms,
+        )
 
 
 class Hold:
@@ -160,5 +186,10 @@ class Hold:
     def __enter__(self) -> Hold:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._quotas.leave(self._limited, self._what)

@@ -1,8 +1,9 @@
-"""Computes and stores digests of this node's sealed log files, and the roots of their entries trees, one file at a time, in jobs of an
-executor that run slowly beside other work.
+"""Computes and stores digests of this node's sealed log files, and the roots of their entries
+trees, one file at a time, in jobs of an executor that run slowly beside other work.
 
-A caller that wants a digest asks again until it is known. Results are stored in `state/digests`, so that a restart need not read every file
-again; that file is a hint, and is valid only for the same log. This module compares nothing.
+A caller that wants a digest asks again until it is known. Results are stored in `state/digests`, so
+that a restart need not read every file again; that file is a hint, and is valid only for the same
+log. This module compares nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +39,15 @@ class Digests:
     """The digests of one broker group's files on this node. Methods belong to the loop's thread."""
 
     def __init__(
-        self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None], executor: Executor
+        self,
+        disk: Disk,
+        store: GroupStore,
+        bytes_per_s: int,
+        on_failure: Callable[[Fenced], None],
+        executor: Executor,
     ) -> None:
-        """`on_failure` is called, in any job, with a final disk failure; `executor` runs one job at a time and belongs to this object."""
+        """`on_failure` is called, in any job, with a final disk failure; `executor` runs one job at
+        a time and belongs to this object."""
         self._disk = disk
         self._on_failure = on_failure
         self._data = f"{store.log_directory}/data"
@@ -61,15 +68,24 @@ class Digests:
         """Files whose digest an earlier run computed, and this run has not."""
 
     def want(self, bases: list[int], ends: Mapping[int, int] | None = None) -> None:
-        """Begin to compute what is unknown of the first of these files, unless one is being computed. The files must be sealed here. `ends`
-        names those whose root is wanted too, with the place in the file where the last entry ends."""
+        """Begin to compute what is unknown of the first of these files, unless one is being
+        computed. The files must be sealed here. `ends` names those whose root is wanted too, with
+        the place in the file where the last entry ends."""
         self._collect()
         ends = ends or {}
-        unknown = [base for base in bases if base not in self.known or (base in ends and base not in self.roots)]
+        unknown = [
+            base
+            for base in bases
+            if base not in self.known or (base in ends and base not in self.roots)
+        ]
         missing = [base for base in unknown if base not in self._failed]
         if self._running is None and missing and not self._stopping.is_set():
             base = missing[0]
-            self._running = base, self._executor.submit(self.compute, base, ends.get(base)), base in ends
+            self._running = (
+                base,
+                self._executor.submit(self.compute, base, ends.get(base)),
+                base in ends,
+            )
 
     async def settle(self, within_s: float) -> bool:
         """Wait at most `within_s` for the digest in progress; returns whether it was finished."""
@@ -80,8 +96,9 @@ class Digests:
         return self._running is None
 
     def doubt(self, base: int) -> bool:
-        """Handle a digest that differs from the one that a majority recorded. If an earlier run computed it, the file may have changed, so
-        the digest is forgotten. Returns whether it was."""
+        """Handle a digest that differs from the one that a majority recorded. If an earlier run
+        computed it, the file may have changed, so the digest is forgotten. Returns whether it
+        was."""
         if base not in self._noted:
             return False
         self._noted.discard(base)
@@ -122,14 +139,21 @@ class Digests:
             self._failed.add(base)
             metrics.DIGEST_FAILURES.labels(self._group).inc()
             remedy = "check the disk; `ledgermq audit` tells whether the other replicas are sound"
-            log.error("log file unreadable", group=self._group, file=f"{self._data}/{file_name(base)}", reason=str(error), remedy=remedy)
+            log.error(
+                "log file unreadable",
+                group=self._group,
+                file=f"{self._data}/{file_name(base)}",
+                reason=str(error),
+                remedy=remedy,
+            )
         elif not isinstance(error, _Stopped):
             raise error
 
     # -- in jobs of the executor
 
     def compute(self, base: int, end: int | None) -> tuple[str, str]:
-        """Digest and root of one file; the root is empty without the place in the file where the last entry ends. Raises OSError."""
+        """Digest and root of one file; the root is empty without the place in the file where the
+        last entry ends. Raises OSError."""
         self._pace.begin()
         return digest_and_root(self._disk, f"{self._data}/{file_name(base)}", end, self.pause)
 
@@ -154,7 +178,9 @@ class Digests:
 
     def _read_note(self) -> None:
         try:
-            value: dict[str, Any] = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+            value: dict[str, Any] = (
+                sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+            )
         except (Damaged, UnknownFormat, OSError):
             # The digests are computed again.
             return

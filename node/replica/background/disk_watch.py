@@ -1,6 +1,8 @@
-"""Measures the file system under a node: how full it is and how many bytes the node uses by kind; logs when a watermark is crossed.
+"""Measures the file system under a node: how full it is and how many bytes the node uses by kind;
+logs when a watermark is crossed.
 
-Retention decides about the consequences. While a disk stays above a watermark, one line is logged every ten minutes.
+Retention decides about the consequences. While a disk stays above a watermark, one line is logged
+every ten minutes.
 """
 
 from __future__ import annotations
@@ -18,8 +20,14 @@ QUIET_S = 600.0
 KINDS = ("log", "index", "consume-queue", "key-index", "state", "other")
 _REMEDY = {
     Level.WARN: "add space, or keep less: retention.hours, retention.max_bytes",
-    Level.DELETE: "log files go before their time once the disks of a majority of a group's replicas are as full; add space, or keep less",
-    Level.REFUSE: "this node takes no messages, and leads only what no other node can lead; free space, and see: ledgermq why-kept",
+    Level.DELETE: (
+        "log files go before their time once the disks of a majority of a group's replicas are as"
+        " full; add space, or keep less"
+    ),
+    Level.REFUSE: (
+        "this node takes no messages, and leads only what no other node can lead; free space, and"
+        " see: ledgermq why-kept"
+    ),
 }
 
 log = get_logger()
@@ -38,7 +46,11 @@ class DiskWatch:
 
     def space(self) -> Space:
         """The present state of the file system. May be called from any thread."""
-        return Space(self._node, self._disk.total_bytes(self._directory), self._disk.free_bytes(self._directory))
+        return Space(
+            self._node,
+            self._disk.total_bytes(self._directory),
+            self._disk.free_bytes(self._directory),
+        )
 
     def warn(self, space: Space, now_s: float) -> Level:
         """Set the metric, and log a warning if it is due; returns the level."""
@@ -51,14 +63,19 @@ class DiskWatch:
             self._said[level] = now_s
             used = round((space.total - space.free) * 100 / space.total, 1)
             say = log.error if level is Level.REFUSE else log.warning
-            fields = {"used_percent": used, "free_bytes": space.free, "directory": self._directory, "remedy": _REMEDY[level]}
+            fields = {
+                "used_percent": used,
+                "free_bytes": space.free,
+                "directory": self._directory,
+                "remedy": _REMEDY[level],
+            }
             say("disk nearly full", severity=level.name.lower(), **fields)
         return level
 
 
 def used_by_kind(root: str) -> dict[str, int]:
-    """Bytes of allocated blocks below a broker group's directory, by kind; all kinds are present. Tolerates files that vanish meanwhile.
-    May be called from any thread."""
+    """Bytes of allocated blocks below a broker group's directory, by kind; all kinds are present.
+    Tolerates files that vanish meanwhile. May be called from any thread."""
     used: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for parent, _, files in os.walk(root):
         kind = _kind(Path(parent).relative_to(root).parts)
@@ -75,4 +92,6 @@ def _kind(parts: tuple[str, ...]) -> str:
     if len(parts) > 1 and parts[0].startswith("dledger-"):
         return {"data": "log", "index": "index"}.get(parts[1], "other")
     first = parts[0] if parts else ""
-    return {"consumequeue": "consume-queue", "index": "key-index", "state": "state"}.get(first, "other")
+    return {"consumequeue": "consume-queue", "index": "key-index", "state": "state"}.get(
+        first, "other"
+    )

@@ -1,9 +1,11 @@
-"""Adds applied entries to the key index of one broker group, on a thread of its own, in small steps.
+"""Adds applied entries to the key index of one broker group, on a thread of its own, in small
+steps.
 
-The engine calls `advance` and `trim`, which never wait: they say which entries are committed and durable here. The thread reads those
-entries itself, from the files. It collects the entries of a short time, works in pieces, and rests as long as it worked, so that it never
-keeps the engine from the interpreter for long. The index is derived data: a full disk pauses it; any other disk failure ends the node
-(invariant I9).
+The engine calls `advance` and `trim`, which never wait: they say which entries are committed and
+durable here. The thread reads those entries itself, from the files. It collects the entries of a
+short time, works in pieces, and rests as long as it worked, so that it never keeps the engine from
+the interpreter for long. The index is derived data: a full disk pauses it; any other disk failure
+ends the node (invariant I9).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ledgermq.storage.log.log_reader import Limits, LogReader
 
 STEP_BYTES = 1 << 20
 GATHER_S = 0.1
-"""New entries wait this long for others: a wake-up and a step cost more than a few hundred keys do. Queries wait for the index anyway."""
+"""New entries wait this long for others: a wake-up and a step cost more than a few hundred keys do.
+Queries wait for the index anyway."""
 SYNC_EVERY_S = 60.0
 SYNC_EVERY_BYTES = 64 << 20
 """Limits for how much of the log is indexed again after a crash."""
@@ -44,7 +47,12 @@ class MeasuredLookup(Lookup):
         self._seconds = metrics.LOOKUP_SECONDS.labels(group)
 
     def each_by_key(
-        self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, epochs: TimeEpochs = NO_EPOCHS
+        self,
+        stored_topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        epochs: TimeEpochs = NO_EPOCHS,
     ) -> Iterator[Found]:
         spent = 0.0
         each = super().each_by_key(stored_topic, key, begin_ms, end_ms, epochs)
@@ -61,7 +69,8 @@ class MeasuredLookup(Lookup):
 
 
 class Indexer:
-    """The indexing thread of one group. Call `start` once; `close` for a clean stop, `abandon` otherwise."""
+    """The indexing thread of one group. Call `start` once; `close` for a clean stop, `abandon`
+    otherwise."""
 
     def __init__(self, group: str, index: KeyIndex, reader: LogReader) -> None:
         self.index = index
@@ -88,7 +97,8 @@ class Indexer:
     # -- the engine's side
 
     def advance(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
-        """Allow entries up to `limits` to be read and indexed; `applied_index` is the group's progress. Raises the thread's failure."""
+        """Allow entries up to `limits` to be read and indexed; `applied_index` is the group's
+        progress. Raises the thread's failure."""
         if self.failure is not None:
             raise self.failure
         self._applied_index, self._applied_ms = applied_index, applied_ms
@@ -109,10 +119,15 @@ class Indexer:
     @property
     def lag_seconds(self) -> float:
         """The lag in seconds of store time."""
-        return max(0, self._applied_ms - self.index.store_ms) / 1000 if self.lag and self.index.store_ms else 0.0
+        return (
+            max(0, self._applied_ms - self.index.store_ms) / 1000
+            if self.lag and self.index.store_ms
+            else 0.0
+        )
 
     def close(self) -> None:
-        """Make everything indexed durable; the next run indexes the rest. Raises the thread's failure."""
+        """Make everything indexed durable; the next run indexes the rest. Raises the thread's
+        failure."""
         self._end()
         if self.failure is not None:
             raise self.failure
@@ -144,7 +159,8 @@ class Indexer:
                     self._stop.wait(time.monotonic() - began)
                 else:
                     self._wait()
-        except Exception as failure:  # the engine raises any failure in its next turn, and the node ends
+        # the engine raises any failure in its next turn, and the node ends
+        except Exception as failure:
             self.failure = failure
             log.error("key index failed", group=self._group, reason=str(failure))
 
@@ -181,7 +197,9 @@ class Indexer:
             return work()
         except OSError as error:
             if is_no_space(error) or is_exhausted(error):
-                raise NoSpace(f"the key index found no room ({error}): free disk space, or raise limits") from error
+                raise NoSpace(
+                    f"the key index found no room ({error}): free disk space, or raise limits"
+                ) from error
             raise Fenced(f"the key index failed: {error}") from error
 
     def _advance(self, now_s: float) -> bool:
@@ -210,7 +228,8 @@ class Indexer:
         return self._tend(now_s)
 
     def _tend(self, now_s: float) -> bool:
-        """Build a missing filter. This reads a whole file, so if there is no space for the result, retry only after a pause."""
+        """Build a missing filter. This reads a whole file, so if there is no space for the result,
+        retry only after a pause."""
         if now_s < self._next_filter_s:
             return False
         try:

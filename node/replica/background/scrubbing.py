@@ -1,8 +1,10 @@
-"""The thread that reads the whole log of one broker group again and again, so that bit rot is found before a client needs the entry.
+"""The thread that reads the whole log of one broker group again and again, so that bit rot is found
+before a client needs the entry.
 
-`node/replica/retention/scrub.py` decides which file is next and what counts as verified; this module has the thread, its rate, and its log
-lines. Damage is reported to the group, which then has a repair check everything (`hosting.py`); this module changes nothing. It only reads
-files, below the synced mark.
+`node/replica/retention/scrub.py` decides which file is next and what counts as verified; this
+module has the thread, its rate, and its log lines. Damage is reported to the group, which then has
+a repair check everything (`hosting.py`); this module changes nothing. It only reads files, below
+the synced mark.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.records.control import SealRecord
-from ledgermq.storage.files.errors import LogDamaged, StorageError, is_exhausted, is_no_space, lacks_descriptors
+from ledgermq.storage.files.errors import (
+    LogDamaged,
+    StorageError,
+    is_exhausted,
+    is_no_space,
+    lacks_descriptors,
+)
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.thresholds import SCRUB_BYTES_PER_S
 
 REST_FACTOR = 9
-"""Minimum rest as a multiple of the processor time: at most a tenth of a core, however small the messages are."""
+"""Minimum rest as a multiple of the processor time: at most a tenth of a core, however small the
+messages are."""
 RETRY_S = 60.0
-"""Delay while no file is due, and after a failed attempt: no descriptors, or files that were trimmed while they were read."""
+"""Delay while no file is due, and after a failed attempt: no descriptors, or files that were
+trimmed while they were read."""
 NOTE_EVERY_S = 10.0
 
 log = get_logger()
@@ -41,7 +51,8 @@ class Plan:
 
 
 class Scrub:
-    """The scrub thread. Call `start` once; `stop` may be called from any thread and waits for a read in progress."""
+    """The scrub thread. Call `start` once; `stop` may be called from any thread and waits for a
+    read in progress."""
 
     def __init__(
         self,
@@ -53,7 +64,8 @@ class Scrub:
         plan: Plan,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`found` is called with damage and with a final disk failure; `seals` is called on the thread."""
+        """`found` is called with damage and with a final disk failure; `seals` is called on the
+        thread."""
         self._group = group
         self._found = found
         self._now_ms = now_ms
@@ -86,8 +98,8 @@ class Scrub:
         self._wake.set()
 
     def unverified_ms(self) -> int | None:
-        """The time since the least recently verified (or written) byte was verified; None before the first file. May be called from any
-        thread."""
+        """The time since the least recently verified (or written) byte was verified; None before
+        the first file. May be called from any thread."""
         oldest_ms = self._scrubber.oldest_ms
         return None if oldest_ms is None else max(0, self._now_ms() - oldest_ms)
 
@@ -129,8 +141,16 @@ class Scrub:
                     return False
                 self._pace.begin()
         except Differs as differs:
-            remedy = "do not delete anything: run ledgermq audit over all replicas, it names the first entry that differs"
-            log.error("replicas hold different histories", group=self._group, reason=str(differs), remedy=remedy)
+            remedy = (
+                "do not delete anything: run ledgermq audit over all replicas, it names the first"
+                " entry that differs"
+            )
+            log.error(
+                "replicas hold different histories",
+                group=self._group,
+                reason=str(differs),
+                remedy=remedy,
+            )
             return True
         self._files.inc()
         if self._note_due_s is None:
@@ -150,7 +170,8 @@ class Scrub:
             log.warning("scrub progress not stored", group=self._group, reason=str(error))
 
     def _report(self, what: str) -> bool:
-        """Report damage. Returns False: the group then stops this thread, or the file is tried again later."""
+        """Report damage. Returns False: the group then stops this thread, or the file is tried
+        again later."""
         log.error("damage found", group=self._group, reason=what)
         self._found(Unreadable(LogDamaged(what)))
         return False

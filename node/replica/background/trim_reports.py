@@ -1,4 +1,5 @@
-"""Logs the trims of a node's replica and counts them in metrics; `node/replica/retention/trimming.py` carries them out."""
+"""Logs the trims of a node's replica and counts them in metrics;
+`node/replica/retention/trimming.py` carries them out."""
 
 from __future__ import annotations
 

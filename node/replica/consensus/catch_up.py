@@ -1,8 +1,10 @@
-"""The progress of a leader's followers: what each one lacks, at which rate it receives entries, and when it will have caught up. The result
-is for status output and metrics only; no decision depends on it.
+"""The progress of a leader's followers: what each one lacks, at which rate it receives entries, and
+when it will have caught up. The result is for status output and metrics only; no decision depends
+on it.
 
-Rates cover the last `WINDOW_NS`, with one sample a second. What a follower lacks shrinks by what it receives and grows by what the leader
-appends. The estimated time is the lack divided by the rate at which it shrinks, and unknown while it does not shrink. Time is monotonic.
+Rates cover the last `WINDOW_NS`, with one sample a second. What a follower lacks shrinks by what it
+receives and grows by what the leader appends. The estimated time is the lack divided by the rate at
+which it shrinks, and unknown while it does not shrink. Time is monotonic.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from ledgermq.proto.types import PeerProgress, Role
 SECOND = 1_000_000_000
 SAMPLE_NS = SECOND
 WINDOW_NS = 10 * SECOND
-PROBING, FLOWING, INSTALLING, RESTARTED = "probing", "flowing", "installing", "restarted-from-compare"
+PROBING, FLOWING, INSTALLING, RESTARTED = (
+    "probing",
+    "flowing",
+    "installing",
+    "restarted-from-compare",
+)
 STATES = (PROBING, FLOWING, INSTALLING, RESTARTED)
 
 
@@ -29,8 +36,9 @@ class _Sample:
 
 
 class CatchUp:
-    """The followers of one leading replica; empty on other replicas. `pos_after`: index → position at which the next entry begins or will
-    begin. `lag_ms`: index → age of that entry, or of the first one that the log still has."""
+    """The followers of one leading replica; empty on other replicas. `pos_after`: index → position
+    at which the next entry begins or will begin. `lag_ms`: index → age of that entry, or of the
+    first one that the log still has."""
 
     def __init__(self, pos_after: Callable[[int], int], lag_ms: Callable[[int], int]) -> None:
         self._pos_after = pos_after
@@ -45,7 +53,8 @@ class CatchUp:
         return now_ns >= self._next_ns
 
     def look(self, peers: Sequence[PeerProgress], end_pos: int, now_ns: int) -> list[str]:
-        """Sample every peer; returns the nodes whose log comparison was restarted since the last sample."""
+        """Sample every peer; returns the nodes whose log comparison was restarted since the last
+        sample."""
         self._next_ns = now_ns + SAMPLE_NS
         names = {peer.node for peer in peers}
         self._samples = {node: samples for node, samples in self._samples.items() if node in names}
@@ -72,11 +81,18 @@ class CatchUp:
             self._restarts[peer.node] = peer.restarts, now_ns
         return peer.restarts > known
 
-    def annotated(self, peers: Sequence[PeerProgress], end_index: int, notes: Mapping[str, str], now_ns: int) -> tuple[PeerProgress, ...]:
-        """The peers with the measured progress added. `notes`: node → the reason why it is not in its regular role."""
-        return tuple([self._annotated(peer, end_index, notes.get(peer.node, ""), now_ns) for peer in peers])
+    def annotated(
+        self, peers: Sequence[PeerProgress], end_index: int, notes: Mapping[str, str], now_ns: int
+    ) -> tuple[PeerProgress, ...]:
+        """The peers with the measured progress added. `notes`: node → the reason why it is not in
+        its regular role."""
+        return tuple(
+            [self._annotated(peer, end_index, notes.get(peer.node, ""), now_ns) for peer in peers]
+        )
 
-    def _annotated(self, peer: PeerProgress, end_index: int, note: str, now_ns: int) -> PeerProgress:
+    def _annotated(
+        self, peer: PeerProgress, end_index: int, note: str, now_ns: int
+    ) -> PeerProgress:
         state = self._state(peer, now_ns)
         samples = self._samples.get(peer.node)
         if peer.end_index is None or not samples:
@@ -84,7 +100,9 @@ class CatchUp:
         first, last = samples[0], samples[-1]
         seconds = (last.at_ns - first.at_ns) / SECOND
         behind = max(0, end_index - peer.end_index)
-        peer = replace(peer, state=state, note=note, behind_entries=behind, behind_bytes=last.behind)
+        peer = replace(
+            peer, state=state, note=note, behind_entries=behind, behind_bytes=last.behind
+        )
         if peer.role is Role.LEARNER:
             # Nothing waits for a learner, so it may be far behind; its lag is also shown as a time.
             peer = replace(peer, lag_ms=self._lag_ms(end_index - behind + 1) if behind else 0)
@@ -95,7 +113,11 @@ class CatchUp:
             peer,
             entries_per_s=(last.index - first.index) / seconds,
             bytes_per_s=(last.pos - first.pos) / seconds,
-            seconds_left=0.0 if last.behind == 0 else last.behind / closing if closing > 0 else None,
+            seconds_left=0.0
+            if last.behind == 0
+            else last.behind / closing
+            if closing > 0
+            else None,
         )
 
     def _state(self, peer: PeerProgress, now_ns: int) -> str:

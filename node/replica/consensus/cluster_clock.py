@@ -197,8 +197,8 @@ class ClusterClock:
         ]:
             del self._heard[name]
         heard, majority = list(self._heard.values()), self._nodes // 2 + 1
-        # A clock that was off is followed when it is well within the largest offset, so that it does
-        # not alternate at the border.
+        # A clock that was off is followed when it is well within the largest offset, so that it
+        # does not alternate at the border.
         near_ns = self._max_ns * 3 // 4 if self._state is ClockState.OFF else self._max_ns
         if (
             1 + sum([found.high - near_ns <= own <= found.low + near_ns for found in heard])

@@ -1,13 +1,16 @@
-"""The Raft replica of a broker group: a consensus core, an entry log and a hard state behind the `Replicator` port.
+"""The Raft replica of a broker group: a consensus core, an entry log and a hard state behind the
+`Replicator` port.
 
-This is the driver: it decodes packets into messages, the core decides, and the driver executes the effects in the order that
-`raft.effects.Effects` requires: make the hard state durable, cut and write the log, then send packets. It decides nothing itself and has no
-clock, threads or randomness: time is passed in, and the one blocking call of a group commit is returned as a `SyncTicket`. Each duty that
-safety depends on has its own method.
+This is the driver: it decodes packets into messages, the core decides, and the driver executes the
+effects in the order that `raft.effects.Effects` requires: make the hard state durable, cut and
+write the log, then send packets. It decides nothing itself and has no clock, threads or randomness:
+time is passed in, and the one blocking call of a group commit is returned as a `SyncTicket`. Each
+duty that safety depends on has its own method.
 
-A group commit covers everything that arrived while the previous one ran: a ticket is issued when something urgent is unsynced and no sync
-is in progress. Entries that are not urgent, messages of the class `memory`, wait so that one sync covers more of them (`flush.py`). The
-first failed write or sync fences the replica for good (invariant I9), whatever class it was for.
+A group commit covers everything that arrived while the previous one ran: a ticket is issued when
+something urgent is unsynced and no sync is in progress. Entries that are not urgent, messages of
+the class `memory`, wait so that one sync covers more of them (`flush.py`). The first failed write
+or sync fences the replica for good (invariant I9), whatever class it was for.
 """
 
 from __future__ import annotations
@@ -18,7 +21,16 @@ from dataclasses import replace
 from typing import NoReturn
 
 from ledgermq.node.broker.flush import LazySync, Unsynced
-from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
+from ledgermq.node.broker.ports import (
+    Diverged,
+    Fenced,
+    LogFull,
+    NotLeader,
+    PeerPacket,
+    ReplicaOutput,
+    SyncTicket,
+    reading,
+)
 from ledgermq.node.replica.consensus.replica_boot import (
     CHANNEL_AT,
     MEMBERSHIP_INDEX,
@@ -30,7 +42,13 @@ from ledgermq.node.replica.consensus.replica_boot import (
     record_in,
     record_of,
 )
-from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.node.replica.consensus.replica_wire import (
+    Arrived,
+    BadPacket,
+    decode,
+    encode,
+    encode_append,
+)
 from ledgermq.proto.entries.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entries.entry_encoding import encode_entries
 from ledgermq.proto.entries.entry_sealing import chain_crc_at
@@ -54,7 +72,8 @@ from ledgermq.storage.log.hot_tail import HotTail
 from ledgermq.storage.state.hard_state import HardStateFile
 
 CHECK_EVERY_NS = 50 * MS
-"""The invariants of the whole core are checked this often; a few cheap ones are checked with every output."""
+"""The invariants of the whole core are checked this often; a few cheap ones are checked with every
+output."""
 DISK_FAILURES = (OSError, LogFenced, BadRange)
 """What fences a replica; `NoSpace` does not."""
 IDLE_NS = 100 * MS
@@ -62,7 +81,8 @@ IDLE_NS = 100 * MS
 
 
 class RaftReplica:
-    """`Replicator` over Raft; see `node/broker/ports.py` for the contract of every public method."""
+    """`Replicator` over Raft; see `node/broker/ports.py` for the contract of every public
+    method."""
 
     core_type: type[Core] = Core
     check_every_ns: int = CHECK_EVERY_NS
@@ -83,11 +103,13 @@ class RaftReplica:
         lazy: LazySync | None = None,
         members: tuple[int, Members] | None = None,
     ) -> None:
-        """`log` is recovered, and everything in it is durable. `commit_index` was committed and durable here when it was recorded (by a
-        snapshot that agrees with the log, or by the log's checkpoint limited to the synced mark). The replica is not `admitted` until
-        every other voter knows this directory. `members`: the members at an applied index, from the snapshot; later records are read from
-        the log, or all records if it is None. A joining replica has an empty log and a `config` without voters. Raises Fenced if recovery
-        found damage, ValueError if a member's log is empty or a membership entry cannot be read."""
+        """`log` is recovered, and everything in it is durable. `commit_index` was committed and
+        durable here when it was recorded (by a snapshot that agrees with the log, or by the log's
+        checkpoint limited to the synced mark). The replica is not `admitted` until every other
+        voter knows this directory. `members`: the members at an applied index, from the snapshot;
+        later records are read from the log, or all records if it is None. A joining replica has an
+        empty log and a `config` without voters. Raises Fenced if recovery found damage, ValueError
+        if a member's log is empty or a membership entry cannot be read."""
         if log.fenced is not None:
             raise Fenced(str(log.fenced)) from log.fenced
         if log.end_index < MEMBERSHIP_INDEX and config.voters:
@@ -101,8 +123,14 @@ class RaftReplica:
         known = tuple(configurations(log, members or (NO_INDEX, config.members)))
         start = (config, view, hard_state.value, chance, now_ns, known_commit)
         core = self.core = self.core_type(*start, admitted=admitted, configurations=known)
-        # The parts live as long as the core; each of their indexes and roles is read several times in a turn.
-        self._election, self._membership, self._indexes, self._handovers = core.election, core.membership, core.log_state, core.handovers
+        # The parts live as long as the core; each of their indexes and roles is read several times
+        # in a turn.
+        self._election, self._membership, self._indexes, self._handovers = (
+            core.election,
+            core.membership,
+            core.log_state,
+            core.handovers,
+        )
         self._durability = log.durability
         self._hard_state = hard_state
         self._store_host = store_host
@@ -111,11 +139,13 @@ class RaftReplica:
         self._check_at_ns = now_ns
         self._unsynced = Unsynced(lazy or LazySync())
         self._cut_unsynced = False
-        """The log was cut and no sync has begun since, so the cut entries could come back after a crash."""
+        """The log was cut and no sync has begun since, so the cut entries could come back after a
+        crash."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._hot_tail = HotTail()
         self._travelling: tuple[Range, Extent] | None = None
-        """The range that was appended or pushed last, and its extent. All peers may be pushed the same one."""
+        """The range that was appended or pushed last, and its extent. All peers may be pushed the
+        same one."""
         self._counts: Counter[str] = Counter()
 
     # The port's view of the replica
@@ -194,8 +224,14 @@ class RaftReplica:
 
     def durable_indexes(self) -> dict[str, int]:
         voters = self.core.members.voters
-        known = {node: peer.durable for node, peer in self.core.peers.items() if node in voters and not peer.provisional}
-        return known | ({self.config.node: self.durable_index} if self.config.node in voters else {})
+        known = {
+            node: peer.durable
+            for node, peer in self.core.peers.items()
+            if node in voters and not peer.provisional
+        }
+        return known | (
+            {self.config.node: self.durable_index} if self.config.node in voters else {}
+        )
 
     def status(self) -> ReplicaStatus:
         """`applied_index` is −1: the caller applies entries and fills it in."""
@@ -222,10 +258,16 @@ class RaftReplica:
         return {f"refused-{reason}": count for reason, count in self.core.refused.items()}
 
     def _peer_facts(self) -> dict[str, int]:
-        """Peers that lack entries which this leader trimmed (they need a snapshot and files), and how often the comparison with a peer
-        without progress was restarted."""
-        restarted = {f"restarted-from-compare:{node}": count for node, count in self.core.restarts.items()}
-        return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
+        """Peers that lack entries which this leader trimmed (they need a snapshot and files), and
+        how often the comparison with a peer without progress was restarted."""
+        restarted = {
+            f"restarted-from-compare:{node}": count for node, count in self.core.restarts.items()
+        }
+        return restarted | {
+            f"needs-snapshot:{peer.node}": 1
+            for peer in self.core.peers.values()
+            if peer.needs_snapshot
+        }
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         kept = self._hot_tail.read(first_index, max_bytes)
@@ -255,7 +297,10 @@ class RaftReplica:
             arrived = decode(packet, sender)
             message = arrived.message
             if not self.core.concerns(message):
-                raise BadPacket("stranger", f"{sender} sent {message.to} a packet that does not concern {self.config.node}")
+                raise BadPacket(
+                    "stranger",
+                    f"{sender} sent {message.to} a packet that does not concern {self.config.node}",
+                )
             if message.term < self._election.term:
                 self._counts["stale-term"] += 1
             if isinstance(message, Append):
@@ -268,7 +313,8 @@ class RaftReplica:
             self._counts["dropped-bytes"] += 1
 
     def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
-        """Verify a pushed range once, compare the chain CRCs where both logs meet, let the core decide, and write what it accepts."""
+        """Verify a pushed range once, compare the chain CRCs where both logs meet, let the core
+        decide, and write what it accepts."""
         question = self.core.chain_question(message)
         entries, members = None, None
         if message.prev_index == NO_INDEX and not self._same_begin(arrived):
@@ -286,12 +332,16 @@ class RaftReplica:
         before = self.log.end_index
         self._carry_out(writes, entries)
         if writes.append is not None and entries is not None and self.log.end_index > before:
-            self._unsynced.wrote(now_ns, entries.last_index - writes.append[0] + 1, len(entries.data))
+            self._unsynced.wrote(
+                now_ns, entries.last_index - writes.append[0] + 1, len(entries.data)
+            )
 
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
         if self.fenced is not None:
             raise Fenced(self.fenced)
-        assert self._underway is not None and self._underway[0] is ticket, "a ticket comes back once"
+        assert self._underway is not None and self._underway[0] is ticket, (
+            "a ticket comes back once"
+        )
         _, job, term, index = self._underway
         self._underway = None
         try:
@@ -316,7 +366,16 @@ class RaftReplica:
             raise Fenced(self.fenced)
         if not self.core.accepting:
             raise NotLeader(self.leader if self.handover is None else self.handover.to)
-        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early, new_file=new_file)
+        return self._append_own(
+            now_ns,
+            batch,
+            queue_offsets,
+            store_ms,
+            control=control,
+            urgent=urgent,
+            early=early,
+            new_file=new_file,
+        )
 
     def _append_own(
         self,
@@ -336,7 +395,9 @@ class RaftReplica:
             self._carry_out(writes, None)
         try:
             where = (queue_offsets, store_ms, self._store_host)
-            ranges = self.log.append_leader(self._election.term, batch, *where, control=control, new_file=new_file)
+            ranges = self.log.append_leader(
+                self._election.term, batch, *where, control=control, new_file=new_file
+            )
         except NoSpace as error:
             raise LogFull(str(error)) from error
         except DISK_FAILURES as failure:
@@ -370,7 +431,9 @@ class RaftReplica:
     def members_index(self) -> int:
         return self._membership.configurations.latest_index
 
-    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
+    def propose_members(
+        self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
+    ) -> Sequence[Range] | str:
         self._refuse_when_fenced()
         if self.role is not Role.LEADER:
             raise NotLeader(self.leader)
@@ -379,8 +442,12 @@ class RaftReplica:
             return members
         record = record_of(members, change.reason or f"{change.kind.value} {change.node}")
         # Members get a minimum only at its level (`Group._objection_to`), and levels never fall.
-        batch = encode_entries([draft(record, store_ms, MINIMUM_LEVEL if members.minimum else FIRST_LEVEL)])
-        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=True, members=members)
+        batch = encode_entries(
+            [draft(record, store_ms, MINIMUM_LEVEL if members.minimum else FIRST_LEVEL)]
+        )
+        return self._append_own(
+            now_ns, batch, queue_offsets, store_ms, control=True, members=members
+        )
 
     def due_change(self, now_ns: int) -> MemberChange | None:
         return self.core.due_change(now_ns)
@@ -397,7 +464,11 @@ class RaftReplica:
 
     def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
         self._refuse_when_fenced()
-        successor = to or (self.core.handover.to if self.core.handover is not None else self.core.best_successor(now_ns))
+        successor = to or (
+            self.core.handover.to
+            if self.core.handover is not None
+            else self.core.best_successor(now_ns)
+        )
         if successor is None:
             return "no other voter of this group is there to take over"
         return self.core.transfer(successor, cause, now_ns, patience_ns)
@@ -417,7 +488,8 @@ class RaftReplica:
         dirty = self._underway is None and self._durability.is_dirty
         sync_is_due = dirty and self._sync_is_due(now_ns)
         if sync_is_due:
-            # This turn's messages ask the peers to flush too, so that all copies become durable together.
+            # This turn's messages ask the peers to flush too, so that all copies become durable
+            # together.
             self.core.request_flush()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
@@ -444,15 +516,25 @@ class RaftReplica:
             self.check_invariants()
         packets, self._packets = tuple(self._packets), []
         wake_at_ns = self._wake_at_ns(now_ns, dirty=dirty)
-        told = effects.commit_index, effects.role_changed, wake_at_ns, effects.reads, effects.left_behind, effects.requests
+        told = (
+            effects.commit_index,
+            effects.role_changed,
+            wake_at_ns,
+            effects.reads,
+            effects.left_behind,
+            effects.requests,
+        )
         return ReplicaOutput(packets, ticket, *told)
 
     def calm_until(self, now_ns: int) -> int | None:
-        """Invariant: if this returns a time, `take` would return an output without content, and this time to wake."""
+        """Invariant: if this returns a time, `take` would return an output without content, and
+        this time to wake."""
         if self.core.stirred or self._packets or not self.core.calm(now_ns):
             return None
         dirty = self._underway is None and self._durability.is_dirty
-        if self._underway is None and (self._sync_is_due(now_ns) if dirty else self._mark_is_due(now_ns)):
+        if self._underway is None and (
+            self._sync_is_due(now_ns) if dirty else self._mark_is_due(now_ns)
+        ):
             return None
         if now_ns >= self._check_at_ns:
             self._check_at_ns = now_ns + self.check_every_ns
@@ -463,7 +545,11 @@ class RaftReplica:
         """Check every invariant of the core, and that its view of the log matches the log."""
         log, core, view = self.log, self.core, self.core.log
         core.check_invariants()
-        assert log.end_index == view.end_index and log.end_term == view.end_term and log.begin_index == view.begin_index, (log, core)
+        assert (
+            log.end_index == view.end_index
+            and log.end_term == view.end_term
+            and log.begin_index == view.begin_index
+        ), (log, core)
         assert core.log_state.durable_index <= log.durable_index, (log.durable_index, core)
 
     # Duties that safety depends on, one method each
@@ -476,31 +562,41 @@ class RaftReplica:
             self._fence_for("term and vote could not be stored", failure)
 
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
-        """Recompute a pushed range's structure, positions, both checksums and chain. Raises BadEntry, BadPacket."""
-        entries = verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+        """Recompute a pushed range's structure, positions, both checksums and chain. Raises
+        BadEntry, BadPacket."""
+        entries = verify_range(
+            arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain
+        )
         if entries.last_index != extent.last_index:
-            raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")
+            raise BadPacket(
+                "shape", f"range ends at {entries.last_index}, not at {extent.last_index}"
+            )
         return entries
 
     def _same_begin(self, arrived: Arrived) -> bool:
-        """Whether a message about the beginning of the log fits this log; an empty log has nothing else to compare."""
+        """Whether a message about the beginning of the log fits this log; an empty log has nothing
+        else to compare."""
         if self.log.begin_index > 0:
             return True
         return arrived.prev_chain == self.log.begin_chain and arrived.pos <= 0
 
     def _pushed_members(self, entries: Range) -> Members | None:
-        """The members that a pushed membership entry names; None for other entries. Raises BadPacket unless it is alone and readable."""
+        """The members that a pushed membership entry names; None for other entries. Raises
+        BadPacket unless it is alone and readable."""
         if not membership_entries(entries):
             return None
         if len(entries) > 1:
-            raise BadPacket("membership", f"range {entries.first_index} holds a membership entry and others")
+            raise BadPacket(
+                "membership", f"range {entries.first_index} holds a membership entry and others"
+            )
         try:
             return members_of(record_in(entries))
         except (ValueError, UnknownControlRecord) as error:
             raise BadPacket("membership", str(error)) from error
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
-        """Whether the leader has the same history up to `index`: compares the chain CRC before its range, or inside it."""
+        """Whether the leader has the same history up to `index`: compares the chain CRC before its
+        range, or inside it."""
         if entries is None or index < entries.first_index:
             theirs = prev_chain
         else:
@@ -508,7 +604,8 @@ class RaftReplica:
         return theirs == self._chain_at(index)
 
     def _truncate(self, index: int) -> None:
-        """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can come back."""
+        """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can
+        come back."""
         self._hot_tail.cut()
         try:
             self.log.truncate_from(index)
@@ -517,19 +614,30 @@ class RaftReplica:
         self._cut_unsynced = True
 
     def _sync_is_due(self, now_ns: int) -> bool:
-        """Whether the log, which is dirty, is to be synced: something unsynced is urgent or has waited long enough. Only appended entries
-        may wait: a cut, and new file names without an entry, are synced at once."""
+        """Whether the log, which is dirty, is to be synced: something unsynced is urgent or has
+        waited long enough. Only appended entries may wait: a cut, and new file names without an
+        entry, are synced at once."""
         indexes = self._indexes
-        waited_for = indexes.durable_index < indexes.urgent_index or self._cut_unsynced or not self._unsynced.entries
+        waited_for = (
+            indexes.durable_index < indexes.urgent_index
+            or self._cut_unsynced
+            or not self._unsynced.entries
+        )
         return waited_for or now_ns >= self._unsynced.due_ns()
 
     def _mark_is_due(self, now_ns: int) -> bool:
-        """Whether the synced mark alone is to be synced: behind the end of a file, and when idle."""
+        """Whether the synced mark alone is to be synced: behind the end of a file, and when
+        idle."""
         durability = self._durability
-        return durability.mark_pending if now_ns >= self._last_write_ns + IDLE_NS else durability.mark_due
+        return (
+            durability.mark_pending
+            if now_ns >= self._last_write_ns + IDLE_NS
+            else durability.mark_due
+        )
 
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
-        """Begin a group commit over everything written so far. No sync is in progress. None if there is nothing to sync."""
+        """Begin a group commit over everything written so far. No sync is in progress. None if
+        there is nothing to sync."""
         try:
             job = self.log.begin_sync(idle=now_ns >= self._last_write_ns + IDLE_NS)
         except DISK_FAILURES as failure:
@@ -573,7 +681,9 @@ class RaftReplica:
 
     def _append(self, entries: Range, first_index: int) -> None:
         try:
-            written = self.log.append_range(entries if entries.first_index == first_index else tail_of(entries, first_index))
+            written = self.log.append_range(
+                entries if entries.first_index == first_index else tail_of(entries, first_index)
+            )
         except NoSpace:
             self._counts["refused-disk-full"] += 1
             self.core.append_refused()
@@ -585,13 +695,21 @@ class RaftReplica:
 
     def _post(self, message: Message) -> None:
         if isinstance(message, Append):
-            self._packets.append((message.to, encode_append(message, self._chain_at(message.prev_index), None)))
+            self._packets.append(
+                (message.to, encode_append(message, self._chain_at(message.prev_index), None))
+            )
         else:
             self._packets.append((message.to, encode(message)))
 
     def _push(self, push: Push) -> None:
-        """Fill a peer's window with ranges from the log; the newest may still be in the hot tail."""
-        first, size, most, end_index = push.first_index, push.size, self.config.timing.range_bytes_max, self._indexes.view.end_index
+        """Fill a peer's window with ranges from the log; the newest may still be in the hot
+        tail."""
+        first, size, most, end_index = (
+            push.first_index,
+            push.size,
+            self.config.timing.range_bytes_max,
+            self._indexes.view.end_index,
+        )
         for _ in range(push.ranges):
             if size <= 0 or first > end_index:
                 return
@@ -616,9 +734,14 @@ class RaftReplica:
     # Fencing
 
     def _fence_for(self, what: str, error: Exception) -> NoReturn:
-        """Fence the replica after a disk error (invariant I9): the state of what was being written is unknown."""
+        """Fence the replica after a disk error (invariant I9): the state of what was being written
+        is unknown."""
         self.fenced = reason = f"{what}: {error}"
-        exit_code = ExitCode.LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
+        exit_code = (
+            ExitCode.LIMIT
+            if isinstance(error, OSError) and is_exhausted(error)
+            else getattr(error, "exit_code", None)
+        )
         raise Fenced(reason, exit_code or ExitCode.SYNC_FAILED) from error
 
     def _refuse_when_fenced(self) -> None:

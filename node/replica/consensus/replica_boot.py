@@ -1,9 +1,12 @@
-"""Membership records: entries of the log that say which nodes replicate the group (docs/format.md §11, kind `membership`).
+"""Membership records: entries of the log that say which nodes replicate the group (docs/format.md
+§11, kind `membership`).
 
-The first entry of every log is one. Every replica of a new group writes the same bytes at bootstrap, before any contact with the others:
-index 0, term 0, store time = the cluster's creation. So that entry is committed by definition, and chain CRCs that start with it prove that
-replicas belong to one group. Every membership change is an entry of its own, marked by channel 1 in its header. This module converts
-between records and the core's `Members` and finds membership entries; `raft` decides what members may do.
+The first entry of every log is one. Every replica of a new group writes the same bytes at
+bootstrap, before any contact with the others: index 0, term 0, store time = the cluster's creation.
+So that entry is committed by definition, and chain CRCs that start with it prove that replicas
+belong to one group. Every membership change is an entry of its own, marked by channel 1 in its
+header. This module converts between records and the core's `Members` and finds membership entries;
+`raft` decides what members may do.
 """
 
 from __future__ import annotations
@@ -28,29 +31,44 @@ MEMBERSHIP_TERM = 0
 NO_STORE_HOST = bytes(8)
 SCAN_BYTES = 1 << 20
 CHANNEL_AT = 35
-"""The low byte of the channel in an entry's header (docs/format.md §2); `verify_range` admits no other bit."""
+"""The low byte of the channel in an entry's header (docs/format.md §2); `verify_range` admits no
+other bit."""
 
 
-def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int, rule: Rule = Rule.MAJORITY) -> None:
-    """Append the membership entry to an empty log, durably. Does nothing to a log that has its first entry, so a bootstrap that a crash
-    interrupted is repeated. Raises NoSpace, LogFenced."""
+def bootstrap(
+    log: EntryLog, voters: Iterable[str], created_ms: int, rule: Rule = Rule.MAJORITY
+) -> None:
+    """Append the membership entry to an empty log, durably. Does nothing to a log that has its
+    first entry, so a bootstrap that a crash interrupted is repeated. Raises NoSpace, LogFenced."""
     if log.end_index >= MEMBERSHIP_INDEX:
         return
-    batch = encode_entries([control.draft(record_of(Members(tuple(sorted(voters)), rule=rule), ""), created_ms)])
-    log.append_leader(MEMBERSHIP_TERM, batch, np.zeros(1, np.int64), created_ms, NO_STORE_HOST, control=True)
+    batch = encode_entries(
+        [control.draft(record_of(Members(tuple(sorted(voters)), rule=rule), ""), created_ms)]
+    )
+    log.append_leader(
+        MEMBERSHIP_TERM, batch, np.zeros(1, np.int64), created_ms, NO_STORE_HOST, control=True
+    )
     log.flush_mark()
 
 
 def membership(log: EntryLog) -> control.Membership:
-    """The group's first membership record. Raises OSError, and ValueError if the first entry is not a membership record."""
+    """The group's first membership record. Raises OSError, and ValueError if the first entry is not
+    a membership record."""
     return record_in(log.read(MEMBERSHIP_INDEX, 1))
 
 
 def record_in(entries: Range) -> control.Membership:
-    """The membership record in the first of these entries. Raises ValueError if that entry is not one, and UnknownControlRecord."""
+    """The membership record in the first of these entries. Raises ValueError if that entry is not
+    one, and UnknownControlRecord."""
     record = decode_record(entries.data[HEADER_BYTES : int(entries.sizes[0])])
-    if record.topic != control.Membership.TOPIC or f"TAGS\x01{control.Membership.TAG}\x02".encode() != record.properties:
-        raise ValueError(f"entry {entries.first_index} of the log is a message on {record.topic}, not a membership record")
+    if (
+        record.topic != control.Membership.TOPIC
+        or f"TAGS\x01{control.Membership.TAG}\x02".encode() != record.properties
+    ):
+        raise ValueError(
+            f"entry {entries.first_index} of the log is a message on {record.topic}, not a"
+            " membership record"
+        )
     members = control.decode(control.Membership.TAG, record.body)
     assert isinstance(members, control.Membership)
     return members
@@ -61,15 +79,36 @@ def members_of(record: control.Membership) -> Members:
     towards = None if record.towards is None else Rule(record.towards)
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
     rule, observers = Rule(record.rule), frozenset(record.observers)
-    return Members(tuple(record.voters), *parts, rule, towards, observers, since=record.since, minimum=record.minimum)
+    return Members(
+        tuple(record.voters),
+        *parts,
+        rule,
+        towards,
+        observers,
+        since=record.since,
+        minimum=record.minimum,
+    )
 
 
 def record_of(members: Members, reason: str) -> control.Membership:
     """Convert the core's form to a record."""
-    told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), reason
+    told = (
+        tuple(sorted(members.learners)),
+        members.incarnations,
+        tuple(sorted(members.returning)),
+        reason,
+    )
     towards = None if members.towards is None else members.towards.value
     rule, observers = members.rule.value, tuple(sorted(members.observers))
-    return control.Membership(members.voters, *told, rule, towards, observers, since=members.since, minimum=members.minimum)
+    return control.Membership(
+        members.voters,
+        *told,
+        rule,
+        towards,
+        observers,
+        since=members.since,
+        minimum=members.minimum,
+    )
 
 
 def membership_entries(entries: Range) -> list[int]:
@@ -89,20 +128,27 @@ def alone(entries: Range) -> Range:
 
 
 def read_verified(log: EntryLog, first_index: int, max_bytes: int) -> Range:
-    """Like `EntryLog.read`, but verifies all CRCs of entries that this process did not write or verify. Raises OSError, LogDamaged."""
+    """Like `EntryLog.read`, but verifies all CRCs of entries that this process did not write or
+    verify. Raises OSError, LogDamaged."""
     entries = log.read(first_index, max_bytes)
     if log.is_verified(entries.pos):
         return entries
     try:
-        return verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+        return verify_range(
+            entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain
+        )
     except BadEntry as bad:
-        raise LogDamaged(f"entries {entries.first_index} to {entries.last_index} are not what was stored there ({bad})") from bad
+        raise LogDamaged(
+            f"entries {entries.first_index} to {entries.last_index} are not what was stored there"
+            f" ({bad})"
+        ) from bad
 
 
 def configurations(log: EntryLog, known: tuple[int, Members]) -> Iterator[tuple[int, Members]]:
-    """Yield `known`, an (index, members) that was committed or precedes the log, and then every later configuration in a recovered log.
-    Reads the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, and LogDamaged, also if damage set or cleared
-    the membership mark of an entry."""
+    """Yield `known`, an (index, members) that was committed or precedes the log, and then every
+    later configuration in a recovered log. Reads the log behind that index once. Raises ValueError,
+    UnknownControlRecord, OSError, and LogDamaged, also if damage set or cleared the membership mark
+    of an entry."""
     yield known
     first = max(log.begin_index, known[0] + 1)
     while first <= log.end_index:

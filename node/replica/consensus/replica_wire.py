@@ -1,10 +1,13 @@
-"""Raft messages as packets: the only module that converts `raft.messages` values to packet headers and back (docs/format.md §19).
+"""Raft messages as packets: the only module that converts `raft.messages` values to packet headers
+and back (docs/format.md §19).
 
-A header is one struct of fixed width for its kind of message, then the names, then a CRC-32C of both. A header is not covered by the chain
-of the log, so it carries its own check: what it says about chains can fence a replica.
+A header is one struct of fixed width for its kind of message, then the names, then a CRC-32C of
+both. A header is not covered by the chain of the log, so it carries its own check: what it says
+about chains can fence a replica.
 
-The decoder checks the shape of everything that arrives: the checksum, the fields of the message, and the relations between numbers that the
-core relies on. It passes the bytes of a range on unread; `proto.entries.entry_checking` verifies them.
+The decoder checks the shape of everything that arrives: the checksum, the fields of the message,
+and the relations between numbers that the core relies on. It passes the bytes of a range on unread;
+`proto.entries.entry_checking` verifies them.
 """
 
 from __future__ import annotations
@@ -18,22 +21,34 @@ from crc32c import crc32c
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.proto.types import Range
-from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
+from ledgermq.raft.messages import (
+    NO_INDEX,
+    Append,
+    AppendReply,
+    Extent,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from ledgermq.raft.transfer import HANDOVERS, Cause
 
 WIRE_VERSION = 2
-"""The version of packets that a greeting states. Version 1, which greetings did not state, had protobuf headers. Raise it with every change
-of a header that the former version would not decode to the same message."""
+"""The version of packets that a greeting states. Version 1, which greetings did not state, had
+protobuf headers. Raise it with every change of a header that the former version would not decode to
+the same message."""
 TERM_MAX = 1 << 62
-"""No correct peer reaches this term. From a higher one, the receiver's next campaign could exceed the 64 bits of the wire and disk
-format."""
+"""No correct peer reaches this term. From a higher one, the receiver's next campaign could exceed
+the 64 bits of the wire and disk format."""
 CRC_BYTES = 4
 NAMES_KEPT = 256
 """More pairs of names than a node exchanges packets under; each is encoded and decoded once."""
 NAMES_BYTES_MAX = 3 * 256
 _NO_RANGE = (-1, -1, -1)
 
-# The first byte of a header is its kind, the second has its flags, and the term follows. Kind 7 is file shipping (`shipping_wire.py`).
+# The first byte of a header is its kind, the second has its flags, and the term follows. Kind 7 is
+# file shipping (`shipping_wire.py`).
 VOTE_REQUEST, VOTE_REPLY, APPEND, APPEND_REPLY, TIMEOUT_NOW, LEFT_BEHIND = range(1, 7)
 _VOTE_REQUEST = Struct(">BBqqq")
 _VOTE_REPLY = Struct(">BBq")
@@ -63,7 +78,8 @@ class BadPacket(Exception):
 
 @dataclass(slots=True)
 class Arrived:
-    """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a payload."""
+    """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a
+    payload."""
 
     message: Message
     payload: bytes | memoryview
@@ -98,17 +114,29 @@ def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBeh
     """Encode a message that needs nothing from the log."""
     names = _names_bytes(message.sender, message.to)
     if isinstance(message, AppendReply):
-        flags = message.rejected | message.leaving << 1 | message.provisional << 2 | message.fetch << 3 | message.watched << 4
+        flags = (
+            message.rejected
+            | message.leaving << 1
+            | message.provisional << 2
+            | message.fetch << 3
+            | message.watched << 4
+        )
         progress = (message.received, message.durable, message.hint_term)
-        head = _APPEND_REPLY.pack(APPEND_REPLY, flags, message.term, message.round, message.boot_id, *progress)
+        head = _APPEND_REPLY.pack(
+            APPEND_REPLY, flags, message.term, message.round, message.boot_id, *progress
+        )
     elif isinstance(message, VoteRequest):
         flags = message.pre | message.transfer << 1
-        head = _VOTE_REQUEST.pack(VOTE_REQUEST, flags, message.term, message.last_index, message.last_term)
+        head = _VOTE_REQUEST.pack(
+            VOTE_REQUEST, flags, message.term, message.last_index, message.last_term
+        )
         names = _names_bytes(message.sender, message.to, message.incarnation)
     elif isinstance(message, VoteReply):
         head = _VOTE_REPLY.pack(VOTE_REPLY, message.pre | message.granted << 1, message.term)
     elif isinstance(message, TimeoutNow):
-        head = _TIMEOUT_NOW.pack(TIMEOUT_NOW, 0, message.term, message.last_index, message.last_term, message.cause)
+        head = _TIMEOUT_NOW.pack(
+            TIMEOUT_NOW, 0, message.term, message.last_index, message.last_term, message.cause
+        )
     else:
         head = _LEFT_BEHIND.pack(LEFT_BEHIND, 0, message.term, message.begin_index)
     return PeerPacket(seal(head + names))
@@ -145,10 +173,11 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
 
 
 def is_of_leader(packet: PeerPacket) -> bool:
-    """Whether only the leader of a term sends this packet: a part of its log, or the notice that it has trimmed what the receiver lacks. A
-    follower may accept these from any directory of an elected leader, because they are not counted as votes and replies are. A receiver
-    whose log ends before the record of the leader's directory has no other way to get that record. `decode` refuses a header whose kind
-    was changed on the way."""
+    """Whether only the leader of a term sends this packet: a part of its log, or the notice that it
+    has trimmed what the receiver lacks. A follower may accept these from any directory of an
+    elected leader, because they are not counted as votes and replies are. A receiver whose log ends
+    before the record of the leader's directory has no other way to get that record. `decode`
+    refuses a header whose kind was changed on the way."""
     return packet.header[:1] in _OF_LEADER
 
 
@@ -187,8 +216,23 @@ def _names(data: bytes) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _append(names: tuple[str, ...], fields: tuple[int, ...], payload: bytes | memoryview) -> Arrived:
-    _, flags, term, sent_round, prev_index, prev_term, prev_chain, commit_index, end_index, last_index, range_term, pos = fields
+def _append(
+    names: tuple[str, ...], fields: tuple[int, ...], payload: bytes | memoryview
+) -> Arrived:
+    (
+        _,
+        flags,
+        term,
+        sent_round,
+        prev_index,
+        prev_term,
+        prev_chain,
+        commit_index,
+        end_index,
+        last_index,
+        range_term,
+        pos,
+    ) = fields
     if prev_index < NO_INDEX or prev_term > term:
         raise BadPacket("shape", "entry before the range")
     if end_index < NO_INDEX:
@@ -206,7 +250,12 @@ def _append(names: tuple[str, ...], fields: tuple[int, ...], payload: bytes | me
         raise BadPacket("shape", "range without bytes")
     lazy, early, quiet = flags & 1 > 0, flags & 2 > 0, flags & 4 > 0
     place = (sent_round, prev_index, prev_term, commit_index)
-    return Arrived(Append(names[0], names[1], term, *place, extent, lazy, early, end_index, quiet), payload, prev_chain, pos)
+    return Arrived(
+        Append(names[0], names[1], term, *place, extent, lazy, early, end_index, quiet),
+        payload,
+        prev_chain,
+        pos,
+    )
 
 
 def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:
@@ -221,7 +270,9 @@ def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:
         return AppendReply(sender, to, term, sent_round, boot_id, *claims, *wishes)
     if kind == VOTE_REQUEST:
         _demand(flags != 3, "a pre-vote for a handover")
-        return VoteRequest(sender, to, term, flags & 1 > 0, fields[3], fields[4], flags & 2 > 0, names[2])
+        return VoteRequest(
+            sender, to, term, flags & 1 > 0, fields[3], fields[4], flags & 2 > 0, names[2]
+        )
     if kind == VOTE_REPLY:
         return VoteReply(sender, to, term, flags & 1 > 0, flags & 2 > 0)
     if kind == TIMEOUT_NOW:

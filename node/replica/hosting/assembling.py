@@ -1,4 +1,5 @@
-"""Builds the replica of a broker group on an opened store: its derived state as of the snapshot, and its replicator as of the log.
+"""Builds the replica of a broker group on an opened store: its derived state as of the snapshot,
+and its replicator as of the log.
 
 The same in a node and in the simulator, which passes other classes and its own settings.
 """
@@ -20,7 +21,8 @@ M = TypeVar("M", bound=Machine)
 
 
 def machine_of(store: GroupStore, machine_type: type[M]) -> M:
-    """An empty state that reads messages of the log, in place: a caller that keeps one must copy it."""
+    """An empty state that reads messages of the log, in place: a caller that keeps one must copy
+    it."""
 
     def record(offset: int, size: int) -> memoryview:
         with reading():
@@ -45,8 +47,8 @@ def replica_of(
     lazy: LazySync,
     replica_type: type[RaftReplica] = RaftReplica,
 ) -> RaftReplica:
-    """The replicator, after the state was restored. What the snapshot covers and what the checkpoint notes is committed, as far as it is
-    durable here. Raises Unreadable, LogDamaged."""
+    """The replicator, after the state was restored. What the snapshot covers and what the
+    checkpoint notes is committed, as far as it is durable here. Raises Unreadable, LogDamaged."""
     checkpoint, members = store.read_checkpoint(), machine.members
     noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
     return replica_type(

@@ -1,10 +1,13 @@
-"""Opens and closes replicas of broker groups while the node runs, as the controller quorum assigns them.
+"""Opens and closes replicas of broker groups while the node runs, as the controller quorum assigns
+them.
 
-Theory of operation. When the controller quorum changes which nodes hold which broker groups, the change is stored durably first
-(`replica_assignments.py`). Each group that is newly assigned to this node is opened on a thread, registered with the parts of the node, and
-announced to every peer over the existing streams, as a greeting would do: a new replica takes part only after all peers have recorded its
-directory (`formation_check.py`). A replica that moved away gets no more turns and is closed cleanly; its files stay. A group that cannot be
-opened is logged and tried again; it never ends the node, because the other groups are not affected.
+Theory of operation. When the controller quorum changes which nodes hold which broker groups, the
+change is stored durably first (`replica_assignments.py`). Each group that is newly assigned to this
+node is opened on a thread, registered with the parts of the node, and announced to every peer over
+the existing streams, as a greeting would do: a new replica takes part only after all peers have
+recorded its directory (`formation_check.py`). A replica that moved away gets no more turns and is
+closed cleanly; its files stay. A group that cannot be opened is logged and tried again; it never
+ends the node, because the other groups are not affected.
 
 This module has the order of these steps and the calls to the peers.
 """
@@ -19,7 +22,13 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.replica.hosting.hosted_groups import Hosted
-from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, effective
+from ledgermq.node.replica.hosting.replica_assignments import (
+    AgreedGroups,
+    Assignment,
+    AssignmentFile,
+    assignments_of,
+    effective,
+)
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import Refused as GreetingRefused
 from ledgermq.node.replica.ports import PeerCaller
@@ -60,7 +69,8 @@ class AssignmentWatcher:
         assigned: Mapping[str, Assignment],
         agreed: AgreedGroups,
     ) -> None:
-        """`assigned`: the groups opened at the node's start; `agreed`: the stored assignments they came from. `open_` runs on a thread."""
+        """`assigned`: the groups opened at the node's start; `agreed`: the stored assignments they
+        came from. `open_` runs on a thread."""
         self._config = config
         self._greeter = greeter
         self._file = file
@@ -75,7 +85,8 @@ class AssignmentWatcher:
         self._task: asyncio.Task[None] | None = None
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._answered: dict[str, frozenset[tuple[str, str]]] = {}
-        """Peer → (group, directory) of each replica that the peer had announced when this node last greeted it back."""
+        """Peer → (group, directory) of each replica that the peer had announced when this node last
+        greeted it back."""
         self._said: dict[str, str] = {}
         """Peer → the last logged reason why it could not be greeted."""
         self.failures: dict[str, str] = {}
@@ -98,7 +109,8 @@ class AssignmentWatcher:
             self._wake.set()
 
     def link_up(self, peer: str) -> None:
-        """Greet a peer on a new stream: the stream's own greeting may have been made before a group was opened here."""
+        """Greet a peer on a new stream: the stream's own greeting may have been made before a group
+        was opened here."""
         if self._greeter.peer_identities.since:
             self._greet_later(peer)
 
@@ -110,14 +122,17 @@ class AssignmentWatcher:
                 asyncio.get_running_loop().call_later(AGAIN_S, self._wake.set)
 
     async def look(self) -> bool:
-        """Open and close replicas until they match the assignments. Returns False if something must be tried again."""
+        """Open and close replicas until they match the assignments. Returns False if something must
+        be tried again."""
         agreed = self._wanted
         if agreed != self._agreed:
             try:
                 await asyncio.to_thread(self._file.save, agreed)
             except OSError as error:
                 # Nothing depends on the file while the node runs; the next start asks the quorum.
-                log.warning("the assignments of broker groups could not be written", reason=str(error))
+                log.warning(
+                    "the assignments of broker groups could not be written", reason=str(error)
+                )
             self._agreed = agreed
         former = self.failures
         wanted, self.failures = assignments_of(self._config, agreed)
@@ -133,7 +148,9 @@ class AssignmentWatcher:
     async def _let_go(self, group: str) -> None:
         del self._assigned[group]
         await self._parts.let_go(group)
-        log.info("broker group left", group=group, directory=str(self._config.data.absolute() / group))
+        log.info(
+            "broker group left", group=group, directory=str(self._config.data.absolute() / group)
+        )
 
     async def _take_in(self, group: str, assignment: Assignment) -> None:
         config = effective(self._config, {**self._assigned, group: assignment})
@@ -164,18 +181,23 @@ class AssignmentWatcher:
         self._greetings[peer] = asyncio.create_task(greet(), name=f"greet-{peer}")
 
     async def _greet(self, peer: str) -> None:
-        """Announce this node's groups to a peer over the existing stream. On failure, try again later."""
+        """Announce this node's groups to a peer over the existing stream. On failure, try again
+        later."""
         deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
         hello = self._greeter.hello(b"", b"")
         try:
-            answers = await self._peer_caller.ask(peer, GREET_METHOD, hello.SerializeToString(), deadline)
+            answers = await self._peer_caller.ask(
+                peer, GREET_METHOD, hello.SerializeToString(), deadline
+            )
             reply = peer_pb2.HelloReply.FromString(answers[0])
             if reply.refusal:
                 raise GreetingRefused(reply.refusal_reason, reply.refusal)
             await asyncio.to_thread(self._greeter.heard_reply, reply, peer)
         except (CallRefused, DecodeError, GreetingRefused) as failure:
             if self._said.get(peer) != str(failure):
-                log.warning("peer not told of this node's broker groups yet", peer=peer, reason=str(failure))
+                log.warning(
+                    "peer not told of this node's broker groups yet", peer=peer, reason=str(failure)
+                )
             self._said[peer] = str(failure)
             asyncio.get_running_loop().call_later(AGAIN_S, self._greet_later, peer)
             return
@@ -183,21 +205,28 @@ class AssignmentWatcher:
         self._parts.met()
 
     async def answer(self, sender: str, request: bytes) -> bytes:
-        """Handle a peer's announcement of its groups over the existing stream. Raises CallRefused."""
+        """Handle a peer's announcement of its groups over the existing stream. Raises
+        CallRefused."""
         try:
             hello = peer_pb2.Hello.FromString(request)
             await asyncio.to_thread(self._greeter.heard_hello, hello, sender)
         except DecodeError as error:
             raise CallRefused(Refused("internal", detail="the greeting is not readable")) from error
         except GreetingRefused as refusal:
-            return peer_pb2.HelloReply(refusal=str(refusal), refusal_reason=refusal.reason).SerializeToString()
+            return peer_pb2.HelloReply(
+                refusal=str(refusal), refusal_reason=refusal.reason
+            ).SerializeToString()
         self._greet_back(hello)
         return self._greeter.reply(hello).SerializeToString()
 
     def _greet_back(self, hello: peer_pb2.Hello) -> None:
-        """Greet a peer back, once for each directory that it announces: if it opened a group after the last greeting from here, it has not
-        recorded this node's directory of that group."""
-        shared = {(found.group, found.incarnation) for found in hello.groups if found.group in self._greeter.identities}
+        """Greet a peer back, once for each directory that it announces: if it opened a group after
+        the last greeting from here, it has not recorded this node's directory of that group."""
+        shared = {
+            (found.group, found.incarnation)
+            for found in hello.groups
+            if found.group in self._greeter.identities
+        }
         if shared - self._answered.get(hello.node, frozenset()):
             self._answered[hello.node] = frozenset(shared)
             self._greet_later(hello.node)

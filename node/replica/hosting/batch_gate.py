@@ -1,15 +1,19 @@
-"""Decides when the calls of a broker group go to the engine, so that the calls of many clients form one batch.
+"""Decides when the calls of a broker group go to the engine, so that the calls of many clients form
+one batch.
 
-A batch costs an append, a push to each follower, their replies and a sync on every replica, whatever its size. So calls wait while a batch
-is in progress, and all calls that arrive meanwhile form the next one. A batch is in progress while this replica's sync runs, or while the
-maximum number of open batches is not committed. That maximum is one, unless the majority is so far away that waiting for it costs more than
-small batches do. After the engine has delivered answers, calls wait until the event loop is idle: after a burst of answers the same clients
-send their next calls.
+A batch costs an append, a push to each follower, their replies and a sync on every replica,
+whatever its size. So calls wait while a batch is in progress, and all calls that arrive meanwhile
+form the next one. A batch is in progress while this replica's sync runs, or while the maximum
+number of open batches is not committed. That maximum is one, unless the majority is so far away
+that waiting for it costs more than small batches do. After the engine has delivered answers, calls
+wait until the event loop is idle: after a burst of answers the same clients send their next calls.
 
-A replica that could answer calls before a sync (`hold_calls` of its turns) holds none. The gate uses no timer; an event opens it. A leader
-whose batches stay open for lack of a majority loses its leadership, which is such an event.
+A replica that could answer calls before a sync (`hold_calls` of its turns) holds none. The gate
+uses no timer; an event opens it. A leader whose batches stay open for lack of a majority loses its
+leadership, which is such an event.
 
-The engine opens and closes the gate with the turns, and calls `rested` when the loop is idle after answers.
+The engine opens and closes the gate with the turns, and calls `rested` when the loop is idle after
+answers.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ OPEN_BATCHES = 1
 
 
 class BatchGate:
-    """One per broker group. `most`: the maximum number of uncommitted batches while the next one is built."""
+    """One per broker group. `most`: the maximum number of uncommitted batches while the next one is
+    built."""
 
     def __init__(self, most: int = OPEN_BATCHES) -> None:
         self._most = most
@@ -33,7 +38,9 @@ class BatchGate:
     @property
     def shut(self) -> bool:
         """Whether calls must wait now."""
-        return self._hold_calls and (self.under_way > 0 or self._open_batches >= self._most or self._resting)
+        return self._hold_calls and (
+            self.under_way > 0 or self._open_batches >= self._most or self._resting
+        )
 
     def sync_begins(self) -> None:
         self.under_way += 1
@@ -43,7 +50,8 @@ class BatchGate:
         self.under_way -= 1
 
     def turned(self, output: TurnOutput, *, answers: bool) -> None:
-        """Note the output of a turn. `answers`: it answered calls, and the loop will call `rested`."""
+        """Note the output of a turn. `answers`: it answered calls, and the loop will call
+        `rested`."""
         self._hold_calls = output.hold_calls
         self._open_batches = output.open_batches
         self._resting = self._resting or answers

@@ -1,7 +1,8 @@
-"""Opens, repairs and installs the directory of one broker group, on any disk: the `ReplicaOpener` of the node and of the simulator.
+"""Opens, repairs and installs the directory of one broker group, on any disk: the `ReplicaOpener`
+of the node and of the simulator.
 
-It makes no decision about bytes: `node/replica/shipping/repair.py` decides whether a repair can help, and
-`node/replica/shipping/installation.py` what an installation does.
+It makes no decision about bytes: `node/replica/shipping/repair.py` decides whether a repair can
+help, and `node/replica/shipping/installation.py` what an installation does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ledgermq.storage.tiered.ports import ObjectStore
 
 
 class DirectoryOpener:
-    """The `ReplicaOpener` of a group over its directory. Runs on the group's executor, except for the first opening."""
+    """The `ReplicaOpener` of a group over its directory. Runs on the group's executor, except for
+    the first opening."""
 
     install_type = Install
 
@@ -41,10 +43,11 @@ class DirectoryOpener:
         now_ms: Callable[[], int],
         store: ObjectStore | None = None,
     ) -> None:
-        """`replicas`: where the group has replicas according to the configuration; `open_group` raises Damaged, Unreadable or LogFenced for
-        damage that peers may mend, and leaves the directory closed; `wanted`: the identity that the directory must have; `session`: random
-        numbers; `clock_ns`: the clock of the turns; `now_ms`: the wall clock; `store`: the object store of tiered storage, if there is
-        one."""
+        """`replicas`: where the group has replicas according to the configuration; `open_group`
+        raises Damaged, Unreadable or LogFenced for damage that peers may mend, and leaves the
+        directory closed; `wanted`: the identity that the directory must have; `session`: random
+        numbers; `clock_ns`: the clock of the turns; `now_ms`: the wall clock; `store`: the object
+        store of tiered storage, if there is one."""
         self._node = node
         self._replicas = frozenset(replicas)
         self._disk = disk
@@ -73,7 +76,8 @@ class DirectoryOpener:
         return self._mend(damage.failure if isinstance(damage, Unreadable) else damage)
 
     def _mend(self, failure: Exception) -> Broken:
-        """The repair of a damaged directory. Raises the failure if no repair can help, or there is no peer."""
+        """The repair of a damaged directory. Raises the failure if no repair can help, or there is
+        no peer."""
         others = self._others()
         if not others:
             raise failure
@@ -128,7 +132,8 @@ class DirectoryOpener:
         )
 
     def _others(self, source: str | None = None) -> list[str]:
-        """The nodes to contact: the members in the configuration, and those that the log named last."""
+        """The nodes to contact: the members in the configuration, and those that the log named
+        last."""
         return sorted({*self._replicas, *self.members, source or self._node} - {self._node})
 
     @property

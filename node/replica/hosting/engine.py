@@ -1,14 +1,15 @@
 """Gives every broker group of this node its turns, on the event loop.
 
-Theory of operation. One Python thread decides: the event loop reads packets and calls, runs the turns, queues the packets and sets the
-answers. The scheduler (`scheduler.py`) says which group gets a turn; this module is its driver. A pass is always a callback of its own, so
-sockets are read between two passes. fdatasync runs on one further thread per group. This module does not know gRPC.
+Theory of operation. One Python thread decides: the event loop reads packets and calls, runs the
+turns, queues the packets and sets the answers. The scheduler (`scheduler.py`) says which group gets
+a turn; this module is its driver. A pass is always a callback of its own, so sockets are read
+between two passes. fdatasync runs on one further thread per group. This module does not know gRPC.
 
-A timer that is due leads to a pass only after the sockets were read once more, so that a process that stood still hears its leader before
-it notices that an election timeout has passed.
+A timer that is due leads to a pass only after the sockets were read once more, so that a process
+that stood still hears its leader before it notices that an election timeout has passed.
 
-Failure: any exception from a turn ends the engine for good. `on_fatal` is called before any later output of any group could leave
-(invariant I9), and must not return control to the groups.
+Failure: any exception from a turn ends the engine for good. `on_fatal` is called before any later
+output of any group could leave (invariant I9), and must not return control to the groups.
 """
 
 from __future__ import annotations
@@ -43,13 +44,16 @@ from ledgermq.storage.files.errors import LIMIT_REMEDY, is_exhausted, is_no_spac
 T = TypeVar("T")
 Outcome = Result | Refused
 
-# Held calls form a batch after this many passes of the loop without a new call, and after DRAIN_PASSES at the latest. gRPC's library needs
-# four to five passes for a call, so fewer quiet passes do not mean that none is coming.
+# Held calls form a batch after this many passes of the loop without a new call, and after
+# DRAIN_PASSES at the latest. gRPC's library needs four to five passes for a call, so fewer quiet
+# passes do not mean that none is coming.
 QUIET_PASSES = 10
 DRAIN_PASSES = 256
-# If the last turn that answered left at most one caller, there is no second call to form a batch with.
+# If the last turn that answered left at most one caller, there is no second call to form a batch
+# with.
 LONE_QUIET_PASSES = 1
-# The loop's timers have a resolution of one millisecond, and none needs to be set further ahead than this.
+# The loop's timers have a resolution of one millisecond, and none needs to be set further ahead
+# than this.
 LONGEST_WAIT_MS = 3_600_000
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed, TierFetched)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
@@ -89,7 +93,8 @@ class Engine:
         self._callers = 0
         """Number of callers when answers were delivered last."""
         self._seen, self._quiet, self._passes = 0, 0, 0
-        """While calls are waited for: calls put up to the last pass of the loop, consecutive passes without a new call, and passes."""
+        """While calls are waited for: calls put up to the last pass of the loop, consecutive passes
+        without a new call, and passes."""
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._idle: asyncio.Future[None] | None = None
@@ -120,8 +125,9 @@ class Engine:
     async def stop(self, drain_s: float = 0.0) -> None:
         """Give open calls `drain_s` seconds to finish, then close every group and end the threads.
 
-        New calls are refused with `not-leader` (nothing was done, so the client may try another node), and so are calls that no group has
-        taken yet. Calls that a group has taken end with `unknown-outcome`.
+        New calls are refused with `not-leader` (nothing was done, so the client may try another
+        node), and so are calls that no group has taken yet. Calls that a group has taken end with
+        `unknown-outcome`.
         """
         assert self._loop is not None
         self._stopping = True
@@ -131,14 +137,24 @@ class Engine:
         self._scheduler.rested()
         self._pass()
         await self._close()
-        untaken = {call.token for seat in self._scheduler.seats.values() for call in seat.held if not isinstance(call, _SILENT)}
+        untaken = {
+            call.token
+            for seat in self._scheduler.seats.values()
+            for call in seat.held
+            if not isinstance(call, _SILENT)
+        }
         for token, future in self._waiting.items():
             if not future.done():
-                future.set_result(_STOPPING if token in untaken else Refused("unknown-outcome", detail=_STOPPING.detail))
+                future.set_result(
+                    _STOPPING
+                    if token in untaken
+                    else Refused("unknown-outcome", detail=_STOPPING.detail)
+                )
         self._waiting.clear()
 
     async def _close(self) -> None:
-        """Wait for syncs in progress (their outcome must not be lost to a closed file), then close every group on a thread."""
+        """Wait for syncs in progress (their outcome must not be lost to a closed file), then close
+        every group on a thread."""
         assert self._loop is not None
         if not self._ended:
             self._idle = self._loop.create_future()
@@ -175,8 +191,9 @@ class Engine:
         return token
 
     def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
-        """Put a call that is answered. Its future always gets a result, never an exception: Refused('busy') if too many calls are open,
-        Refused('not-leader') if this node has no replica of the group."""
+        """Put a call that is answered. Its future always gets a result, never an exception:
+        Refused('busy') if too many calls are open, Refused('not-leader') if this node has no
+        replica of the group."""
         assert self._loop is not None
         future: asyncio.Future[Outcome] = self._loop.create_future()
         if self._stopping:
@@ -184,17 +201,22 @@ class Engine:
             return future
         seat = self._scheduler.seats.get(group)
         if seat is None or seat.gone is not None:
-            future.set_result(Refused("not-leader", detail=f"broker group {group} has no replica on this node"))
+            future.set_result(
+                Refused("not-leader", detail=f"broker group {group} has no replica on this node")
+            )
             return future
         if len(self._waiting) >= self._max_calls:
-            future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
+            future.set_result(
+                Refused("busy", detail=f"more than {self._max_calls} calls are open on this node")
+            )
             return future
         self._waiting[call.token] = future
         self.notify(group, call)
         return future
 
     def notify(self, group: str, call: Call) -> None:
-        """Put a call that has no answer. While the group's gate is closed this only queues it: a pass takes it when the gate is open."""
+        """Put a call that has no answer. While the group's gate is closed this only queues it: a
+        pass takes it when the gate is open."""
         seat = self._scheduler.seats.get(group)
         if seat is None or seat.gone is not None:
             return
@@ -207,12 +229,14 @@ class Engine:
             self._scheduler.want(group)
 
     def wake(self, group: str) -> None:
-        """Give the group a turn, because work on another thread ended. May be called from any thread."""
+        """Give the group a turn, because work on another thread ended. May be called from any
+        thread."""
         self._from_thread(self._scheduler.want, group)
 
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run `work(open group)` between two turns, for status queries. It must be quick and must not change the group. An exception of
-        `work` goes to the caller and not to the engine, and so does the LedgerError of a group that does not run."""
+        """Run `work(open group)` between two turns, for status queries. It must be quick and must
+        not change the group. An exception of `work` goes to the caller and not to the engine, and
+        so does the LedgerError of a group that does not run."""
         target = self._hosted(group)
         return self._between_turns(lambda: work(target.running))
 
@@ -223,8 +247,8 @@ class Engine:
         return seat.group
 
     def _between_turns(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Each work is a callback of its own: a caller that repeats it delays neither turns nor sockets. Ends with TimeoutError after the
-        groups were closed."""
+        """Each work is a callback of its own: a caller that repeats it delays neither turns nor
+        sockets. Ends with TimeoutError after the groups were closed."""
         loop = self._loop
         assert loop is not None
         future: asyncio.Future[T] = loop.create_future()
@@ -246,14 +270,16 @@ class Engine:
         return self._between_turns(self._hosted(group).status)
 
     async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
-        """Restore a range of this replica's entries from its peers while the group runs. Raises LedgerError."""
+        """Restore a range of this replica's entries from its peers while the group runs. Raises
+        LedgerError."""
         target = self._hosted(group)
         put = await self._between_turns(lambda: target.put_back(first_index, last_index))
         self._scheduler.want(group)
         return await asyncio.wrap_future(put)
 
     async def mend_all(self, group: str, reason: str) -> None:
-        """Stop the group, and verify and repair its whole log from peers; its status shows the progress. Raises LedgerError."""
+        """Stop the group, and verify and repair its whole log from peers; its status shows the
+        progress. Raises LedgerError."""
         target = self._hosted(group)
         await self._between_turns(lambda: target.mend_all(reason))
         self._scheduler.want(group)
@@ -265,13 +291,19 @@ class Engine:
         self._scheduler.want(name)
 
     async def take_out(self, name: str) -> EngineGroup:
-        """Remove a group and return it for the caller to close. It gets no more calls or packets, and no turns after its last sync."""
+        """Remove a group and return it for the caller to close. It gets no more calls or packets,
+        and no turns after its last sync."""
         assert self._loop is not None
         gone: asyncio.Future[None] = self._loop.create_future()
         seat = self._scheduler.remove(name, partial(_settle, gone))
         await gone
         untaken = [call.token for call in seat.held if not isinstance(call, _SILENT)]
-        self.give_up(untaken, Refused("not-leader", detail=f"broker group {name} has no replica on this node any more"))
+        self.give_up(
+            untaken,
+            Refused(
+                "not-leader", detail=f"broker group {name} has no replica on this node any more"
+            ),
+        )
         self._syncers.pop(name).stop()
         if self.views.pop(name, None) is not None:
             for hidden in self._hidden_listeners:
@@ -290,21 +322,26 @@ class Engine:
         self._listeners.append(listener)
 
     def on_wishes(self, listener: Callable[[str, Sequence[HaRequest]], None]) -> None:
-        """Call `listener(group, requests)` whenever a group has requests to the controller quorum."""
+        """Call `listener(group, requests)` whenever a group has requests to the controller
+        quorum."""
         self._wish_listeners.append(listener)
 
     def _without_store(self, group: str, fetches: Sequence[TierFetch]) -> None:
         for fetch in fetches:
-            self.notify(group, TierFetched(fetch, failure="tiered storage is not configured on this node"))
+            self.notify(
+                group, TierFetched(fetch, failure="tiered storage is not configured on this node")
+            )
 
     def on_hidden(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(group)` whenever a group's view is withdrawn because the group stopped running here."""
+        """Call `listener(group)` whenever a group's view is withdrawn because the group stopped
+        running here."""
         self._hidden_listeners.append(listener)
 
     # -- batches of calls
 
     def rest(self) -> None:
-        """Let a pass take the held calls after the loop stops bringing new ones, so that all of them form one batch."""
+        """Let a pass take the held calls after the loop stops bringing new ones, so that all of
+        them form one batch."""
         assert self._loop is not None
         self._seen, self._quiet, self._passes = self._notified, 0, 0
         self._loop.call_soon(self._drain_pass)
@@ -323,7 +360,8 @@ class Engine:
 
     def _from_thread(self, callback: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # after a fatal end the loop may be closed, and then nothing waits
+        # after a fatal end the loop may be closed, and then nothing waits
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _report(self, group: str, ticket: SyncTicket, error: OSError | None) -> None:
@@ -348,7 +386,8 @@ class Engine:
         self._timer = self._loop.call_later(wait_ms / 1000, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        """A timer may be served late, and before the sockets were read: the pass comes after the next reading."""
+        """A timer may be served late, and before the sockets were read: the pass comes after the
+        next reading."""
         assert self._loop is not None
         self._timer = None
         self._loop.call_soon(self._scheduler.time_is_up)
@@ -358,7 +397,8 @@ class Engine:
             return
         try:
             self._scheduler.run()
-        except Exception as error:  # any exception of a group ends the process: fenced, damaged, or a bug
+        # any exception of a group ends the process: fenced, damaged, or a bug
+        except Exception as error:
             self._ended = True
             if self._idle is not None:
                 _settle(self._idle)
@@ -394,14 +434,19 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def _of_the_disk(error: OSError) -> FatalError:
-    """The error for a file of this node that could not be read, opened or written outside of a group commit."""
+    """The error for a file of this node that could not be read, opened or written outside of a
+    group commit."""
     if is_exhausted(error):
         what = f"the operating system gives this node no more files, maps or memory ({error})"
         return FatalError(ExitCode.LIMIT, what, f"{LIMIT_REMEDY}, then start the node again")
     if is_no_space(error):
-        return FatalError(ExitCode.NO_SPACE, f"no space ({error})", "free disk space, then start the node again")
+        return FatalError(
+            ExitCode.NO_SPACE, f"no space ({error})", "free disk space, then start the node again"
+        )
     what = f"a file of this node cannot be used ({error})"
-    return FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again; it verifies its log")
+    return FatalError(
+        ExitCode.SYNC_FAILED, what, "check the disk, then start the node again; it verifies its log"
+    )
 
 
 def as_fatal(error: Exception) -> FatalError:
@@ -410,12 +455,20 @@ def as_fatal(error: Exception) -> FatalError:
         return error
     if isinstance(error, Fenced):
         remedy = LIMIT_REMEDY if error.exit_code == ExitCode.LIMIT else "check the disk"
-        return FatalError(error.exit_code, f"the replica is fenced: {error}", f"{remedy}, then start the node again; it verifies its log")
+        return FatalError(
+            error.exit_code,
+            f"the replica is fenced: {error}",
+            f"{remedy}, then start the node again; it verifies its log",
+        )
     if isinstance(error, OSError):
         return _of_the_disk(error)
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
         return FatalError(exit_code, str(error), "see the node's log for details")
-    fatal = FatalError(ExitCode.BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
+    fatal = FatalError(
+        ExitCode.BUG,
+        f"internal error, {type(error).__name__}: {error}",
+        "this is a bug: report it with the node's log",
+    )
     fatal.__cause__ = error
     return fatal

@@ -1,4 +1,5 @@
-"""Opens a node's broker groups from its real directories, one at a time or all of them when the node starts."""
+"""Opens a node's broker groups from its real directories, one at a time or all of them when the
+node starts."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from dataclasses import dataclass
 from ledgermq.node.replica.hosting.directory_opener import DirectoryOpener
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.opening import open_group, root_of, wanted_identity
-from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, assignments_of, effective
+from ledgermq.node.replica.hosting.replica_assignments import (
+    AgreedGroups,
+    Assignment,
+    assignments_of,
+    effective,
+)
 from ledgermq.node.replica.hosting.shipping_jobs import ShippingJobs
 from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.node.runtime.config import NodeConfig
@@ -26,32 +32,46 @@ SESSION_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """One broker group of this node, with the facts about it that the node needs besides its turns."""
+    """One broker group of this node, with the facts about it that the node needs besides its
+    turns."""
 
     group: ReplicaHost
     identity: Identity
     state_directory: str
     others: frozenset[str] | None
-    """The other founders of the group according to the configuration; None if this node joins the group."""
+    """The other founders of the group according to the configuration; None if this node joins the
+    group."""
     members: tuple[str, ...] = ()
     """All nodes that the log named when it was opened; empty if it could not be opened."""
 
 
-def open_groups(config: NodeConfig, disk: Disk, store: ObjectStore | None = None) -> Mapping[str, Hosted]:
-    """Open every broker group that the configuration assigns to this node. A group that was never here is created; one that peers can mend
-    starts in the state `repairing`. Raises FatalError, StorageError."""
+def open_groups(
+    config: NodeConfig, disk: Disk, store: ObjectStore | None = None
+) -> Mapping[str, Hosted]:
+    """Open every broker group that the configuration assigns to this node. A group that was never
+    here is created; one that peers can mend starts in the state `repairing`. Raises FatalError,
+    StorageError."""
     return open_assigned(config, assignments_of(config, AgreedGroups())[0], disk, store)
 
 
 def open_assigned(
-    config: NodeConfig, assigned: Mapping[str, Assignment], disk: Disk, store: ObjectStore | None = None
+    config: NodeConfig,
+    assigned: Mapping[str, Assignment],
+    disk: Disk,
+    store: ObjectStore | None = None,
 ) -> Mapping[str, Hosted]:
-    """Like `open_groups`, for the given assignments, which include those of the controller quorum."""
+    """Like `open_groups`, for the given assignments, which include those of the controller
+    quorum."""
     config = effective(config, assigned)
-    return {name: open_one(config, assignment.group, disk, store) for name, assignment in assigned.items()}
+    return {
+        name: open_one(config, assignment.group, disk, store)
+        for name, assignment in assigned.items()
+    }
 
 
-def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk, store: ObjectStore | None = None) -> Hosted:
+def open_one(
+    config: NodeConfig, group: BrokerGroup, disk: Disk, store: ObjectStore | None = None
+) -> Hosted:
     """Open one broker group; a failure leaves nothing open. Raises as `open_groups`."""
     root = root_of(config, group.name)
     opener = DirectoryOpener(

@@ -1,12 +1,15 @@
-"""The life cycle of one broker group on a node: it runs, or it is being repaired or installed so that it can run.
+"""The life cycle of one broker group on a node: it runs, or it is being repaired or installed so
+that it can run.
 
-Theory of operation. The engine owns a `ReplicaHost` and gives it turns on the loop in every state. While the group is open, these are turns
-of an `OpenReplica`. Two events end that: a read of a committed range fails or does not verify (`Unreadable`), or the leader has trimmed
-entries that this replica lacks. Then the store is closed without any further write, and a rebuild fetches from peers what is needed. After
-that the directory is opened again in the same process, under a new boot id. Everything that may take long (closing, each step of a rebuild,
-recovery of the directory) is a job of the group's executor, one job at a time. A turn only begins jobs and takes their results, so that it
-never delays the heartbeats of other groups. A failed sync is different: it ends the process (invariant I9). A log that is proven to differ
-from its leader's (`Diverged`) ends only its group.
+Theory of operation. The engine owns a `ReplicaHost` and gives it turns on the loop in every state.
+While the group is open, these are turns of an `OpenReplica`. Two events end that: a read of a
+committed range fails or does not verify (`Unreadable`), or the leader has trimmed entries that this
+replica lacks. Then the store is closed without any further write, and a rebuild fetches from peers
+what is needed. After that the directory is opened again in the same process, under a new boot id.
+Everything that may take long (closing, each step of a rebuild, recovery of the directory) is a job
+of the group's executor, one job at a time. A turn only begins jobs and takes their results, so that
+it never delays the heartbeats of other groups. A failed sync is different: it ends the process
+(invariant I9). A log that is proven to differ from its leader's (`Diverged`) ends only its group.
 
     state        | what it does                                          | next
     -------------+-------------------------------------------------------+-----------------------------------------
@@ -17,11 +20,12 @@ from its leader's (`Diverged`) ends only its group.
                  | or entries here contradict those of the leader        | (none until the node starts again)
     installing   | fetches begin, snapshot and files from a leader       | running, refused
 
-An operator may restore a range of entries while the group runs (`range_repairs.py`); a range that cannot be restored alone needs a repair
-as above.
+An operator may restore a range of entries while the group runs (`range_repairs.py`); a range that
+cannot be restored alone needs a repair as above.
 
-While a group does not run, client calls are refused with `not-leader` (nothing was done here, so the client may try another node), its view
-is withdrawn, and it neither votes nor acknowledges. Peers' requests for bytes are answered in every state, beside the turns.
+While a group does not run, client calls are refused with `not-leader` (nothing was done here, so
+the client may try another node), its view is withdrawn, and it neither votes nor acknowledges.
+Peers' requests for bytes are answered in every state, beside the turns.
 """
 
 from __future__ import annotations
@@ -48,12 +52,15 @@ from ledgermq.raft.config import MS
 from ledgermq.storage.files.errors import Damaged, LogDamaged, NoSpace
 
 PACKETS_MAX = 256
-"""At most this many packets wait for the next step of a rebuild. Older ones are dropped, and the rebuild requests them again."""
+"""At most this many packets wait for the next step of a rebuild. Older ones are dropped, and the
+rebuild requests them again."""
 OPEN_AGAIN_NS = 1_000 * MS
-"""Minimum delay before the next attempt if a rebuild finished and the directory still does not open."""
+"""Minimum delay before the next attempt if a rebuild finished and the directory still does not
+open."""
 TAKE_AWAY = (
-    "its files are left as they are: copy what is needed from them, stop the node, move the directory of this group away, and start the "
-    "node again; the replica then gets the log from its peers"
+    "its files are left as they are: copy what is needed from them, stop the node, move the"
+    " directory of this group away, and start the node again; the replica then gets the log from"
+    " its peers"
 )
 """The remedy for a replica whose entries contradict those of its leader."""
 _NEVER_NS = 1 << 62
@@ -64,9 +71,17 @@ log = get_logger()
 
 
 class ReplicaHost:
-    """A group as the engine runs it, in any state. Owned by the loop; only `fail` and `age_ns` are thread-safe."""
+    """A group as the engine runs it, in any state. Owned by the loop; only `fail` and `age_ns` are
+    thread-safe."""
 
-    def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler, executor: Executor) -> None:
+    def __init__(
+        self,
+        group: str,
+        node: str,
+        opener: ReplicaOpener,
+        shipping_handler: ShippingHandler,
+        executor: Executor,
+    ) -> None:
         """`executor` runs one job at a time, beside the turns, and belongs to this object."""
         self.name = group
         self.node = node
@@ -102,13 +117,17 @@ class ReplicaHost:
         """How often the group was opened in this process."""
         self._ranges = RangeRepairs(group, self._executor.submit, lambda: self.wake())
 
-    def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
-        """Set how to request a turn, and how to send packets beside the turns; both work from any thread. Call before the first turn."""
+    def connect(
+        self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
+    ) -> None:
+        """Set how to request a turn, and how to send packets beside the turns; both work from any
+        thread. Call before the first turn."""
         self.wake = wake
         self._shipping_handler.send = send
 
     def open_first(self, now_ns: int) -> None:
-        """Open the group before the engine runs; the start of the node waits for this. Raises FatalError, StorageError."""
+        """Open the group before the engine runs; the start of the node waits for this. Raises
+        FatalError, StorageError."""
         self._now_ns = now_ns
         self._opened(self._opener.open(), now_ns)
 
@@ -116,24 +135,38 @@ class ReplicaHost:
 
     @property
     def state(self) -> State:
-        if self._running is not None and self._leaving is None and self._state is State.RUNNING and self._running.store.log.end_index < 0:
+        if (
+            self._running is not None
+            and self._leaving is None
+            and self._state is State.RUNNING
+            and self._running.store.log.end_index < 0
+        ):
             return State.JOINING
         return self._state
 
     @property
     def running(self) -> OpenReplica:
-        """The open group. Raises LedgerError if it is not open (retryable: another node may serve the call)."""
+        """The open group. Raises LedgerError if it is not open (retryable: another node may serve
+        the call)."""
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """The maximum age of what this replica knows (`freshness.py`); None if that is unknown, or if it leads. May be called from any
-        thread."""
+        """The maximum age of what this replica knows (`freshness.py`); None if that is unknown, or
+        if it leads. May be called from any thread."""
         running = self._running
-        return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
+        return (
+            None
+            if running is None or self._leaving is not None
+            else running.group.freshness.age_ns(now_ns)
+        )
 
     def _require_running(self) -> OpenReplica:
         if self._running is None or self._leaving is not None:
-            raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")
+            raise refused(
+                "not-leader",
+                f"broker group {self.name} does not run on node {self.node}: {self._state},"
+                f" {self._reason}",
+            )
         return self._running
 
     @property
@@ -143,15 +176,26 @@ class ReplicaHost:
 
     @property
     def mended(self) -> int:
-        """How often a range was restored while the group ran; results computed from its files before that are outdated."""
+        """How often a range was restored while the group ran; results computed from its files
+        before that are outdated."""
         return self._ranges.mended
 
     def status(self) -> ReplicaStatus:
         if self._running is not None and self._leaving is None:
             return replace(self._running.status(), state=self.state.value)
-        last = self._last or ReplicaStatus(self.name, self.node, Role.LEARNER, 0, None, 0, -1, -1, -1, -1)
+        last = self._last or ReplicaStatus(
+            self.name, self.node, Role.LEARNER, 0, None, 0, -1, -1, -1, -1
+        )
         rebuild = RebuildStatus(self._reason, *self._how_far())
-        return replace(last, role=Role.LEARNER, leader=None, peers=(), state=self._state.value, rebuild=rebuild, extra={})
+        return replace(
+            last,
+            role=Role.LEARNER,
+            leader=None,
+            peers=(),
+            state=self._state.value,
+            rebuild=rebuild,
+            extra={},
+        )
 
     def _how_far(self) -> tuple[str | None, int | None, int | None, int | None]:
         found = self._progress
@@ -166,22 +210,27 @@ class ReplicaHost:
             self._running.admit()
 
     def fail(self, failure: Fenced) -> None:
-        """Report a failure; see `OpenReplica.fail`. Ignored if no store is open. May be called from any thread."""
+        """Report a failure; see `OpenReplica.fail`. Ignored if no store is open. May be called from
+        any thread."""
         running = self._running
         if running is not None:
             running.fail(failure)
 
     def put_back(self, first_index: int, last_index: int) -> Future[RangePut]:
-        """Restore a range from peers while the group runs. Called on the loop. Raises LedgerError if the group does not run or
-        another range is being restored."""
+        """Restore a range from peers while the group runs. Called on the loop. Raises LedgerError
+        if the group does not run or another range is being restored."""
         if self._ranges.busy:
-            raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
+            raise refused(
+                "busy",
+                f"broker group {self.name}: another range is being put back on node {self.node}",
+            )
         self._require_running()
         return self._ranges.begin(self._opener.range_repair(first_index, last_index), self._now_ns)
 
     def mend_all(self, reason: str) -> None:
-        """Stop the group, and verify and repair its whole log from peers. Called on the loop. Raises LedgerError if the group
-        does not run: then it is being repaired already, or cannot be."""
+        """Stop the group, and verify and repair its whole log from peers. Called on the loop.
+        Raises LedgerError if the group does not run: then it is being repaired already, or cannot
+        be."""
         self._require_running().fail(Unreadable(LogDamaged(reason)))
 
     # -- turns
@@ -220,8 +269,11 @@ class ReplicaHost:
         try:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
-            self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._opener.repair(damage))  # type: ignore[misc]
-            # The interrupted turn may not have seen these results, and a failed sync must end the process (invariant I9).
+            self._end_running(
+                State.REPAIRING, str(damage), lambda damage=damage: self._opener.repair(damage)
+            )  # type: ignore[misc]
+            # The interrupted turn may not have seen these results, and a failed sync must end the
+            # process (invariant I9).
             return self._turn_without(now_ns, (), synced)
         except Diverged as proven:
             reason = f"{proven}; {TAKE_AWAY}"
@@ -237,13 +289,26 @@ class ReplicaHost:
         if behind is None or behind[1] <= entries.end_index + 1:
             return output
         leader, floor_pos = behind[0], entries.end_pos
-        reason = f"the log of {leader} begins with entry {behind[1]}, this one ends with {entries.end_index}"
-        self._end_running(State.INSTALLING, reason, lambda: self._opener.install(leader, floor_pos, reason))
+        reason = (
+            f"the log of {leader} begins with entry {behind[1]}, this one ends with"
+            f" {entries.end_index}"
+        )
+        self._end_running(
+            State.INSTALLING, reason, lambda: self._opener.install(leader, floor_pos, reason)
+        )
         after = self._turn_without(now_ns, (), ())
-        return replace(after, done=output.done + after.done, packets=output.packets + after.packets, sync=output.sync)
+        return replace(
+            after,
+            done=output.done + after.done,
+            packets=output.packets + after.packets,
+            sync=output.sync,
+        )
 
-    def _sort_out(self, packets: Sequence[tuple[str, PeerPacket]]) -> Sequence[tuple[str, PeerPacket]]:
-        """Pass shipping packets to the shipping handler and the rebuild, which each ignore those of the other; returns the rest."""
+    def _sort_out(
+        self, packets: Sequence[tuple[str, PeerPacket]]
+    ) -> Sequence[tuple[str, PeerPacket]]:
+        """Pass shipping packets to the shipping handler and the rebuild, which each ignore those of
+        the other; returns the rest."""
         if not any([is_shipping(packet) for _, packet in packets]):
             return packets
         self._ranges.offer([found for found in packets if is_shipping(found[1])])
@@ -265,7 +330,12 @@ class ReplicaHost:
             if ticket is self._ticket:
                 self._ticket = None
 
-    def _turn_without(self, now_ns: int, calls: Sequence[Call], synced: Sequence[tuple[SyncTicket, OSError | None]]) -> TurnOutput:
+    def _turn_without(
+        self,
+        now_ns: int,
+        calls: Sequence[Call],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
         """One turn of a group that does not run."""
         for ticket, error in synced:
             if error is not None:
@@ -277,17 +347,23 @@ class ReplicaHost:
             self._go_on(now_ns)
         detail = f"broker group {self.name} does not run on node {self.node}: {self._state}"
         done = [Done(token, Refused("not-leader", detail=detail)) for token in _tokens(calls)]
-        done += [Done(token, Refused("unknown-outcome", detail=detail)) for token in sorted(self._calls)]
+        done += [
+            Done(token, Refused("unknown-outcome", detail=detail)) for token in sorted(self._calls)
+        ]
         self._calls.clear()
         packets, self._answered = self._answered, []
-        hides, self._seen_view = self._seen_view and not self.is_open, self._seen_view and self.is_open
+        hides, self._seen_view = (
+            self._seen_view and not self.is_open,
+            self._seen_view and self.is_open,
+        )
         # The end of the job, or of the sync that must end first, wakes the engine.
         waits = self._job is not None or self._leaving is not None
         wake_at_ns = now_ns if self.is_open else _NEVER_NS if waits else self._step_at_ns
         return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
 
     def _take_result(self, now_ns: int) -> None:
-        """Handle the result of the finished job. A full disk does not end the process: the work begins again a little later."""
+        """Handle the result of the finished job. A full disk does not end the process: the work
+        begins again a little later."""
         assert self._job is not None
         job, self._job = self._job, None
         try:
@@ -341,8 +417,11 @@ class ReplicaHost:
     def _opened(self, found: OpenReplica | Broken, now_ns: int) -> None:
         if isinstance(found, Broken):
             self._break(found, now_ns)
-            # The rebuild that just finished did not help, or nothing can be done yet, so do not retry at once.
-            self._step_at_ns = now_ns + OPEN_AGAIN_NS if self.boots or found.rebuild is None else now_ns
+            # The rebuild that just finished did not help, or nothing can be done yet, so do not
+            # retry at once.
+            self._step_at_ns = (
+                now_ns + OPEN_AGAIN_NS if self.boots or found.rebuild is None else now_ns
+            )
             return
         self._running = found
         self.boots += 1
@@ -363,7 +442,9 @@ class ReplicaHost:
         self._answered += output.packets
         former, self._progress = self._progress, output.progress
         self._step_at_ns = output.wake_at_ns
-        metrics.REBUILT_BYTES.labels(self.name, self._kind).inc(max(0, output.progress.done_bytes - former.done_bytes))
+        metrics.REBUILT_BYTES.labels(self.name, self._kind).inc(
+            max(0, output.progress.done_bytes - former.done_bytes)
+        )
         if self._kind == "install":
             self._note_sources(former, output.progress)
         rebuild = self._rebuild
@@ -371,25 +452,46 @@ class ReplicaHost:
         if output.finished:
             metrics.REBUILDS.labels(self.name, self._kind).inc()
             done = output.progress
-            log.info("rebuilt", group=self.name, kind=self._kind, bytes=done.done_bytes, source=done.source, what=done.what)
+            log.info(
+                "rebuilt",
+                group=self.name,
+                kind=self._kind,
+                bytes=done.done_bytes,
+                source=done.source,
+                what=done.what,
+            )
             self._rebuild = None
             self._begin(_after(rebuild.close, self._opener.open), self._opened)
         elif output.install_wanted is not None:
             source, begin_index = output.install_wanted
-            reason = f"its peers have trimmed what is damaged here: the log of {source} begins with entry {begin_index}"
+            reason = (
+                f"its peers have trimmed what is damaged here: the log of {source} begins with"
+                f" entry {begin_index}"
+            )
             self._rebuild = None
             floor_pos = self._floor_pos()
-            self._begin(_after(rebuild.close, lambda: self._opener.install(source, floor_pos, reason)), self._break)
+            self._begin(
+                _after(rebuild.close, lambda: self._opener.install(source, floor_pos, reason)),
+                self._break,
+            )
         elif output.refused is not None:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:
             self._change(*self._task)
 
     def _note_sources(self, former: Progress, progress: Progress) -> None:
-        metrics.INSTALLED_BYTES.labels(self.name, "peers").inc(max(0, progress.peer_bytes - former.peer_bytes))
-        metrics.INSTALLED_BYTES.labels(self.name, "store").inc(max(0, progress.store_bytes - former.store_bytes))
+        metrics.INSTALLED_BYTES.labels(self.name, "peers").inc(
+            max(0, progress.peer_bytes - former.peer_bytes)
+        )
+        metrics.INSTALLED_BYTES.labels(self.name, "store").inc(
+            max(0, progress.store_bytes - former.store_bytes)
+        )
         if progress.store_problem and not former.store_problem:
-            log.warning("the installation goes on from peers", group=self.name, reason=progress.store_problem)
+            log.warning(
+                "the installation goes on from peers",
+                group=self.name,
+                reason=progress.store_problem,
+            )
 
     @property
     def _kind(self) -> str:
@@ -401,13 +503,27 @@ class ReplicaHost:
         former, self._state, self._reason = self._state, state, reason
         for each in State:
             metrics.GROUP_STATE.labels(self.name, each.value).set(each is state)
-        say = log.info if state in (State.RUNNING, State.JOINING) else log.error if state is State.REFUSED else log.warning
-        say("broker group changed state", group=self.name, former=former.value, state=state.value, reason=reason, boot=self.boots)
+        say = (
+            log.info
+            if state in (State.RUNNING, State.JOINING)
+            else log.error
+            if state is State.REFUSED
+            else log.warning
+        )
+        say(
+            "broker group changed state",
+            group=self.name,
+            former=former.value,
+            state=state.value,
+            reason=reason,
+            boot=self.boots,
+        )
 
     # -- closing
 
     def close(self) -> None:
-        """Close a running group cleanly. A rebuild is left as it is, and the next start continues it."""
+        """Close a running group cleanly. A rebuild is left as it is, and the next start continues
+        it."""
         self._shipping_handler.close()
         while self._job is not None:
             # The handler of the result may begin another job.

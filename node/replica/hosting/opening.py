@@ -1,4 +1,5 @@
-"""Opens or creates the directory of one broker group, and connects its store, replicator and machine to an `OpenReplica`.
+"""Opens or creates the directory of one broker group, and connects its store, replicator and
+machine to an `OpenReplica`.
 
 Opening may take long, because recovery reads the end of the log, so it runs on a thread of its own.
 """
@@ -17,7 +18,10 @@ from ledgermq.node.broker.group import Group
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
-from ledgermq.node.broker.parts.transactions.transaction_checks import CHECK_RETRY_NS, TransactionRules
+from ledgermq.node.broker.parts.transactions.transaction_checks import (
+    CHECK_RETRY_NS,
+    TransactionRules,
+)
 from ledgermq.node.broker.restoring import restore
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
@@ -48,13 +52,17 @@ log = get_logger()
 
 
 def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplica:
-    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises Damaged, Unreadable or a
-    LogFenced with exit code 75 for damage at or below the synced mark, FatalError and StorageError for everything else."""
+    """Open a broker group that this node keeps a replica of; a group that was never here is
+    created. Raises Damaged, Unreadable or a LogFenced with exit code 75 for damage at or below the
+    synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
     try:
         if not stores.exists(disk, root):
             if is_system_name(group.name) and not config.joins(group.name):
-                raise ConfigError(f"the broker group name {group.name!r} is reserved", "choose another one for the new cluster")
+                raise ConfigError(
+                    f"the broker group name {group.name!r} is reserved",
+                    "choose another one for the new cluster",
+                )
             GroupStore.create(disk, root, wanted_identity(config, group))
         _release_when_full(config, group, disk, root)
         began = time.monotonic()
@@ -94,7 +102,9 @@ def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
     )
 
 
-def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, phases: Phases) -> GroupStore:
+def _open_store(
+    config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, phases: Phases
+) -> GroupStore:
     files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
     store = GroupStore.open(
         disk,
@@ -111,7 +121,9 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
     return store
 
 
-def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> OpenReplica:
+def _make_running(
+    config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float
+) -> OpenReplica:
     _check_sizes(config, group, store.identity)
     joins = config.joins(group.name)
     if not joins:
@@ -140,7 +152,9 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
         lazy=_lazy(config),
     )
     _compare_members(config, group, replica.members)
-    driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
+    driven = Group(
+        group.name, config.node, replica, machine, _settings(config, group, store.identity)
+    )
     opened = OpenReplica(
         store,
         machine,
@@ -172,21 +186,33 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
 
 
 def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
-    """Whether this node is the only one of the cluster, as far as it knows, so that no other node can know more about the group."""
-    roster = Roster(config.node, {name: {} for name in config.members}, disk, controller_directory(config))
+    """Whether this node is the only one of the cluster, as far as it knows, so that no other node
+    can know more about the group."""
+    roster = Roster(
+        config.node, {name: {} for name in config.members}, disk, controller_directory(config)
+    )
     roster.load()
     return {*roster.nodes, *group.replicas} == {config.node}
 
 
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
-    """Release the reserve if the disk is full: a start writes a few small files before anything can be cleaned up."""
+    """Release the reserve if the disk is full: a start writes a few small files before anything can
+    be cleaned up."""
     reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
     if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
-        log.warning("reserve released", group=group.name, reason="the disk is full while the node starts")
+        log.warning(
+            "reserve released", group=group.name, reason="the disk is full while the node starts"
+        )
 
 
 def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
-    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=group.key_index_slots, units=group.key_index_units)
+    index = KeyIndex(
+        store.disk,
+        store.root,
+        store.identity.log_id,
+        slots=group.key_index_slots,
+        units=group.key_index_units,
+    )
     index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
     return index
 
@@ -199,15 +225,22 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
         return make_writer(
             storage.append,
             lock_memory=storage.lock_memory,
-            refused=lambda reason: log.warning("the configured memory settings are not in force", group=group, reason=reason),
+            refused=lambda reason: log.warning(
+                "the configured memory settings are not in force", group=group, reason=reason
+            ),
             buffers=storage.pool_buffers,
             buffer_bytes=storage.pool_buffer_bytes,
             submit=lambda work: _submitted(commits, work),
             together=AtOnceIfSlow(2, f"sync-{group}"),
         )
     except OSError as error:
-        what = f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes} bytes ({error.strerror})"
-        raise ConfigError(what, "lower storage.pool_buffers or storage.pool_buffer_bytes") from error
+        what = (
+            f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes}"
+            f" bytes ({error.strerror})"
+        )
+        raise ConfigError(
+            what, "lower storage.pool_buffers or storage.pool_buffer_bytes"
+        ) from error
 
 
 def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
@@ -216,13 +249,19 @@ def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
 
 def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:
     if found.data_file_bytes != group.data_file_bytes:
-        what = f"broker group {group.name} in {config.data} has log files of {found.data_file_bytes} bytes, not {group.data_file_bytes}"
-        raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
+        what = (
+            f"broker group {group.name} in {config.data} has log files of {found.data_file_bytes}"
+            f" bytes, not {group.data_file_bytes}"
+        )
+        raise ConfigError(
+            what,
+            f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created",
+        )
 
 
 def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -> None:
-    """Warn if the log and the configuration name different members or rules. The log decides; the configuration only says how the group
-    began."""
+    """Warn if the log and the configuration name different members or rules. The log decides; the
+    configuration only says how the group began."""
     if members.voters and set(members.nodes) != set(group.replicas):
         log.warning(
             "the configuration names other replicas than the log; the log decides",
@@ -279,7 +318,10 @@ def _timing(config: NodeConfig) -> Timing:
 
 def _scrub_plan(config: NodeConfig) -> Plan:
     """The scrub plan of one group; the groups of a node share the node's byte budget."""
-    return Plan(config.scrub.bytes_per_s / max(1, len(config.hosted_groups)), config.scrub.again_hours * 3600)
+    return Plan(
+        config.scrub.bytes_per_s / max(1, len(config.hosted_groups)),
+        config.scrub.again_hours * 3600,
+    )
 
 
 def _lazy(config: NodeConfig) -> LazySync:

@@ -1,14 +1,19 @@
-"""The ports between the parts that host a replica: the group that the engine turns, the opener of a directory, and the shipping handler.
+"""The ports between the parts that host a replica: the group that the engine turns, the opener of a
+directory, and the shipping handler.
 
 In a node, `ReplicaHost` is the group that the engine turns; tests use small fakes for the ports.
 
-`Scheduler`, `ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no clock and start no thread. They get:
+`Scheduler`, `ReplicaHost` and `OpenReplica` run in a node and in the simulator, so they read no
+clock and start no thread. They get:
 
-* time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the duration of work within one;
-* executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at a time. A turn looks at the future of
-  its job: the end of a job has no effect between turns, except that `wake` asks for the next one;
+* time: `now_ns` (monotonic) and `now_ms` (cluster time) of each turn, and `clock_ns` for the
+  duration of work within one;
+* executors (`concurrent.futures.Executor`) for work beside the turns, each of which runs one job at
+  a time. A turn looks at the future of its job: the end of a job has no effect between turns,
+  except that `wake` asks for the next one;
 * the disk (`storage/files/ports.py:Disk`), through the store that an opener opens;
-* the network: packets are inputs and outputs of turns; those beside the turns leave by `ShippingHandler.send`.
+* the network: packets are inputs and outputs of turns; those beside the turns leave by
+  `ShippingHandler.send`.
 """
 
 from __future__ import annotations
@@ -50,17 +55,21 @@ class EngineGroup(Protocol):
 
     def status(self) -> ReplicaStatus: ...
 
-    def put_back(self, first_index: int, last_index: int) -> concurrent.futures.Future[RangePut]: ...
+    def put_back(
+        self, first_index: int, last_index: int
+    ) -> concurrent.futures.Future[RangePut]: ...
 
     def mend_all(self, reason: str) -> None: ...
 
     def close(self) -> None:
-        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no sync in progress."""
+        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with
+        no sync in progress."""
         ...
 
 
 class Driver(Protocol):
-    """What runs a `Scheduler`: the event loop of a node, or the heap of the simulator. None of these methods calls back at once."""
+    """What runs a `Scheduler`: the event loop of a node, or the heap of the simulator. None of
+    these methods calls back at once."""
 
     def now_ns(self) -> int:
         """The monotonic clock."""
@@ -83,7 +92,8 @@ class Driver(Protocol):
         ...
 
     def sync(self, group: str, ticket: SyncTicket) -> None:
-        """Run the ticket beside the turns, after the former one of the group; put its outcome with `Scheduler.sync_ended`."""
+        """Run the ticket beside the turns, after the former one of the group; put its outcome with
+        `Scheduler.sync_ended`."""
         ...
 
     def deliver(self, group: str, output: TurnOutput) -> None:
@@ -103,19 +113,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A directory that cannot be opened to run, with the `rebuild` that may mend it. Without a rebuild the group can only wait (`joining`),
-    or nothing can be done (`refused`)."""
+    """A directory that cannot be opened to run, with the `rebuild` that may mend it. Without a
+    rebuild the group can only wait (`joining`), or nothing can be done (`refused`)."""
 
     state: State
     reason: str
     rebuild: Rebuild | None
     floor_pos: Callable[[], int] = int
-    """The position up to which this replica may have acknowledged entries, as far as the rebuild knows: a shorter log must not be
-    installed."""
+    """The position up to which this replica may have acknowledged entries, as far as the rebuild
+    knows: a shorter log must not be installed."""
 
 
 class ReplicaOpener(Protocol):
-    """Opens and mends the directory of one group. Called in jobs of the group's executor, except for the first `open`."""
+    """Opens and mends the directory of one group. Called in jobs of the group's executor, except
+    for the first `open`."""
 
     def open(self) -> OpenReplica | Broken:
         """Raises FatalError and StorageError for failures that no repair can mend."""
@@ -126,8 +137,8 @@ class ReplicaOpener(Protocol):
         ...
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
-        """Begin an installation after the store was closed: `source` has trimmed entries that are needed here, and offers its snapshot and
-        the log behind it."""
+        """Begin an installation after the store was closed: `source` has trimmed entries that are
+        needed here, and offers its snapshot and the log behind it."""
         ...
 
     def range_repair(self, first_index: int, last_index: int) -> RangeRepair:

@@ -1,8 +1,9 @@
-"""Restores ranges of entries that an operator names, while their group runs: one repair at a time, one step after the other.
+"""Restores ranges of entries that an operator names, while their group runs: one repair at a time,
+one step after the other.
 
-The steps run on the group's life thread, so that no step runs beside the opening, closing or repair of the same directory.
-`node/replica/shipping/range_repair.py` verifies and writes the bytes. Everything here belongs to the loop; only the future that
-`begin` returns leaves it.
+The steps run on the group's life thread, so that no step runs beside the opening, closing or repair
+of the same directory. `node/replica/shipping/range_repair.py` verifies and writes the bytes.
+Everything here belongs to the loop; only the future that `begin` returns leaves it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.runtime.logs import get_logger
 
 PACKETS_MAX = 256
-"""At most this many packets wait for the next step. Older ones are dropped, and the repair requests them again."""
+"""At most this many packets wait for the next step. Older ones are dropped, and the repair requests
+them again."""
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class RangePut:
-    """The result of a repair. `refused`: why the range cannot be restored alone; then only what `repaired` lists was changed."""
+    """The result of a repair. `refused`: why the range cannot be restored alone; then only what
+    `repaired` lists was changed."""
 
     repaired: tuple[str, ...] = ()
     written_bytes: int = 0
@@ -37,7 +40,8 @@ Submit = Callable[[Callable[[], RebuildOutput]], Future[RebuildOutput]]
 
 
 class RangeRepairs:
-    """The range repairs of one group. `submit` runs a step on another thread; `wake` requests a turn, from any thread."""
+    """The range repairs of one group. `submit` runs a step on another thread; `wake` requests a
+    turn, from any thread."""
 
     def __init__(self, group: str, submit: Submit, wake: Callable[[], None]) -> None:
         self._group = group
@@ -78,7 +82,8 @@ class RangeRepairs:
             del self._packets[:-PACKETS_MAX]
 
     def turn(self, now_ns: int) -> tuple[tuple[str, PeerPacket], ...]:
-        """Take the result of a step and begin the next one; returns packets to send. Raises the error of a failed write or sync (I9)."""
+        """Take the result of a step and begin the next one; returns packets to send. Raises the
+        error of a failed write or sync (I9)."""
         packets: tuple[tuple[str, PeerPacket], ...] = ()
         if self.step is not None and self.step.done():
             step, self.step = self.step, None
@@ -92,7 +97,11 @@ class RangeRepairs:
                 self._left = None
             else:
                 packets = self._take(output)
-        if self.repair is not None and self.step is None and (self._packets or now_ns >= self._step_at_ns):
+        if (
+            self.repair is not None
+            and self.step is None
+            and (self._packets or now_ns >= self._step_at_ns)
+        ):
             repair, given = self.repair, self._packets
             self._packets = []
             self.step = self._submit(lambda: repair.turn(now_ns, given))
@@ -100,7 +109,8 @@ class RangeRepairs:
         return packets
 
     def end(self, reason: str) -> None:
-        """Abort the repair because the group stops. A step in progress ends before any other job of the thread; `turn` takes its result."""
+        """Abort the repair because the group stops. A step in progress ends before any other job of
+        the thread; `turn` takes its result."""
         if self.repair is None:
             return
         if self.step is None:
@@ -114,7 +124,9 @@ class RangeRepairs:
         assert repair is not None, "a step without a repair"
         self._step_at_ns = output.wake_at_ns
         if output.finished or output.refused is not None:
-            put = RangePut(tuple(repair.repaired), repair.written_bytes, repair.source, output.refused)
+            put = RangePut(
+                tuple(repair.repaired), repair.written_bytes, repair.source, output.refused
+            )
             for text in put.repaired:
                 log.info("put back", group=self._group, what=text)
             repair.close()

@@ -1,7 +1,9 @@
-"""Decides of which broker groups a node keeps a replica: from its configuration and from what the controller quorum agreed since.
+"""Decides of which broker groups a node keeps a replica: from its configuration and from what the
+controller quorum agreed since.
 
-The rule is pure (`assignments_of`). A file stores what the quorum agreed last (`controller/groups.json`, format §12), so that a node opens
-all its replicas at the start without waiting for the quorum. Only a founder whose replica never moved away may create its group's log.
+The rule is pure (`assignments_of`). A file stores what the quorum agreed last
+(`controller/groups.json`, format §12), so that a node opens all its replicas at the start without
+waiting for the quorum. Only a founder whose replica never moved away may create its group's log.
 Elsewhere an empty directory waits for the leader's membership record that names it.
 """
 
@@ -31,7 +33,8 @@ def _nothing() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AgreedGroups:
-    """What the quorum agreed about broker groups: the intended nodes of their replicas, and their initial settings."""
+    """What the quorum agreed about broker groups: the intended nodes of their replicas, and their
+    initial settings."""
 
     replicas: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
     specs: Specs = field(default_factory=_nothing)
@@ -39,14 +42,18 @@ class AgreedGroups:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A broker group of which this node keeps a replica. `joins`: a new directory must not create a log."""
+    """A broker group of which this node keeps a replica. `joins`: a new directory must not create a
+    log."""
 
     group: BrokerGroup
     joins: bool
 
 
-def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, Assignment], dict[str, str]]:
-    """Broker group → its assignment to this node; and broker group → why an assigned replica cannot be opened."""
+def assignments_of(
+    config: NodeConfig, agreed: AgreedGroups
+) -> tuple[dict[str, Assignment], dict[str, str]]:
+    """Broker group → its assignment to this node; and broker group → why an assigned replica cannot
+    be opened."""
     node = config.node
     found: dict[str, Assignment] = {}
     refused: dict[str, str] = {}
@@ -60,11 +67,16 @@ def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, 
         if name in found or node not in replicas or node in spec.left:
             continue
         try:
-            group = configured.get(name) or BrokerGroup.model_validate({"name": name, **spec.settings})
+            group = configured.get(name) or BrokerGroup.model_validate(
+                {"name": name, **spec.settings}
+            )
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            refused[name] = f"broker group {name}: this version of LedgerMQ does not understand its settings ({where}: {first['msg']})"
+            refused[name] = (
+                f"broker group {name}: this version of LedgerMQ does not understand its settings"
+                f" ({where}: {first['msg']})"
+            )
             continue
         found[name] = Assignment(group, node in spec.joined or node not in group.replicas)
     return found, refused
@@ -73,7 +85,9 @@ def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, 
 def effective(config: NodeConfig, assigned: Mapping[str, Assignment]) -> NodeConfig:
     """The configuration extended by all assignments, as if its file contained them."""
     for assignment in assigned.values():
-        if assignment.group not in config.cluster.groups or assignment.joins != config.joins(assignment.group.name):
+        if assignment.group not in config.cluster.groups or assignment.joins != config.joins(
+            assignment.group.name
+        ):
             config = config.keeping(assignment.group, joins=assignment.joins)
     return config
 
@@ -92,8 +106,8 @@ class AssignmentFile:
         self._directory = directory
 
     def load(self) -> tuple[AgreedGroups, str | None]:
-        """Load the assignments of an earlier run, with an explanation if the file cannot be used; the quorum then sends everything
-        again."""
+        """Load the assignments of an earlier run, with an explanation if the file cannot be used;
+        the quorum then sends everything again."""
         path = f"{self._directory}/{FILE}"
         if not self._disk.exists(path):
             return AgreedGroups(), None
@@ -102,7 +116,10 @@ class AssignmentFile:
         except Damaged as damage:
             return AgreedGroups(), str(damage)
         if value.get("v") != VERSION:
-            return AgreedGroups(), f"{path} has version {value.get('v')}, this program reads {VERSION}"
+            return (
+                AgreedGroups(),
+                f"{path} has version {value.get('v')}, this program reads {VERSION}",
+            )
         replicas = {str(group): tuple(nodes) for group, nodes in value["replicas"].items()}
         return AgreedGroups(MappingProxyType(replicas), restore(value["specs"])), None
 
@@ -110,4 +127,8 @@ class AssignmentFile:
         """Store the assignments durably. Raises OSError."""
         self._disk.mkdirs(self._directory)
         replicas = {group: list(nodes) for group, nodes in agreed.replicas.items()}
-        sealed_json.write(self._disk, f"{self._directory}/{FILE}", {"v": VERSION, "replicas": replicas, "specs": export(agreed.specs)})
+        sealed_json.write(
+            self._disk,
+            f"{self._directory}/{FILE}",
+            {"v": VERSION, "replicas": replicas, "specs": export(agreed.specs)},
+        )

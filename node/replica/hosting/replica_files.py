@@ -1,8 +1,9 @@
 """Read access to all files of a broker group on this node's disk: directory listings and bytes.
 
-Paths from outside reach the disk only here. A path is walked name by name from the node directory, never through a link, and must end at a
-regular file of the broker group or at `node.json`. Access is read-only, through descriptors of its own, from any thread. This module knows
-nothing about the meaning of the bytes, rate limits, or the caller.
+Paths from outside reach the disk only here. A path is walked name by name from the node directory,
+never through a link, and must end at a regular file of the broker group or at `node.json`. Access
+is read-only, through descriptors of its own, from any thread. This module knows nothing about the
+meaning of the bytes, rate limits, or the caller.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class ReplicaFile:
         return os.pread(self._fd, length, offset)
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of start … end − 1 that are not holes of a sparse file. Raises OSError."""
+        """Yield the parts of start … end − 1 that are not holes of a sparse file. Raises
+        OSError."""
         while start < end:
             try:
                 begin = os.lseek(self._fd, start, os.SEEK_DATA)
@@ -72,7 +74,8 @@ class ReplicaFiles:
         self._directory = directory
 
     def open(self, group: str, path: str) -> ReplicaFile | None:
-        """Open a file; None if it does not exist. Raises OSError, and LedgerError for a path that does not belong to the group."""
+        """Open a file; None if it does not exist. Raises OSError, and LedgerError for a path that
+        does not belong to the group."""
         with self._parent(group, path) as (parent, name):
             if parent is None:
                 return None
@@ -82,7 +85,9 @@ class ReplicaFiles:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     return None
                 if error.errno == errno.ELOOP:
-                    raise fail(Code.BAD_REQUEST, f"{path!r} is a link, which is not followed") from error
+                    raise fail(
+                        Code.BAD_REQUEST, f"{path!r} is a link, which is not followed"
+                    ) from error
                 raise
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -90,20 +95,23 @@ class ReplicaFiles:
         return ReplicaFile(fd)
 
     def entry(self, group: str, path: str) -> Entry | None:
-        """A file or directory of the group; None if it does not exist. Raises LedgerError, OSError."""
+        """A file or directory of the group; None if it does not exist. Raises LedgerError,
+        OSError."""
         with self._parent(group, path) as (parent, name):
             return None if parent is None else _entry(parent, name, path)
 
     def entries(self, group: str, directory: str, *, recursive: bool) -> list[Entry]:
-        """The contents of a directory, sorted by path; empty if it does not exist. Names that appear or vanish meanwhile may be included or
-        not. Raises LedgerError, OSError."""
+        """The contents of a directory, sorted by path; empty if it does not exist. Names that
+        appear or vanish meanwhile may be included or not. Raises LedgerError, OSError."""
         found: list[Entry] = []
         with self._parent(group, directory) as (parent, name):
             if parent is not None and directory != NODE_FILE:
                 self._collect(parent, name, directory, found, recursive=recursive)
         return sorted(found, key=lambda entry: entry.path)
 
-    def _collect(self, parent: int, name: str, path: str, found: list[Entry], *, recursive: bool) -> None:
+    def _collect(
+        self, parent: int, name: str, path: str, found: list[Entry], *, recursive: bool
+    ) -> None:
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=parent)
         except OSError as error:
@@ -117,7 +125,9 @@ class ReplicaFiles:
                     continue
                 if len(found) >= ENTRIES_MAX:
                     raise fail(
-                        Code.BAD_REQUEST, f"{path} has more than {ENTRIES_MAX:,} names below it; ask for one directory after the other"
+                        Code.BAD_REQUEST,
+                        f"{path} has more than {ENTRIES_MAX:,} names below it; ask for one"
+                        " directory after the other",
                     )
                 found.append(entry)
                 if recursive and entry.directory:
@@ -127,7 +137,8 @@ class ReplicaFiles:
 
     @contextlib.contextmanager
     def _parent(self, group: str, path: str) -> Iterator[tuple[int | None, str]]:
-        """The directory of the last name of a path, as an open descriptor (None if it does not exist), and that name."""
+        """The directory of the last name of a path, as an open descriptor (None if it does not
+        exist), and that name."""
         names = _names(group, path)
         with contextlib.ExitStack() as opened:
             parent: int | None = None
@@ -152,7 +163,11 @@ def _names(group: str, path: str) -> list[str]:
     names = path.split("/")
     ours = path == NODE_FILE or (bool(group) and names[0] == group)
     if not ours or any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise fail(Code.BAD_REQUEST, f"{path!r} is not a path of broker group {group}; paths begin with {group}/, or are {NODE_FILE}")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"{path!r} is not a path of broker group {group}; paths begin with {group}/, or are"
+            f" {NODE_FILE}",
+        )
     return names
 
 

@@ -1,16 +1,19 @@
-"""Decides which broker group gets a turn when, and with which inputs. It knows no loop, thread or clock: a driver runs it.
+"""Decides which broker group gets a turn when, and with which inputs. It knows no loop, thread or
+clock: a driver runs it.
 
-Theory of operation. Inputs are collected until the next *pass*, which gives each group concerned one `turn` and has its output delivered at
-once. What arrives together shares a turn. The outcome of a sync is an input like any other. The calls of a group wait while a batch is in
-progress (`batch_gate.py`), unless the group says that some could be answered sooner; the calls that arrived by then form the next batch.
-So a batch costs one append, one push to each follower and one sync, however many calls it has. The scheduler makes no decision about logs,
-roles or deliveries.
+Theory of operation. Inputs are collected until the next *pass*, which gives each group concerned
+one `turn` and has its output delivered at once. What arrives together shares a turn. The outcome of
+a sync is an input like any other. The calls of a group wait while a batch is in progress
+(`batch_gate.py`), unless the group says that some could be answered sooner; the calls that arrived
+by then form the next batch. So a batch costs one append, one push to each follower and one sync,
+however many calls it has. The scheduler makes no decision about logs, roles or deliveries.
 
-A turn is bounded, and a pass that took `SLICE_NS` leaves the groups that it has not reached to the next one: clients, peers and groups get
-their turns in between.
+A turn is bounded, and a pass that took `SLICE_NS` leaves the groups that it has not reached to the
+next one: clients, peers and groups get their turns in between.
 
-Groups can be added and removed while it runs. A group that is being removed gets no calls, and turns only until its last sync has ended.
-The event loop drives it in a node (`engine.py`), the heap of events in the simulator.
+Groups can be added and removed while it runs. A group that is being removed gets no calls, and
+turns only until its last sync has ended. The event loop drives it in a node (`engine.py`), the heap
+of events in the simulator.
 """
 
 from __future__ import annotations
@@ -84,10 +87,13 @@ class Scheduler:
     # -- groups
 
     def add(self, name: str, group: EngineGroup) -> None:
-        self.seats[name] = Seat(name, group, BatchGate(self._open_batches), metrics.TURN_SECONDS.labels(name))
+        self.seats[name] = Seat(
+            name, group, BatchGate(self._open_batches), metrics.TURN_SECONDS.labels(name)
+        )
 
     def remove(self, name: str, gone: Callable[[], None]) -> Seat:
-        """Give the group no more calls or packets; it is removed, and `gone` called, when its last sync has ended."""
+        """Give the group no more calls or packets; it is removed, and `gone` called, when its last
+        sync has ended."""
         seat = self.seats[name]
         seat.gone = gone
         seat.packets.clear()
@@ -95,7 +101,8 @@ class Scheduler:
         return seat
 
     def finish(self, idle: Callable[[], None]) -> None:
-        """Take no more inputs; `idle` is called when no sync runs and each outcome has reached its group."""
+        """Take no more inputs; `idle` is called when no sync runs and each outcome has reached its
+        group."""
         self._idle = idle
         for seat in self.seats.values():
             seat.packets.clear()
@@ -105,7 +112,8 @@ class Scheduler:
     # -- inputs
 
     def put(self, seat: Seat, call: Call) -> None:
-        """While the group's gate is closed this only queues the call: a pass takes it when the gate is open."""
+        """While the group's gate is closed this only queues the call: a pass takes it when the gate
+        is open."""
         seat.held.append(call)
         if not self._resting and not seat.gate.shut:
             self._rest()
@@ -122,7 +130,8 @@ class Scheduler:
             self._want(seat)
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
-        """Put peer packets, each as (group, sender, packet). Packets of groups that are not hosted here are dropped."""
+        """Put peer packets, each as (group, sender, packet). Packets of groups that are not hosted
+        here are dropped."""
         for group, sender, packet in items:
             seat = self._taking(group)
             if seat is not None:
@@ -130,8 +139,8 @@ class Scheduler:
                 self._want(seat)
 
     def _taking(self, name: str) -> Seat | None:
-        """None also while the group waits for its last sync: a packet could begin another one, so that a follower under load never
-        ended."""
+        """None also while the group waits for its last sync: a packet could begin another one, so
+        that a follower under load never ended."""
         seat = self.seats.get(name)
         return None if seat is None or seat.gone is not None or self._idle is not None else seat
 
@@ -142,7 +151,8 @@ class Scheduler:
         self._want(seat)
 
     def admit(self, name: str) -> None:
-        """Let the replica take part, because all other voters know its directory; a turn follows at once."""
+        """Let the replica take part, because all other voters know its directory; a turn follows at
+        once."""
         if (seat := self.seats.get(name)) is not None:
             seat.admitted = True
             self._want(seat)
@@ -157,7 +167,8 @@ class Scheduler:
         self.pass_soon()
 
     def rested(self) -> None:
-        """The driver has delivered the answers, and no further calls come: the held ones form a batch."""
+        """The driver has delivered the answers, and no further calls come: the held ones form a
+        batch."""
         self._resting = False
         for seat in self.seats.values():
             seat.gate.rested()
@@ -172,7 +183,8 @@ class Scheduler:
             self._driver.pass_soon()
 
     def run(self) -> None:
-        """Give each group with inputs, or a timer that is due, one turn, and deliver the outputs."""
+        """Give each group with inputs, or a timer that is due, one turn, and deliver the
+        outputs."""
         self._soon = False
         began_ns = now_ns = self._driver.now_ns()
         names, self._unreached = self._unreached or list(self.seats), []
@@ -216,8 +228,11 @@ class Scheduler:
         return output
 
     def _let_go(self) -> None:
-        """Remove those leaving groups that have no sync in progress, and tell when the last sync of a stopping node has ended."""
-        for seat in [seat for seat in self.seats.values() if seat.gone is not None and not seat.syncs]:
+        """Remove those leaving groups that have no sync in progress, and tell when the last sync of
+        a stopping node has ended."""
+        for seat in [
+            seat for seat in self.seats.values() if seat.gone is not None and not seat.syncs
+        ]:
             del self.seats[seat.name]
             assert seat.gone is not None
             seat.gone()
@@ -225,7 +240,8 @@ class Scheduler:
             self._idle()
 
     def _order_next(self, now_ns: int) -> None:
-        """See to the next pass: at once if there is something to do, or when the first timer is due."""
+        """See to the next pass: at once if there is something to do, or when the first timer is
+        due."""
         at_ns = NEVER_NS
         for seat in self.seats.values():
             if self._is_due(seat, now_ns):
@@ -238,7 +254,8 @@ class Scheduler:
             return
         if self._idle is not None:
             return
-        # A pass that finds nothing to do now and then costs less than to set a timer anew each time.
+        # A pass that finds nothing to do now and then costs less than to set a timer anew each
+        # time.
         if at_ns < self._timer_ns:
             self._timer_ns = at_ns
             self._driver.pass_at(at_ns)

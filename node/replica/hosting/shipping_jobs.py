@@ -1,8 +1,9 @@
-"""Serves a broker group's files to peers, beside the turns: commits never wait for a request for bytes.
+"""Serves a broker group's files to peers, beside the turns: commits never wait for a request for
+bytes.
 
-`node/replica/shipping/shipping.py` decides what is served and at which rate; this module has the bounded queue in front of it. The shipper
-belongs to the jobs of an executor of its own, which runs one at a time; a node's has a thread from the first request on, and most groups
-never get one.
+`node/replica/shipping/shipping.py` decides what is served and at which rate; this module has the
+bounded queue in front of it. The shipper belongs to the jobs of an executor of its own, which runs
+one at a time; a node's has a thread from the first request on, and most groups never get one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,17 @@ log = get_logger()
 
 
 class ShippingJobs:
-    """Passes requests to a shipper and its answers to `send`. `offer` and `close` belong to the loop."""
+    """Passes requests to a shipper and its answers to `send`. `offer` and `close` belong to the
+    loop."""
 
-    def __init__(self, group: str, make: Callable[[], Shipper], *, executor: Executor, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        group: str,
+        make: Callable[[], Shipper],
+        *,
+        executor: Executor,
+        clock_ns: Callable[[], int],
+    ) -> None:
         """`make` is called by a job, and again after a failure."""
         self.send: Callable[[Sequence[tuple[str, PeerPacket]]], None] = lambda packets: None
         """Sends packets to peers; may be called from any thread."""

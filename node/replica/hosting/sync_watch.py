@@ -1,7 +1,8 @@
 """Reports the group commits of one broker group: metrics, and a log line when the disk is slow.
 
-Only the thread that runs the syncs calls it. It has no effect on the group: a slow sync is slow, not wrong. For a disk that stays slow it
-logs one line a minute, with the number of slow syncs since the last line.
+Only the thread that runs the syncs calls it. It has no effect on the group: a slow sync is slow,
+not wrong. For a disk that stays slow it logs one line a minute, with the number of slow syncs since
+the last line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class SyncWatch:
         self._unsaid: dict[str, int] = {}
 
     def ran(self, ticket: SyncTicket, began_s: float, ended_s: float) -> None:
-        """Record a sync that ran, successful or not. The times may come from any one clock. A sync of the mark alone is not a batch."""
+        """Record a sync that ran, successful or not. The times may come from any one clock. A sync
+        of the mark alone is not a batch."""
         seconds = ended_s - began_s
         self._seconds.observe(seconds)
         if ticket.entries:

@@ -1,7 +1,7 @@
 """The thread that runs the syncs of one broker group.
 
-The one blocking call of a group commit runs only here; its outcome is an input of the engine like any other. Any error in it counts as a
-failed sync (invariant I9).
+The one blocking call of a group commit runs only here; its outcome is an input of the engine like
+any other. Any error in it counts as a failed sync (invariant I9).
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from ledgermq.node.replica.hosting.sync_watch import SyncWatch
 
 
 class Syncer:
-    """The sync thread of one group: runs tickets one after the other and calls `report` with each outcome."""
+    """The sync thread of one group: runs tickets one after the other and calls `report` with each
+    outcome."""
 
-    def __init__(self, group: str, report: Callable[[str, SyncTicket, OSError | None], None]) -> None:
+    def __init__(
+        self, group: str, report: Callable[[str, SyncTicket, OSError | None], None]
+    ) -> None:
         self._group = group
         self._report = report
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
@@ -44,7 +47,9 @@ class Syncer:
                 ticket.run()
             except OSError as failure:
                 error = failure
-            except Exception as failure:  # after any failure it is unknown what is durable: the same as a failed sync (invariant I9)
+            # after any failure it is unknown what is durable: the same as a failed sync (invariant
+            # I9)
+            except Exception as failure:
                 error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
             self._watch.ran(ticket, began, time.perf_counter())
             self._report(self._group, ticket, error)

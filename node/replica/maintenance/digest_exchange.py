@@ -1,15 +1,19 @@
-"""Digest exchange: the replicas of this node's broker groups compare the digests of log files seconds after each file was sealed.
+"""Digest exchange: the replicas of this node's broker groups compare the digests of log files
+seconds after each file was sealed.
 
-Do not confuse this loop with the scrub. This loop checks that the replicas hold the *same* data: a file is read once, when it is sealed,
-mostly from memory, and from then on its 32-byte digest stands for it. The scrub checks that the medium still holds what was written, and
-reads everything again (`scrubbing.py`). Every `agreement.check_ms`, per group, each replica computes the digests of newly sealed files. The
-leader asks the other voters for theirs and records the value that a majority reports. Every replica compares its own with the recorded
-ones. A difference is reported at once, in the log, as metrics and in the status. The scrub then reads that file, and names the damaged
-entry or says that there is none. This module repairs and cuts nothing.
+Do not confuse this loop with the scrub. This loop checks that the replicas hold the *same* data: a
+file is read once, when it is sealed, mostly from memory, and from then on its 32-byte digest stands
+for it. The scrub checks that the medium still holds what was written, and reads everything again
+(`scrubbing.py`). Every `agreement.check_ms`, per group, each replica computes the digests of newly
+sealed files. The leader asks the other voters for theirs and records the value that a majority
+reports. Every replica compares its own with the recorded ones. A difference is reported at once, in
+the log, as metrics and in the status. The scrub then reads that file, and names the damaged entry
+or says that there is none. This module repairs and cuts nothing.
 
-In a group with a log tree the same pass computes the root of the tree over the file's entries, and a seal needs a majority that reported
-the same digest and the same root. Hashing every entry costs more than hashing the file, so the leader leaves it to the others: it computes
-a root only if they cannot be a majority without it.
+In a group with a log tree the same pass computes the root of the tree over the file's entries, and
+a seal needs a majority that reported the same digest and the same root. Hashing every entry costs
+more than hashing the file, so the leader leaves it to the others: it computes a root only if they
+cannot be a majority without it.
 """
 
 from __future__ import annotations
@@ -71,7 +75,8 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What a node computed of a file: its digest and, if it computed that, the root of its entries tree."""
+    """What a node computed of a file: its digest and, if it computed that, the root of its entries
+    tree."""
 
     sha256: str
     root: str = ""
@@ -79,8 +84,9 @@ class _Report:
 
 @dataclass(slots=True)
 class _Watch:
-    """The state for one run of one group. A repair may have changed every file, so the next run of the group starts with a new state, and
-    so does the group after a range was restored while it ran."""
+    """The state for one run of one group. A repair may have changed every file, so the next run of
+    the group starts with a new state, and so does the group after a range was restored while it
+    ran."""
 
     life: tuple[int, int]
     """How often the group was opened, and how often it was repaired while it ran."""
@@ -100,7 +106,8 @@ class _Watch:
     disputed: dict[int, dict[str, str]] = field(default_factory=dict)
     """Files without a recorded digest for which nodes report different values: node → digest."""
     seals: Mapping[int, SealRecord] | None = None
-    """The seals that were compared last; referenced so that no other object can get their identity."""
+    """The seals that were compared last; referenced so that no other object can get their
+    identity."""
     compared: tuple[int, int] = (0, 0)
     """The identity of the seals and the number of digests of the last comparison."""
 
@@ -108,7 +115,14 @@ class _Watch:
 class DigestExchange:
     """The digest exchange of all groups of one node. Methods belong to the loop's thread."""
 
-    def __init__(self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: Engine, forwarder: PeerCaller) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        disk: Disk,
+        hosted: Mapping[str, ReplicaHost],
+        engine: Engine,
+        forwarder: PeerCaller,
+    ) -> None:
         self._config = config
         self._disk = disk
         self._hosted = hosted
@@ -149,7 +163,8 @@ class DigestExchange:
                 except LedgerError:
                     # The group stopped running meanwhile.
                     pass
-                except Exception:  # one failed check must not end all later ones; it decided nothing
+                # one failed check must not end all later ones; it decided nothing
+                except Exception:
                     log.exception("digest exchange failed", group=group)
             await asyncio.sleep(self._config.agreement.check_ms / 1000)
 
@@ -161,24 +176,27 @@ class DigestExchange:
         return [] if watch is None else sorted(watch.differing)
 
     def disputed(self, group: str) -> list[int]:
-        """Positions of sealed files for which replicas report different digests and no majority agrees; known on the leader's node."""
+        """Positions of sealed files for which replicas report different digests and no majority
+        agrees; known on the leader's node."""
         watch = self._watches.get(group)
         return [] if watch is None else sorted(watch.disputed)
 
     async def digests(self, group: str) -> Mapping[int, str]:
-        """This node's digests by position of the file, as far as computed. Raises LedgerError while the group does not run."""
+        """This node's digests by position of the file, as far as computed. Raises LedgerError while
+        the group does not run."""
         return (await self._watch(group)).digests.known
 
     def unverified_ms(self, group: str) -> int | None:
-        """The time since the least recently verified (or written) byte was verified; None if unknown."""
+        """The time since the least recently verified (or written) byte was verified; None if
+        unknown."""
         hosted = self._hosted[group]
         return hosted.running.scrub.unverified_ms() if hosted.state is State.RUNNING else None
 
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Compute digests, compare them, and, as leader, record what a majority agrees on. Raises LedgerError while the group does not
-        run."""
+        """Compute digests, compare them, and, as leader, record what a majority agrees on. Raises
+        LedgerError while the group does not run."""
         watch = await self._watch(group)
         look: _Look = await self._engine.run(group, _looking_from(watch.next_base))
         self._take(watch, look)
@@ -190,7 +208,10 @@ class DigestExchange:
 
     async def _watch(self, group: str) -> _Watch:
         hosted = self._hosted[group]
-        while (known := self._watches.get(group)) is None or known.life != (hosted.boots, hosted.mended):
+        while (known := self._watches.get(group)) is None or known.life != (
+            hosted.boots,
+            hosted.mended,
+        ):
             running = hosted.running
             if known is None:
                 bytes_per_s = self._config.retention.digest_bytes_per_s
@@ -213,13 +234,20 @@ class DigestExchange:
             watch.unrecorded[file.base] = file, now_s
         watch.digests.keep_from(look.begin_pos)
         watch.unknown = {base for base in watch.unknown if base >= look.begin_pos}
-        watch.unrecorded = {base: seen for base, seen in watch.unrecorded.items() if base >= look.begin_pos and base not in look.seals}
-        watch.disputed = {base: values for base, values in watch.disputed.items() if base in watch.unrecorded}
+        watch.unrecorded = {
+            base: seen
+            for base, seen in watch.unrecorded.items()
+            if base >= look.begin_pos and base not in look.seals
+        }
+        watch.disputed = {
+            base: values for base, values in watch.disputed.items() if base in watch.unrecorded
+        }
         watch.own_roots &= watch.unrecorded.keys()
 
     @staticmethod
     def _root_ends(watch: _Watch, look: _Look) -> dict[int, int]:
-        """The files whose root this node computes, each with the place where its last entry ends."""
+        """The files whose root this node computes, each with the place where its last entry
+        ends."""
         if not look.rooted:
             return {}
         left_to_others = look.leads and len(look.voters) > look.majority
@@ -227,7 +255,8 @@ class DigestExchange:
         return {base: watch.unrecorded[base][0].end_pos - base for base in bases}
 
     async def _compute(self, watch: _Watch, look: _Look) -> None:
-        """Compute digests for the duration of one check; an unfinished one continues in the background."""
+        """Compute digests for the duration of one check; an unfinished one continues in the
+        background."""
         ends = self._root_ends(watch, look)
         deadline = time.monotonic() + self._config.agreement.check_ms / 1000
         while True:
@@ -242,7 +271,9 @@ class DigestExchange:
         known = watch.digests.known
         if watch.compared == (id(look.seals), len(known)):
             return
-        wrong = {base for base, seal in look.seals.items() if known.get(base, seal.sha256) != seal.sha256}
+        wrong = {
+            base for base, seal in look.seals.items() if known.get(base, seal.sha256) != seal.sha256
+        }
         doubted = {base for base in wrong if watch.digests.doubt(base)}
         watch.unknown |= doubted
         for base in sorted(wrong - doubted - watch.differing):
@@ -261,36 +292,53 @@ class DigestExchange:
             sealed=seal.sha256,
             replicas=list(seal.replicas),
             found=found,
-            remedy="do not delete anything: damaged entries are named and repaired; if none is found, run ledgermq audit on all replicas",
+            remedy=(
+                "do not delete anything: damaged entries are named and repaired; if none is found,"
+                " run ledgermq audit on all replicas"
+            ),
         )
         running.scrub.soon(base)
 
     async def _settle(self, group: str, watch: _Watch, look: _Look) -> None:
-        """As leader, ask the other voters for their digests and record those that a majority reports."""
-        # Ask about all files in rotation: on some files there may never be agreement, and they must not hold up the others.
-        bases = sorted(watch.unrecorded, key=lambda base: (base < watch.asked_base, base))[:ASKED_AT_ONCE]
+        """As leader, ask the other voters for their digests and record those that a majority
+        reports."""
+        # Ask about all files in rotation: on some files there may never be agreement, and they must
+        # not hold up the others.
+        bases = sorted(watch.unrecorded, key=lambda base: (base < watch.asked_base, base))[
+            :ASKED_AT_ONCE
+        ]
         if not look.leads or not bases:
             if not look.leads:
                 watch.disputed.clear()
             return
         watch.asked_base = bases[-1] + 1
-        reports = await self._ask_all(group, [node for node in look.voters if node != self._config.node], bases)
+        reports = await self._ask_all(
+            group, [node for node in look.voters if node != self._config.node], bases
+        )
         waited_s = time.monotonic() - LEADER_COMPUTES_AFTER_S
         for base in bases:
             if len(reports) < look.majority or watch.unrecorded[base][1] < waited_s:
                 watch.own_roots.add(base)
             told = {node: values[base] for node, values in reports.items() if base in values}
             if base in watch.digests.known:
-                told[self._config.node] = _Report(watch.digests.known[base], watch.digests.roots.get(base, ""))
+                told[self._config.node] = _Report(
+                    watch.digests.known[base], watch.digests.roots.get(base, "")
+                )
             await self._decide(group, watch, look, base, told)
 
-    async def _decide(self, group: str, watch: _Watch, look: _Look, base: int, reports: dict[str, _Report]) -> None:
+    async def _decide(
+        self, group: str, watch: _Watch, look: _Look, base: int, reports: dict[str, _Report]
+    ) -> None:
         file, seen_s = watch.unrecorded[base]
         told = {node: report.sha256 for node, report in reports.items()}
         roots = {node: report.root for node, report in reports.items() if report.root}
         if look.rooted:
-            both = agreed({node: f"{told[node]} {root}" for node, root in roots.items()}, look.voters)
-            found, root = (None, "") if both is None else ((both[0].split()[0], both[1]), both[0].split()[1])
+            both = agreed(
+                {node: f"{told[node]} {root}" for node, root in roots.items()}, look.voters
+            )
+            found, root = (
+                (None, "") if both is None else ((both[0].split()[0], both[1]), both[0].split()[1])
+            )
         else:
             found, root = agreed(told, look.voters), ""
         if len(set(told.values())) > 1 and watch.disputed.get(base) != told:
@@ -302,24 +350,44 @@ class DigestExchange:
                 entries=[file.first_index, file.last_index],
                 digests=dict(sorted(told.items())),
                 majority=None if found is None else list(found[1]),
-                remedy="do not delete anything: run ledgermq audit over all replicas, it names the first entry that differs",
+                remedy=(
+                    "do not delete anything: run ledgermq audit over all replicas, it names the"
+                    " first entry that differs"
+                ),
             )
         if found is None:
             return
         record = SealRecord(base, file.first_index, file.last_index, file.end_pos, *found, root)
         outcome = await self._engine.call(group, Seal(self._engine.new_token(), record))
         if outcome == Kept():
-            # The next check drops the file, unless the group got its log tree meanwhile: then the seal has no effect, and needs a root.
+            # The next check drops the file, unless the group got its log tree meanwhile: then the
+            # seal has no effect, and needs a root.
             watch.disputed.pop(base, None)
             seconds = time.monotonic() - seen_s
             metrics.AGREEMENT_SECONDS.labels(group).observe(seconds)
-            log.info("log file sealed", group=group, base=base, sha256=found[0], replicas=list(found[1]), seconds=round(seconds, 3))
+            log.info(
+                "log file sealed",
+                group=group,
+                base=base,
+                sha256=found[0],
+                replicas=list(found[1]),
+                seconds=round(seconds, 3),
+            )
 
-    async def _ask_all(self, group: str, nodes: Sequence[str], bases: Sequence[int]) -> dict[str, dict[int, _Report]]:
-        request = peer_pb2.StorageQuestion(broker_group=group, bases=bases, digests_only=True).SerializeToString()
+    async def _ask_all(
+        self, group: str, nodes: Sequence[str], bases: Sequence[int]
+    ) -> dict[str, dict[int, _Report]]:
+        request = peer_pb2.StorageQuestion(
+            broker_group=group, bases=bases, digests_only=True
+        ).SerializeToString()
         replies = await asyncio.gather(*(self._ask(node, request) for node in nodes))
-        answered = [(node, reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None]
-        return {node: {d.base: _Report(d.sha256, d.tree_root) for d in reply.digests} for node, reply in answered}
+        answered = [
+            (node, reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None
+        ]
+        return {
+            node: {d.base: _Report(d.sha256, d.tree_root) for d in reply.digests}
+            for node, reply in answered
+        }
 
     async def _ask(self, node: str, request: bytes) -> peer_pb2.StorageReply | None:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
@@ -333,7 +401,8 @@ class DigestExchange:
     # -- queries
 
     async def answer(self, question: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply:
-        """Report the requested digests that this node has computed. Raises CallRefused while the group does not run here."""
+        """Report the requested digests that this node has computed. Raises CallRefused while the
+        group does not run here."""
         reply = peer_pb2.StorageReply()
         try:
             found = (await self._watch(question.broker_group)).digests
@@ -341,7 +410,9 @@ class DigestExchange:
             raise CallRefused(Refused("not-leader", detail=error.message)) from error
         for base in question.bases:
             if base in found.known:
-                reply.digests.add(base=base, sha256=found.known[base], tree_root=found.roots.get(base, ""))
+                reply.digests.add(
+                    base=base, sha256=found.known[base], tree_root=found.roots.get(base, "")
+                )
         return reply
 
 
@@ -351,6 +422,13 @@ def _looking_from(base: int) -> Callable[[OpenReplica], _Look]:
         voters = () if machine.members is None else machine.members.voters
         retained = machine.retained
         sealed = running.files.sealed_from(base)
-        return _Look(running.group.leader.serving, voters, retained.begin_pos, retained.seals, sealed, retained.tree is not None)
+        return _Look(
+            running.group.leader.serving,
+            voters,
+            retained.begin_pos,
+            retained.seals,
+            sealed,
+            retained.tree is not None,
+        )
 
     return look

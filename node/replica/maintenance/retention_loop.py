@@ -1,10 +1,11 @@
-"""Retention of the broker groups of one node: collects facts, lets `node/replica/retention/retention_rules.py` decide, and has the leader
-propose trim records.
+"""Retention of the broker groups of one node: collects facts, lets
+`node/replica/retention/retention_rules.py` decide, and has the leader propose trim records.
 
-Every `check_ms` it collects for each group what this replica knows of its files (in small steps between turns), how full the disk
-is (on a thread), and what the other replicas report (a query to each node). Only the leader proposes. A new leader continues from the last
-trim record, since nothing else is remembered. `digest_exchange.py` handles digests and `trimming.py` removes files; this module touches no
-file.
+Every `check_ms` it collects for each group what this replica knows of its files (in small steps
+between turns), how full the disk is (on a thread), and what the other replicas report (a query to
+each node). Only the leader proposes. A new leader continues from the last trim record, since
+nothing else is remembered. `digest_exchange.py` handles digests and `trimming.py` removes files;
+this module touches no file.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Survey:
     keys: list[QueueKey]
     """The queues whose unread messages consumer groups keep on the disks."""
     stored: bool
-    """Whether what a trim removes stays readable in the object store. The pin `store` keeps what is not there yet."""
+    """Whether what a trim removes stays readable in the object store. The pin `store` keeps what is
+    not there yet."""
     disk_begin: int
     snapshot_index: int
     waits_for: str | None
@@ -123,14 +125,17 @@ class Retainer:
         self._digest_exchange = digest_exchange
         self._now_ms = now_ms
         own = config.retention
-        self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
+        self._marks = Watermarks(
+            own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes
+        )
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
         self._patience_ms = int(own.follower_hours * HOUR_MS)
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._level = Level.FINE
         self._full: dict[str, bool] = {}
-        """Broker group → whether this node said at the last check that its disk takes no messages."""
+        """Broker group → whether this node said at the last check that its disk takes no
+        messages."""
         self.disk_bytes: dict[str, dict[str, int]] = {}
         """Broker group → bytes on this disk by kind, as of the last check."""
         self.files_kept: dict[str, dict[str, int]] = {}
@@ -146,13 +151,18 @@ class Retainer:
             await asyncio.gather(task, return_exceptions=True)
 
     def hurry(self) -> None:
-        """Check all groups at once: one has a new leader here, which has to learn whose disks are full before it hands leadership on."""
+        """Check all groups at once: one has a new leader here, which has to learn whose disks are
+        full before it hands leadership on."""
         self._hurry.set()
 
     @property
     def disk(self) -> str:
         """The state of this node's disk as of the last check: fine, warn, delete or full."""
-        return "full" if self._level is Level.REFUSE or any(self._full.get(group) for group in self._hosted) else self._level.name.lower()
+        return (
+            "full"
+            if self._level is Level.REFUSE or any(self._full.get(group) for group in self._hosted)
+            else self._level.name.lower()
+        )
 
     async def _work(self) -> None:
         while True:
@@ -166,9 +176,11 @@ class Retainer:
                 try:
                     await self.check(group)
                 except LedgerError as error:
-                    # The group stopped running meanwhile, for a repair or to leave. The check decided nothing; the next one follows.
+                    # The group stopped running meanwhile, for a repair or to leave. The check
+                    # decided nothing; the next one follows.
                     log.info("retention check ended early", group=group, reason=str(error))
-                except Exception:  # one failed check must not end all later ones; it decided nothing
+                # one failed check must not end all later ones; it decided nothing
+                except Exception:
                     log.exception("retention check failed", group=group)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.retention.check_ms / 1000):
@@ -178,7 +190,8 @@ class Retainer:
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Check one group; its leader also proposes a trim of the files that may go. Raises LedgerError."""
+        """Check one group; its leader also proposes a trim of the files that may go. Raises
+        LedgerError."""
         survey = await self._survey(group)
         space = await asyncio.to_thread(self._watch.space)
         self._level = self._watch.warn(space, time.monotonic())
@@ -190,7 +203,9 @@ class Retainer:
         if not survey.leads:
             self._publish(group, [])
             return
-        verdicts = await self._verdicts(group, survey, 0 if _pending(survey, replies) else _excess(survey, needs))
+        verdicts = await self._verdicts(
+            group, survey, 0 if _pending(survey, replies) else _excess(survey, needs)
+        )
         self._publish(group, verdicts)
         await self._trim(group, survey, verdicts)
 
@@ -198,18 +213,34 @@ class Retainer:
         """Tell the group which disks are full."""
         full = frozenset(node for node, need in needs.items() if need.full)
         others = [need for node, need in needs.items() if node != self._config.node]
-        refused = refuses(needs[self._config.node], others, max(1, len(survey.voters)), survey.needed)
-        if not await self._engine.run(group, lambda hosted: hosted.take_disks(full, refused=refused)):
+        refused = refuses(
+            needs[self._config.node], others, max(1, len(survey.voters)), survey.needed
+        )
+        if not await self._engine.run(
+            group, lambda hosted: hosted.take_disks(full, refused=refused)
+        ):
             return
         # Calls that are held behind a batch that no majority can store are refused in a turn.
         self._engine.wake(group)
         if full:
-            what = "sends are refused here" if refused and survey.leads else "sends go on, and none of these nodes is to lead"
-            log.warning("disks take no messages", group=group, nodes=sorted(full), consequence=what, remedy="free space on these nodes")
+            what = (
+                "sends are refused here"
+                if refused and survey.leads
+                else "sends go on, and none of these nodes is to lead"
+            )
+            log.warning(
+                "disks take no messages",
+                group=group,
+                nodes=sorted(full),
+                consequence=what,
+                remedy="free space on these nodes",
+            )
         else:
             log.info("all disks take messages again", group=group)
 
-    def _needs(self, group: str, survey: Survey, space: Space, replies: Mapping[str, peer_pb2.StorageReply]) -> dict[str, Need]:
+    def _needs(
+        self, group: str, survey: Survey, space: Space, replies: Mapping[str, peer_pb2.StorageReply]
+    ) -> dict[str, Need]:
         """What this node and those that answered say about their disks."""
         own = {self._config.node: self._own_need(group, survey, space)}
         return own | {node: self._need_told(node, reply) for node, reply in replies.items()}
@@ -222,7 +253,8 @@ class Retainer:
         return need_of(self._marks, space, sizes[group], own_bytes, lacks_room=survey.lacks_room)
 
     def _need_told(self, node: str, reply: peer_pb2.StorageReply) -> Need:
-        """A program that says nothing of its own leaves the judgement to the leader, by the leader's watermarks."""
+        """A program that says nothing of its own leaves the judgement to the leader, by the
+        leader's watermarks."""
         if reply.HasField("full"):
             return Need(reply.full, reply.wanted_bytes)
         space = Space(node, reply.disk_total_bytes, reply.disk_free_bytes)
@@ -239,10 +271,25 @@ class Retainer:
             observers = frozenset() if members is None else members.observers
             snapshot_index = hosted.store.durable_snapshot_index
             waited_for = set(nodes) - observers
-            pins = list(follower_pins(hosted.files, waited_for, node, status.peers, status.end_index, self._patience_ms))
+            pins = list(
+                follower_pins(
+                    hosted.files,
+                    waited_for,
+                    node,
+                    status.peers,
+                    status.end_index,
+                    self._patience_ms,
+                )
+            )
             bound = self._config.retention.observer_bytes
-            pins += observer_pins(hosted.files, observers, node, status.peers, self._patience_ms, bound)
-            pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *timer_pin(hosted.machine)]
+            pins += observer_pins(
+                hosted.files, observers, node, status.peers, self._patience_ms, bound
+            )
+            pins += [
+                snapshot_pin(hosted.files, node, snapshot_index),
+                *half_pin(hosted.machine),
+                *timer_pin(hosted.machine),
+            ]
             pins += hosted.pins.pins(now_ns)
             stored = bool(self._config.tiered.url) and hosted.machine.level >= STORED_TRIM_LEVEL
             return Survey(
@@ -271,7 +318,9 @@ class Retainer:
         used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
-        own = sum(sum(kinds.values()) for name, kinds in self.disk_bytes.items() if name in self._hosted)
+        own = sum(
+            sum(kinds.values()) for name, kinds in self.disk_bytes.items() if name in self._hosted
+        )
         metrics.DISK_OTHER_BYTES.set(max(0, space.total - space.free - own))
         if self._marks.excess(space.total, space.free) == 0:
             try:
@@ -286,15 +335,22 @@ class Retainer:
         others = [node for node in survey.voters if node != self._config.node]
         request = peer_pb2.StorageQuestion(broker_group=group)
         replies = await asyncio.gather(*(self._ask(node, request) for node in others))
-        return {node: reply for node, reply in zip(others, replies, strict=True) if reply is not None}
+        return {
+            node: reply for node, reply in zip(others, replies, strict=True) if reply is not None
+        }
 
-    async def _ask(self, node: str, request: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply | None:
+    async def _ask(
+        self, node: str, request: peer_pb2.StorageQuestion
+    ) -> peer_pb2.StorageReply | None:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
         try:
-            responses = await self._forwarder.ask(node, STORAGE_METHOD, request.SerializeToString(), deadline)
+            responses = await self._forwarder.ask(
+                node, STORAGE_METHOD, request.SerializeToString(), deadline
+            )
             return peer_pb2.StorageReply.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError):
-            # The node is unreachable or has another version: this check goes on without it, and the node pins files as a follower.
+            # The node is unreachable or has another version: this check goes on without it, and the
+            # node pins files as a follower.
             return None
 
     async def _verdicts(self, group: str, survey: Survey, excess: int) -> list[Verdict]:
@@ -302,22 +358,35 @@ class Retainer:
         if not self._config.retention.of(group).ignore_groups:
             for at in range(0, len(survey.keys), KEYS_A_STEP):
                 pins += await self._engine.run(group, _pins_of(survey.keys[at : at + KEYS_A_STEP]))
-        facts = Facts(self._now_ms(), survey.files, lowest(pins), excess, frozenset(survey.retained.seals))
+        facts = Facts(
+            self._now_ms(), survey.files, lowest(pins), excess, frozenset(survey.retained.seals)
+        )
         return decide(self._rules(group), facts)
 
     async def _trim(self, group: str, survey: Survey, verdicts: Sequence[Verdict]) -> None:
         digests = {base: seal.sha256 for base, seal in survey.retained.seals.items()}
         record = trim_of(verdicts, digests, stored=survey.stored)
         if record is None:
-            if any(verdict.due and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts):
+            if any(
+                verdict.due and {pin.kind for pin in verdict.pins} == {"snapshot"}
+                for verdict in verdicts
+            ):
                 await self._engine.run(group, lambda hosted: hosted.snapshot_soon())
             return
         outcome = await self._engine.call(group, Trim(self._engine.new_token(), record))
         if isinstance(outcome, Refused):
-            log.warning("trim not recorded", group=group, reason=outcome.reason, detail=outcome.detail)
+            log.warning(
+                "trim not recorded", group=group, reason=outcome.reason, detail=outcome.detail
+            )
         else:
             bases = [base for base, _ in record.files]
-            log.info("log files trimmed", group=group, reason=record.reason, begin_index=record.begin_index, files=bases)
+            log.info(
+                "log files trimmed",
+                group=group,
+                reason=record.reason,
+                begin_index=record.begin_index,
+                files=bases,
+            )
 
     def _rules(self, group: str) -> Rules:
         limits = self._config.retention.of(group)
@@ -325,7 +394,12 @@ class Retainer:
         return Rules(int(limits.hours * HOUR_MS), limits.max_bytes)
 
     def _publish(self, group: str, verdicts: Sequence[Verdict]) -> None:
-        counts = Counter(kind for verdict in verdicts if verdict.due for kind in {pin.kind for pin in verdict.pins})
+        counts = Counter(
+            kind
+            for verdict in verdicts
+            if verdict.due
+            for kind in {pin.kind for pin in verdict.pins}
+        )
         for reason in {*self.files_kept.get(group, {}), *counts}:
             metrics.FILES_KEPT.labels(group, reason).set(counts[reason])
         self.files_kept[group] = dict(counts)
@@ -333,7 +407,8 @@ class Retainer:
     # -- queries
 
     async def answer(self, request: bytes) -> bytes:
-        """Answer a StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
+        """Answer a StorageQuestion of the node that leads a group. Raises CallRefused while the
+        group does not run here."""
         question = peer_pb2.StorageQuestion.FromString(request)
         reply = await self._digest_exchange.answer(question)
         if not question.digests_only:
@@ -345,20 +420,31 @@ class Retainer:
             reply.disk_total_bytes, reply.disk_free_bytes = space.total, space.free
             need = self._own_need(question.broker_group, survey, space)
             reply.full, reply.wanted_bytes = need.full, need.wanted
-            reply.begin_index, reply.decided_begin_index = survey.disk_begin, survey.retained.begin_index
+            reply.begin_index, reply.decided_begin_index = (
+                survey.disk_begin,
+                survey.retained.begin_index,
+            )
             reply.snapshot_index = survey.snapshot_index
             if survey.waits_for is not None:
                 reply.waits_for = survey.waits_for
         return reply.SerializeToString()
 
-    async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
-        """Files that take no more entries, each with this node's own digest and the digest that a majority sealed, if known (a digest is
-        known seconds after sealing). `bases` None: all files. Raises LedgerError if the group does not run."""
+    async def sealed_files(
+        self, group: str, bases: Sequence[int] | None
+    ) -> list[tuple[LogFile, str | None, str | None]]:
+        """Files that take no more entries, each with this node's own digest and the digest that a
+        majority sealed, if known (a digest is known seconds after sealing). `bases` None: all
+        files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
         known = await self._digest_exchange.digests(group)
-        files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
+        files = [
+            file for file in survey.files if file.sealed and (bases is None or file.base in bases)
+        ]
         seals = survey.retained.seals
-        return [(file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
+        return [
+            (file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None)
+            for file in files
+        ]
 
     async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
         """Pin the files of this replica. Raises TooManyPins, LedgerError."""
@@ -380,14 +466,18 @@ class Retainer:
         return admin_pb2.RenewPinResponse(held=await self._engine.run(request.broker_group, renew))
 
     async def drop_pin(self, request: admin_pb2.DropPinRequest) -> admin_pb2.DropPinResponse:
-        held = await self._engine.run(request.broker_group, lambda hosted: hosted.pins.drop(request.pin))
+        held = await self._engine.run(
+            request.broker_group, lambda hosted: hosted.pins.drop(request.pin)
+        )
         return admin_pb2.DropPinResponse(held=held)
 
     async def ask_leader(self, request: admin_pb2.WhyKeptRequest) -> admin_pb2.WhyKeptResponse:
         """Forward the query to the group's leader, from any node. Raises LedgerError."""
         deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
         try:
-            responses = await self._forwarder.submit(request.broker_group, WHY_METHOD, {}, request.SerializeToString(), deadline)
+            responses = await self._forwarder.submit(
+                request.broker_group, WHY_METHOD, {}, request.SerializeToString(), deadline
+            )
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         return admin_pb2.WhyKeptResponse.FromString(responses[0])
@@ -396,15 +486,24 @@ class Retainer:
         """Answer the query on the node that leads the group. Raises LedgerError."""
         group = request.broker_group
         survey = await self._survey(group)
-        space, replies = await asyncio.to_thread(self._watch.space), await self._ask_all(group, survey)
+        space, replies = (
+            await asyncio.to_thread(self._watch.space),
+            await self._ask_all(group, survey),
+        )
         needs = self._needs(group, survey, space, replies)
-        short = [] if (excess := _excess(survey, needs)) else sorted(node for node, need in needs.items() if need.wanted)
+        short = (
+            []
+            if (excess := _excess(survey, needs))
+            else sorted(node for node, need in needs.items() if need.wanted)
+        )
         verdicts, rules = await self._verdicts(group, survey, excess), self._rules(group)
         file_bytes = self._hosted[group].running.store.identity.data_file_bytes
         found = why(request.base, file_bytes, survey.retained, verdicts, rules, short)
         if request.HasField("node") and found.reason == "trimmed":
             found = await self._still_there(group, request.node, survey.retained, found)
-        return admin_pb2.WhyKeptResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
+        return admin_pb2.WhyKeptResponse(
+            answer=found.answer, reason=found.reason, evidence=found.evidence
+        )
 
     async def _still_there(self, group: str, node: str, retained: Retained, found: Why) -> Why:
         """Add whether the named replica has removed its copy of a trimmed file."""
@@ -412,7 +511,10 @@ class Retainer:
         if reply is None:
             more = f"replica {node} does not answer: whether it has removed its copy is not known"
         elif reply.begin_index < retained.begin_index:
-            more = f"replica {node} has not removed its copy yet; it waits for {reply.waits_for or 'the trim record'}"
+            more = (
+                f"replica {node} has not removed its copy yet; it waits for"
+                f" {reply.waits_for or 'the trim record'}"
+            )
         else:
             more = f"replica {node} has removed its copy"
         return replace(found, evidence=(*found.evidence, more))
@@ -427,6 +529,7 @@ def _excess(survey: Survey, needs: Mapping[str, Need]) -> int:
 
 
 def _pending(survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> bool:
-    """Whether some replica still has trimmed files on its disk: the space that they will free is not known yet."""
+    """Whether some replica still has trimmed files on its disk: the space that they will free is
+    not known yet."""
     begin = survey.retained.begin_index
     return survey.disk_begin < begin or any(reply.begin_index < begin for reply in replies.values())

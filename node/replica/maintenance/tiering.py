@@ -1,12 +1,14 @@
-"""Tiered storage of the broker groups of one node: sealed files go to the object store, and stay here until this node has read them there.
+"""Tiered storage of the broker groups of one node: sealed files go to the object store, and stay
+here until this node has read them there.
 
-Per group one task looks for the first sealed file that this node has not verified in the store yet, and has the worker thread carry it
-(`node/replica/background/file_carrier.py`). The position behind the last verified file is the replica's pin `store`: retention and trimming
-respect it like any other pin, and this module removes nothing. The leader uploads. A follower waits for it for a while and then uploads
-itself, because every upload of a file has the same bytes and the same key.
+Per group one task looks for the first sealed file that this node has not verified in the store yet,
+and has the worker thread carry it (`node/replica/background/file_carrier.py`). The position behind
+the last verified file is the replica's pin `store`: retention and trimming respect it like any
+other pin, and this module removes nothing. The leader uploads. A follower waits for it for a while
+and then uploads itself, because every upload of a file has the same bytes and the same key.
 
-The task also links the manifests in the store to the replica's log (`storage/tiered/catalogue.py`). Readers use them through `reader`; no
-turn and no pin asks what the store holds.
+The task also links the manifests in the store to the replica's log (`storage/tiered/catalogue.py`).
+Readers use them through `reader`; no turn and no pin asks what the store holds.
 """
 
 from __future__ import annotations
@@ -26,14 +28,27 @@ from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_facts import file_at
-from ledgermq.node.replica.retention.retention_rules import HOUR_MS, STORE, Level, LogFile, Pin, Watermarks
+from ledgermq.node.replica.retention.retention_rules import (
+    HOUR_MS,
+    STORE,
+    Level,
+    LogFile,
+    Pin,
+    Watermarks,
+)
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.records.time_epochs import TimeEpochs
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage.files import sealed_json
-from ledgermq.storage.files.errors import Damaged, StorageError, UnknownFormat, is_no_space, lacks_descriptors
+from ledgermq.storage.files.errors import (
+    Damaged,
+    StorageError,
+    UnknownFormat,
+    is_no_space,
+    lacks_descriptors,
+)
 from ledgermq.storage.files.mapped_files import file_name
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.group.store import GroupStore
@@ -57,8 +72,8 @@ PATIENCE_RETRIES = 6
 """A follower uploads a file itself when it has waited for this many times `tiered.retry_ms`."""
 CONTROLLER_EVERY_S = 10.0
 TOTAL_EVERY_S = 60.0
-"""How often the leader looks for files that total retention removes, if no other file was stored, and how often every node asks where the
-log begins in the store."""
+"""How often the leader looks for files that total retention removes, if no other file was stored,
+and how often every node asks where the log begins in the store."""
 CACHE = "tiered-cache"
 """The folder of the node's directory with ranges of objects that readers need."""
 NO_DIGEST = "a majority has not reported its digest yet"
@@ -70,8 +85,9 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TieredState:
-    """What operators see of one replica: how many sealed files here this node has not verified in the store, and why the first waits; what
-    readers find there through this node, and why that is not everything."""
+    """What operators see of one replica: how many sealed files here this node has not verified in
+    the store, and why the first waits; what readers find there through this node, and why that is
+    not everything."""
 
     verified_pos: int
     waiting_files: int
@@ -162,7 +178,9 @@ class Tiering:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tiered")
         self._ahead = ThreadPoolExecutor(AHEAD, thread_name_prefix="tiered-ahead")
         own = config.retention
-        marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
+        marks = Watermarks(
+            own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes
+        )
         data = str(config.data.absolute())
 
         def crowded() -> bool:
@@ -170,7 +188,11 @@ class Tiering:
 
         total = config.tiered.retention
         self._limits = TotalLimits(int(total.hours * HOUR_MS), total.max_bytes)
-        self._ranges = Ranges(store, RangeCache(disk, f"{data}/{CACHE}", config.tiered.cache_bytes, crowded), self._ahead)
+        self._ranges = Ranges(
+            store,
+            RangeCache(disk, f"{data}/{CACHE}", config.tiered.cache_bytes, crowded),
+            self._ahead,
+        )
         self._watches: dict[str, _Watch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._controller_sent = ""
@@ -210,13 +232,30 @@ class Tiering:
             return None
         size = hosted.running.store.identity.data_file_bytes
         files = watch.reader.files
-        readable = len(files), len(files) * size, files[0].first if files else None, watch.reader.problem or None, watch.not_removed
-        return TieredState(watch.verified_pos, watch.waiting_bytes // size, watch.waiting_bytes, watch.waits_for, *readable)
+        readable = (
+            len(files),
+            len(files) * size,
+            files[0].first if files else None,
+            watch.reader.problem or None,
+            watch.not_removed,
+        )
+        return TieredState(
+            watch.verified_pos,
+            watch.waiting_bytes // size,
+            watch.waiting_bytes,
+            watch.waits_for,
+            *readable,
+        )
 
     def reader(self, group: str) -> TierReader | None:
         """The reader of the stored files of a group; None while it does not run here."""
         watch, hosted = self._watches.get(group), self._hosted.get(group)
-        running = watch is not None and hosted is not None and hosted.state is State.RUNNING and hosted.boots == watch.life
+        running = (
+            watch is not None
+            and hosted is not None
+            and hosted.state is State.RUNNING
+            and hosted.boots == watch.life
+        )
         return watch.reader if watch is not None and running else None
 
     async def _work(self, group: str) -> None:
@@ -227,15 +266,16 @@ class Tiering:
                 except LedgerError:
                     # The group stopped running meanwhile.
                     pass
-                except Exception:  # one failed check must not end all later ones; it removed nothing
+                # one failed check must not end all later ones; it removed nothing
+                except Exception:
                     log.exception("tiered storage check failed", group=group)
             await asyncio.sleep(self._config.tiered.check_ms / 1000)
 
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Carry files until none is left or one has to wait, and link what the store holds. Raises LedgerError while the group does not
-        run."""
+        """Carry files until none is left or one has to wait, and link what the store holds. Raises
+        LedgerError while the group does not run."""
         watch = self._watch(group)
         if self._now_s() >= watch.retry_at_s:
             try:
@@ -264,7 +304,9 @@ class Tiering:
             if self._limits.max_age_ms or self._limits.max_bytes:
                 await self._renew_begin(watch, watch.stored, every_s=TOTAL_EVERY_S)
             begin = watch.stored.begin
-            whole = await self._on_thread(lambda: watch.catalogue.link(look.begin, begin, watch.verified_pos))
+            whole = await self._on_thread(
+                lambda: watch.catalogue.link(look.begin, begin, watch.verified_pos)
+            )
             reader.problem = "" if whole else "it is still reading the manifests"
         except (StorageError, OSError) as error:
             whole = False
@@ -272,7 +314,8 @@ class Tiering:
         reader.take(watch.catalogue.files, whole=whole)
 
     async def _renew_begin(self, watch: _Watch, stored: StoredLog, every_s: float) -> bool:
-        """Ask where the log begins in the store. Returns whether it has moved. Raises StoreFailure, Damaged."""
+        """Ask where the log begins in the store. Returns whether it has moved. Raises StoreFailure,
+        Damaged."""
         if self._now_s() < watch.begin_at_s:
             return False
         begin = await self._on_thread(lambda: watch.carrier.begin(stored.begin))
@@ -283,7 +326,9 @@ class Tiering:
     async def _not_linked(self, watch: _Watch, stored: StoredLog, error: Exception) -> None:
         try:
             watch.begin_at_s = 0.0
-            if isinstance(error, WrongObject) and await self._renew_begin(watch, stored, every_s=0.0):
+            if isinstance(error, WrongObject) and await self._renew_begin(
+                watch, stored, every_s=0.0
+            ):
                 watch.reader.problem = "the leader has removed files meanwhile"
                 return
         except (StorageError, OSError) as again:
@@ -297,10 +342,15 @@ class Tiering:
     # -- total retention
 
     async def _retain(self, watch: _Watch) -> None:
-        """As leader, remove from the store what is due there: only files before the begin of the log by its records, and none that a pin
-        holds."""
+        """As leader, remove from the store what is due there: only files before the begin of the
+        log by its records, and none that a pin holds."""
         stored, files = watch.stored, watch.reader.files
-        if not (self._limits.max_age_ms or self._limits.max_bytes) or stored is None or not files or not watch.reader.whole:
+        if (
+            not (self._limits.max_age_ms or self._limits.max_bytes)
+            or stored is None
+            or not files
+            or not watch.reader.whole
+        ):
             return
         if self._now_s() < watch.total_at_s and files[-1].last == watch.total_last:
             return
@@ -308,7 +358,10 @@ class Tiering:
         if not look.leads:
             watch.not_removed = None
             return
-        begin, waits_for = due(files, self._limits, self._now_ms(), look.keep_from, look.time_epochs), None
+        begin, waits_for = (
+            due(files, self._limits, self._now_ms(), look.keep_from, look.time_epochs),
+            None,
+        )
         watch.total_at_s = self._now_s() + TOTAL_EVERY_S
         try:
             if begin is None:
@@ -317,13 +370,19 @@ class Tiering:
                 waits_for = await self._on_thread(lambda: watch.total.remove(begin, files[-1].last))
                 if waits_for is None:
                     watch.stored = replace(stored, begin=begin)
-                    log.info("log files removed from the object store", group=watch.group, begins_with=begin.index)
+                    log.info(
+                        "log files removed from the object store",
+                        group=watch.group,
+                        begins_with=begin.index,
+                    )
         except (StorageError, OSError) as error:
             waits_for = str(error)
             watch.total_at_s = self._now_s() + self._config.tiered.retry_ms / 1000
             metrics.TIERED_FAILURES.labels(watch.group, type(error).__name__).inc()
             if watch.not_removed != waits_for:
-                log.warning("nothing removed from the object store", group=watch.group, reason=waits_for)
+                log.warning(
+                    "nothing removed from the object store", group=watch.group, reason=waits_for
+                )
         watch.total_last, watch.not_removed = files[-1].last, waits_for
 
     def _failed(self, group: str, watch: _Watch, error: Exception) -> None:
@@ -331,7 +390,12 @@ class Tiering:
         metrics.TIERED_FAILURES.labels(group, kind).inc()
         if watch.waits_for != str(error):
             say = log.error if isinstance(error, OtherHistory) else log.warning
-            say("object store", group=group, reason=str(error), kept="local files stay until they are verified in the store")
+            say(
+                "object store",
+                group=group,
+                reason=str(error),
+                kept="local files stay until they are verified in the store",
+            )
         watch.waits_for = str(error)
         watch.retry_at_s = self._now_s() + self._config.tiered.retry_ms / 1000
         watch.unuploaded_since_s = None
@@ -353,7 +417,9 @@ class Tiering:
             directory = store.state_directory
             snapshots = lambda: [value for _, value in read_snapshots(self._disk, directory)]  # noqa: E731
             total = TotalRetention(self._store, where, snapshots, carrier.put_and_compare)
-            known = self._watches[group] = _Watch(group, hosted.boots, carrier, linked, reader, total)
+            known = self._watches[group] = _Watch(
+                group, hosted.boots, carrier, linked, reader, total
+            )
         return known
 
     async def _advance(self, group: str, watch: _Watch) -> bool:
@@ -364,14 +430,17 @@ class Tiering:
         if look.file is not None and watch.waiting_since_s is None:
             watch.waiting_since_s = self._now_s()
         if look.begin.pos > watch.verified_pos:
-            # Also when the log was replaced by a peer's: what lies before it must be in the store, too.
+            # Also when the log was replaced by a peer's: what lies before it must be in the store,
+            # too.
             watch.stored = None
         if watch.stored is None and not await self._open(group, watch, look, store):
             return False
         assert watch.stored is not None
         if look.leads and not watch.has_snapshot and watch.stored.begin.index > 0:
             begin = watch.stored.begin.index
-            watch.has_snapshot = await self._on_thread(lambda: watch.carrier.keep_snapshot(store.state_directory, begin))
+            watch.has_snapshot = await self._on_thread(
+                lambda: watch.carrier.keep_snapshot(store.state_directory, begin)
+            )
         if look.file is not None and look.file.base != watch.verified_pos:
             # Only now it is known which file is the first.
             return True
@@ -386,7 +455,12 @@ class Tiering:
         watch.verified_pos, watch.waits_for = manifest.next_base, None
         watch.waiting_since_s = watch.unuploaded_since_s = None
         watch.waiting_bytes -= manifest.size
-        log.info("log file verified in the object store", group=group, base=manifest.base, sha256=manifest.sha256)
+        log.info(
+            "log file verified in the object store",
+            group=group,
+            base=manifest.base,
+            sha256=manifest.sha256,
+        )
         await self._on_thread(lambda: self._write_note(store, manifest.next_base))
         self._pin(group, watch)
         return True
@@ -402,20 +476,28 @@ class Tiering:
 
     def _out_of_patience(self, watch: _Watch) -> bool:
         since_s = watch.unuploaded_since_s
-        return since_s is not None and self._now_s() >= since_s + PATIENCE_RETRIES * self._config.tiered.retry_ms / 1000
+        return (
+            since_s is not None
+            and self._now_s() >= since_s + PATIENCE_RETRIES * self._config.tiered.retry_ms / 1000
+        )
 
     async def _open(self, group: str, watch: _Watch, look: _Look, store: GroupStore) -> bool:
-        """Ask the store for its description of the log, and find the position from which this node has to verify."""
+        """Ask the store for its description of the log, and find the position from which this node
+        has to verify."""
         recovery = await self._on_thread(lambda: read_recovery(self._disk, store.root))
         mine = StoredLog.of(store.identity, look.decided_begin, recovery)
         uploads = look.leads or self._out_of_patience(watch)
-        stored = await self._on_thread(lambda: watch.carrier.open(mine, uploads=uploads, begins_stored=look.begins_stored))
+        stored = await self._on_thread(
+            lambda: watch.carrier.open(mine, uploads=uploads, begins_stored=look.begins_stored)
+        )
         if stored is None:
             return self._waits(group, watch, NOT_UPLOADED)
         noted = await self._on_thread(lambda: self._read_note(store))
         await self._on_thread(watch.catalogue.load)
         if noted < look.begin.pos > stored.begin.pos:
-            await self._on_thread(lambda: watch.carrier.require_link(look.begin, stored.data_file_bytes))
+            await self._on_thread(
+                lambda: watch.carrier.require_link(look.begin, stored.data_file_bytes)
+            )
         watch.verified_pos = max(noted, look.begin.pos, stored.begin.pos)
         watch.stored, watch.waiting_since_s = stored, None
         self._pin(group, watch)
@@ -428,7 +510,9 @@ class Tiering:
             return
         pos = watch.verified_pos if watch.stored is not None else 0
         why = watch.waits_for or "its turn"
-        hosted.running.pins.store = Pin(STORE, pos, f"this node has not verified it in the object store; it waits for: {why}")
+        hosted.running.pins.store = Pin(
+            STORE, pos, f"this node has not verified it in the object store; it waits for: {why}"
+        )
         metrics.TIERED_WAITING_BYTES.labels(group).set(watch.waiting_bytes)
         waited_s = 0.0 if watch.waiting_since_s is None else self._now_s() - watch.waiting_since_s
         metrics.TIERED_WAITING_SECONDS.labels(group).set(waited_s)
@@ -439,25 +523,41 @@ class Tiering:
     # -- notes
 
     def _read_note(self, store: GroupStore) -> int:
-        """The position up to which an earlier run has verified; −1 if unknown, or for another place or log."""
+        """The position up to which an earlier run has verified; −1 if unknown, or for another place
+        or log."""
         path = f"{store.state_directory}/{NOTE_FILE}"
         try:
-            value: dict[str, Any] = sealed_json.read(self._disk, path) if self._disk.exists(path) else {}
+            value: dict[str, Any] = (
+                sealed_json.read(self._disk, path) if self._disk.exists(path) else {}
+            )
         except (Damaged, UnknownFormat):
             # The files that are still here are verified again.
             return -1
         own = value.get("v"), value.get("log_id"), value.get("place")
-        return int(value["verified_pos"]) if own == (NOTE_VERSION, store.identity.log_id, self._store.place) else -1
+        return (
+            int(value["verified_pos"])
+            if own == (NOTE_VERSION, store.identity.log_id, self._store.place)
+            else -1
+        )
 
     def _write_note(self, store: GroupStore, pos: int) -> None:
-        value = {"v": NOTE_VERSION, "log_id": store.identity.log_id, "place": self._store.place, "verified_pos": pos}
+        value = {
+            "v": NOTE_VERSION,
+            "log_id": store.identity.log_id,
+            "place": self._store.place,
+            "verified_pos": pos,
+        }
         try:
             sealed_json.write(self._disk, f"{store.state_directory}/{NOTE_FILE}", value)
         except OSError as error:
             if not is_no_space(error) and not lacks_descriptors(error):
                 raise
             # The file is only a hint; after the next log file it is written again.
-            log.warning("progress of tiered storage not noted", group=store.identity.group, reason=str(error))
+            log.warning(
+                "progress of tiered storage not noted",
+                group=store.identity.group,
+                reason=str(error),
+            )
 
     # -- the controller
 
@@ -471,12 +571,14 @@ class Tiering:
                 if str(error) != said:
                     log.warning("definitions not stored in the object store", reason=str(error))
                 said = str(error)
-            except Exception:  # one failed attempt must not end all later ones; it changed nothing on this disk
+            # one failed attempt must not end all later ones; it changed nothing on this disk
+            except Exception:
                 log.exception("definitions not stored in the object store")
             await asyncio.sleep(CONTROLLER_EVERY_S)
 
     def keep_controller(self, now_ms: int) -> None:
-        """Store the controller's files of this node if they changed. Any thread. Raises StoreFailure, OSError."""
+        """Store the controller's files of this node if they changed. Any thread. Raises
+        StoreFailure, OSError."""
         directory, node = controller_directory(self._config), self._config.node
         files = read_files(self._disk, directory)
         if not files or files != read_files(self._disk, directory):
@@ -484,7 +586,10 @@ class Tiering:
             return
         found = fingerprint(files)
         if found != self._controller_sent:
-            self._store.put(controller_key(node), pack(ControllerFiles(self._config.cluster_id, node, now_ms, files)))
+            self._store.put(
+                controller_key(node),
+                pack(ControllerFiles(self._config.cluster_id, node, now_ms, files)),
+            )
             self._controller_sent = found
 
 
@@ -496,7 +601,12 @@ class _Events:
 
     def wrong(self, what: str) -> None:
         metrics.TIERED_WRONG.labels(self._group).inc()
-        log.error("the object store holds something wrong", group=self._group, reason=what, remedy="ledgermq restore --check names it")
+        log.error(
+            "the object store holds something wrong",
+            group=self._group,
+            reason=what,
+            remedy="ledgermq restore --check names it",
+        )
 
     def fetched(self, size: int) -> None:
         metrics.TIERED_BYTES.labels(self._group, "served").inc(size)
@@ -523,7 +633,9 @@ def _looking(verified_pos: int) -> Callable[[OpenReplica], _Look]:
         return _Look(
             running.group.leader.serving,
             Begin(entries.begin_index, entries.begin_pos, entries.begin_term, entries.begin_chain),
-            Begin(first, retained.begin_pos, entries.term_at(first - 1), entries.chain_at(first - 1)),
+            Begin(
+                first, retained.begin_pos, entries.term_at(first - 1), entries.chain_at(first - 1)
+            ),
             retained.stored,
             max(0, entries.end_pos // size * size - pos),
             file,
@@ -540,4 +652,14 @@ def _manifest(log_id: str, look: _Look) -> FileManifest:
     file, before, sha256 = look.file, look.before, look.sha256
     assert file is not None and before is not None and sha256 is not None
     entries = file.first_index, file.last_index, file.end_pos
-    return FileManifest(log_id, file.base, file.size, *entries, *before, file.last_term, file.last_chain, file.last_store_ms, sha256)
+    return FileManifest(
+        log_id,
+        file.base,
+        file.size,
+        *entries,
+        *before,
+        file.last_term,
+        file.last_chain,
+        file.last_store_ms,
+        sha256,
+    )

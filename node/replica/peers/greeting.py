@@ -1,13 +1,15 @@
-"""Decides which nodes may speak on the peer port: mutual proof of the cluster secret, and comparison of identities (docs/architecture.md,
-The log).
+"""Decides which nodes may speak on the peer port: mutual proof of the cluster secret, and
+comparison of identities (docs/architecture.md, The log).
 
-Pure apart from what is remembered of peers (`peer_identities.py`). Every refusal is one sentence with a remedy. The proof is HMAC-SHA256
-over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: a proof cannot be reflected, replayed or
-used for another greeting.
+Pure apart from what is remembered of peers (`peer_identities.py`). Every refusal is one sentence
+with a remedy. The proof is HMAC-SHA256 over a label that differs by direction, the other side's
+nonce, and the greeting without its `mac`: a proof cannot be reflected, replayed or used for another
+greeting.
 
-A wrong directory, cluster, format or wire version, a removed node, and a second living process with the same name are refused
-completely. A directory that is not the one a broker group knows (replaced, or an old copy) concerns only that group: the stream is
-accepted, the group's packets from there are not, and both sides know the reason.
+A wrong directory, cluster, format or wire version, a removed node, and a second living process with
+the same name are refused completely. A directory that is not the one a broker group knows
+(replaced, or an old copy) concerns only that group: the stream is accepted, the group's packets
+from there are not, and both sides know the reason.
 """
 
 from __future__ import annotations
@@ -56,45 +58,76 @@ class Greeter:
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
         """The opening side's answer to a challenge."""
-        message = peer_pb2.Hello(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, nonce=nonce, version=self.version)
-        message.format_max, message.wire_version, message.level_max = self.format_max, self.wire_version, self.level_max
+        message = peer_pb2.Hello(
+            cluster_id=self.cluster_id,
+            node=self.node,
+            boot_id=self.boot_id,
+            nonce=nonce,
+            version=self.version,
+        )
+        message.format_max, message.wire_version, message.level_max = (
+            self.format_max,
+            self.wire_version,
+            self.level_max,
+        )
         message.groups.extend(self._groups(None))
         message.mac = _mac(self.secret, _HELLO, challenge, message)
         return message
 
     def reply(self, hello: peer_pb2.Hello) -> peer_pb2.HelloReply:
         """The accepting side's answer to a valid hello."""
-        message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
-        message.format_max, message.wire_version, message.level_max = self.format_max, self.wire_version, self.level_max
+        message = peer_pb2.HelloReply(
+            cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version
+        )
+        message.format_max, message.wire_version, message.level_max = (
+            self.format_max,
+            self.wire_version,
+            self.level_max,
+        )
         message.groups.extend(self._groups(hello.node))
         if self.wall_ns is not None:
             message.wall_ns = self.wall_ns()
         message.mac = _mac(self.secret, _REPLY, hello.nonce, message)
         return message
 
-    def check_hello(self, challenge: bytes, message: peer_pb2.Hello, alive: str | None = None) -> None:
-        """Raise Refused unless the opening side knows the secret and is a peer; remember its directories. May sync a small file.
+    def check_hello(
+        self, challenge: bytes, message: peer_pb2.Hello, alive: str | None = None
+    ) -> None:
+        """Raise Refused unless the opening side knows the secret and is a peer; remember its
+        directories. May sync a small file.
 
         `alive`: the boot id of a process that spoke as this node a moment ago."""
         self._check_mac(_HELLO, challenge, message)
         if len(message.nonce) < NONCE_BYTES:
-            raise Refused("nonce", "the greeting's nonce is too short; use the same version of LedgerMQ on all nodes")
+            raise Refused(
+                "nonce",
+                "the greeting's nonce is too short; use the same version of LedgerMQ on all nodes",
+            )
         if alive not in (None, message.boot_id):
-            what = f"another process speaks as node {message.node} at this moment (boot {alive}, not {message.boot_id})"
-            raise Refused(ALIVE, f"{what}; one of them runs on a copy of the other's data directory: stop it")
+            what = (
+                f"another process speaks as node {message.node} at this moment (boot {alive}, not"
+                f" {message.boot_id})"
+            )
+            raise Refused(
+                ALIVE, f"{what}; one of them runs on a copy of the other's data directory: stop it"
+            )
         self._check(message)
 
     def check_reply(self, nonce: bytes, message: peer_pb2.HelloReply, expected: str) -> None:
-        """The same for the accepting side, which must be the node `expected`. What it claims to have recorded is durable there."""
+        """The same for the accepting side, which must be the node `expected`. What it claims to
+        have recorded is durable there."""
         self._check_mac(_REPLY, nonce, message)
         if message.node != expected:
             what = f"the address of node {expected} leads to node {message.node}"
-            raise Refused("node", f"{what}; correct it with: ledgermq member set-address {expected} HOST:PORT")
+            raise Refused(
+                "node", f"{what}; correct it with: ledgermq member set-address {expected} HOST:PORT"
+            )
         self._take_reply(message)
 
     def heard_hello(self, message: peer_pb2.Hello, sender: str) -> None:
-        """Handle a greeting over an existing stream, from a peer that has opened another broker group since; the stream has proven who the
-        peer is. Raises Refused. May sync a small file."""
+        """Handle a greeting over an existing stream, from a peer that has opened another broker
+        group since; the stream has proven who the peer is. Raises Refused. May sync a small
+        file."""
         if message.node != sender:
             raise Refused("node", f"node {sender} speaks as node {message.node}")
         self._check(message)
@@ -111,13 +144,19 @@ class Greeter:
 
     def _take_reply(self, message: peer_pb2.HelloReply) -> None:
         for theirs, ours in self._check(message):
-            # A version that does not report what it recorded refuses every directory that it does not know.
+            # A version that does not report what it recorded refuses every directory that it does
+            # not know.
             recorded = theirs.recorded_incarnation if message.format_max else ours.incarnation
-            if recorded == ours.incarnation and (theirs.group, message.node) not in self.peer_identities.barred:
+            if (
+                recorded == ours.incarnation
+                and (theirs.group, message.node) not in self.peer_identities.barred
+            ):
                 self.peer_identities.note_met_by(theirs.group, message.node)
             self.peer_identities.note_objection(theirs.group, message.node, theirs.objection)
         shared = (theirs for theirs in message.groups if theirs.group in self.identities)
-        self.peer_identities.note_answer(message.node, {theirs.group: theirs.members for theirs in shared})
+        self.peer_identities.note_answer(
+            message.node, {theirs.group: theirs.members for theirs in shared}
+        )
 
     def _groups(self, peer: str | None) -> Iterable[peer_pb2.GroupIdentity]:
         for group, own in sorted(self.identities.items()):
@@ -138,28 +177,51 @@ class Greeter:
                 found.objection = self.peer_identities.barred.get((group, peer), "")
             yield found
 
-    def _check_mac(self, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> None:
+    def _check_mac(
+        self, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply
+    ) -> None:
         bare = type(message).FromString(message.SerializeToString())
         bare.mac = b""
         if not hmac.compare_digest(_mac(self.secret, label, nonce, bare), message.mac):
             raise Refused("secret", "the cluster secret differs; give every node the same secret")
 
-    def _check(self, message: peer_pb2.Hello | peer_pb2.HelloReply) -> list[tuple[peer_pb2.GroupIdentity, Identity]]:
-        """Check the sender and its groups, and remember its directories. Returns the broker groups that both sides have a replica of."""
+    def _check(
+        self, message: peer_pb2.Hello | peer_pb2.HelloReply
+    ) -> list[tuple[peer_pb2.GroupIdentity, Identity]]:
+        """Check the sender and its groups, and remember its directories. Returns the broker groups
+        that both sides have a replica of."""
         node = message.node
         if message.cluster_id != self.cluster_id:
-            raise Refused("cluster", f"node {node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check cluster.id")
+            raise Refused(
+                "cluster",
+                f"node {node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check"
+                " cluster.id",
+            )
         if self.roll.removed(node):
             what = f"node {node} was removed from this cluster"
-            raise Refused(REMOVED, f"{what}; stop it, or let it in again: ledgermq member add {node} --address HOST:PORT")
+            raise Refused(
+                REMOVED,
+                f"{what}; stop it, or let it in again: ledgermq member add {node} --address"
+                " HOST:PORT",
+            )
         if not self.roll.knows(node):
             what = f"node {node!r} is not among the peers of {self.node}"
-            raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")
+            raise Refused(
+                "node",
+                f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node}"
+                " --address HOST:PORT",
+            )
         wire_version = message.wire_version or 1
         if wire_version != self.wire_version:
-            what = f"node {node} (LedgerMQ {message.version}) sends packets of version {wire_version}"
+            what = (
+                f"node {node} (LedgerMQ {message.version}) sends packets of version {wire_version}"
+            )
             what += f", {self.node} (LedgerMQ {self.version}) of version {self.wire_version}"
-            raise Refused("wire", f"{what}; stop all nodes of the cluster and start them with one version of LedgerMQ")
+            raise Refused(
+                "wire",
+                f"{what}; stop all nodes of the cluster and start them with one version of"
+                " LedgerMQ",
+            )
         # The loop may add and remove groups at the same time.
         found = ((theirs, self.identities.get(theirs.group)) for theirs in message.groups)
         shared = [(theirs, ours) for theirs, ours in found if ours is not None]
@@ -172,32 +234,71 @@ class Greeter:
             self.peer_identities.greeted(theirs.group, node, theirs.incarnation, boots)
         return shared
 
-    def _check_group(self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity, format_max: int) -> None:
+    def _check_group(
+        self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity, format_max: int
+    ) -> None:
         where = f"broker group {ours.group}: node {node}"
         newest = max(theirs.format_version, ours.format_version)
         if newest > self.format_max:
-            what = f"{where} writes format version {newest}, {self.node} reads up to {self.format_max}"
+            what = (
+                f"{where} writes format version {newest}, {self.node} reads up to {self.format_max}"
+            )
             raise Refused("format", f"{what}; upgrade {self.node}")
         if newest > max(format_max, theirs.format_version):
             reads = max(format_max, theirs.format_version)
-            raise Refused("format", f"{where} reads up to format version {reads}, the group is written in {newest}; upgrade {node}")
+            raise Refused(
+                "format",
+                f"{where} reads up to format version {reads}, the group is written in {newest};"
+                f" upgrade {node}",
+            )
         if abs(theirs.format_version - ours.format_version) > 1:
-            what = f"{where} has format version {theirs.format_version}, {self.node} {ours.format_version}"
+            what = (
+                f"{where} has format version {theirs.format_version}, {self.node}"
+                f" {ours.format_version}"
+            )
             raise Refused("format", f"{what}: more than one apart; upgrade one version at a time")
         if theirs.log_id != ours.log_id:
-            raise Refused("log", f"{where} has log {theirs.log_id}, not {ours.log_id}; one of the data directories is foreign")
+            raise Refused(
+                "log",
+                f"{where} has log {theirs.log_id}, not {ours.log_id}; one of the data directories"
+                " is foreign",
+            )
         if theirs.data_file_bytes != ours.data_file_bytes:
-            raise Refused("size", f"{where} has log files of {theirs.data_file_bytes} bytes, not {ours.data_file_bytes}; create it anew")
+            raise Refused(
+                "size",
+                f"{where} has log files of {theirs.data_file_bytes} bytes, not"
+                f" {ours.data_file_bytes}; create it anew",
+            )
         if theirs.replica != node:
-            raise Refused("replica", f"{where} runs on the data directory of {theirs.replica}; give it its own directory")
+            raise Refused(
+                "replica",
+                f"{where} runs on the data directory of {theirs.replica}; give it its own"
+                " directory",
+            )
 
     def _check_level(self, message: peer_pb2.Hello | peer_pb2.HelloReply, group: str) -> None:
-        """A program that reads less than the level of a group would stop at the group's records, and must not be counted on before."""
-        level, level_max = self.peer_identities.levels.get(group, FIRST_LEVEL), message.level_max or FIRST_LEVEL
+        """A program that reads less than the level of a group would stop at the group's records,
+        and must not be counted on before."""
+        level, level_max = (
+            self.peer_identities.levels.get(group, FIRST_LEVEL),
+            message.level_max or FIRST_LEVEL,
+        )
         if level > level_max:
-            what = f"broker group {group}: node {message.node} (LedgerMQ {message.version}) reads up to feature level {level_max}"
+            what = (
+                f"broker group {group}: node {message.node} (LedgerMQ {message.version}) reads up"
+                f" to feature level {level_max}"
+            )
             raise Refused("level", f"{what}, the group has level {level}; upgrade {message.node}")
 
 
-def _mac(secret: bytes, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> bytes:
-    return hmac.digest(secret, label + len(nonce).to_bytes(4, "big") + nonce + message.SerializeToString(deterministic=True), "sha256")
+def _mac(
+    secret: bytes, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply
+) -> bytes:
+    return hmac.digest(
+        secret,
+        label
+        + len(nonce).to_bytes(4, "big")
+        + nonce
+        + message.SerializeToString(deterministic=True),
+        "sha256",
+    )

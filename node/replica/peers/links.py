@@ -1,8 +1,10 @@
-"""The outgoing streams: one to every peer, kept open as long as the node is a peer, also when its address changes.
+"""The outgoing streams: one to every peer, kept open as long as the node is a peer, also when its
+address changes.
 
-Loss: replication packets may be dropped, oldest first, if a peer does not take them fast enough (Raft repeats them). A call is never
-dropped silently. It stays in the queue until a write takes it, or fails with `NotSent`. After a write took it, the end of the stream means
-`Lost`: its outcome is unknown.
+Loss: replication packets may be dropped, oldest first, if a peer does not take them fast enough
+(Raft repeats them). A call is never dropped silently. It stays in the queue until a write takes it,
+or fails with `NotSent`. After a write took it, the end of the stream means `Lost`: its outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ class NotSent(Exception):
 
 
 class Lost(Exception):
-    """The stream ended after the call was sent and before its result arrived; the outcome is unknown."""
+    """The stream ended after the call was sent and before its result arrived; the outcome is
+    unknown."""
 
 
 class Link:
-    """The outgoing stream to one peer. `addresses`: where the peer may be, the most likely first."""
+    """The outgoing stream to one peer. `addresses`: where the peer may be, the most likely
+    first."""
 
     def __init__(
         self,
@@ -53,7 +57,8 @@ class Link:
         self.peer = peer
         self.up = False
         self.refusal: str | None = None
-        """Why there is no stream, if an operator must change that: the peer refuses this node, or TLS fails."""
+        """Why there is no stream, if an operator must change that: the peer refuses this node, or
+        TLS fails."""
         self.removed = False
         """The peer said last that the cluster removed this node."""
         self._addresses = tuple(addresses)
@@ -64,7 +69,9 @@ class Link:
         self._limit_bytes = limit_bytes
         self._wire = wire
         self._outbox: Outbox | None = None
-        self._calls: dict[int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]] = {}
+        self._calls: dict[
+            int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]
+        ] = {}
         self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
         self._sequence = 0
         self._failures = 0
@@ -82,7 +89,8 @@ class Link:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def move(self, addresses: Sequence[str]) -> None:
-        """Set the peer's addresses. A stream to another address ends, and its open calls end with it."""
+        """Set the peer's addresses. A stream to another address ends, and its open calls end with
+        it."""
         if tuple(addresses) == self._addresses:
             return
         self._addresses = tuple(addresses)
@@ -106,10 +114,15 @@ class Link:
             self._outbox.put(message, message.ByteSize() + 8)
 
     async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        """Send a call and wait for the result; sets its sequence. Raises NotSent or Lost. Cancelling it cancels the call on the peer."""
+        """Send a call and wait for the result; sets its sequence. Raises NotSent or Lost.
+        Cancelling it cancels the call on the peer."""
         outbox = self._outbox
         if outbox is None or outbox.full:
-            raise NotSent(f"no connection to node {self.peer}" if outbox is None else f"the queue to node {self.peer} is full")
+            raise NotSent(
+                f"no connection to node {self.peer}"
+                if outbox is None
+                else f"the queue to node {self.peer} is full"
+            )
         self._sequence += 1
         sequence = call.sequence = self._sequence
         message = peer_pb2.PeerMessage(forward_call=call)
@@ -127,12 +140,15 @@ class Link:
             self._calls.pop(sequence, None)
 
     async def status(self, *, queues: bool) -> peer_pb2.NodeStatusReply:
-        """The peer's status of itself, with the end of every queue or with the counts of every topic. Raises NotSent or Lost."""
+        """The peer's status of itself, with the end of every queue or with the counts of every
+        topic. Raises NotSent or Lost."""
         if self._outbox is None:
             raise NotSent(f"no connection to node {self.peer}")
         self._sequence += 1
         sequence = self._sequence
-        future: asyncio.Future[peer_pb2.NodeStatusReply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[peer_pb2.NodeStatusReply] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._statuses[sequence] = future
         request = peer_pb2.NodeStatusRequest(sequence=sequence, without_queues=not queues)
         self.post(peer_pb2.PeerMessage(node_status_request=request))
@@ -142,7 +158,8 @@ class Link:
             self._statuses.pop(sequence, None)
 
     def ask_clock(self, now_ns: int) -> None:
-        """Ask for the peer's wall clock, which goes to the handler, and for its objections. `now_ns`: the steady clock."""
+        """Ask for the peer's wall clock, which goes to the handler, and for its objections.
+        `now_ns`: the steady clock."""
         self.post(peer_pb2.PeerMessage(clock_request=peer_pb2.ClockRequest(asked_ns=now_ns)))
 
     async def _keep_open(self) -> None:
@@ -154,15 +171,19 @@ class Link:
                 await self._attempted()
             except Refused as refusal:
                 if str(refusal) != self.refusal:
-                    log.error("peer refused", peer=self.peer, address=self._address, reason=str(refusal))
+                    log.error(
+                        "peer refused", peer=self.peer, address=self._address, reason=str(refusal)
+                    )
                 self.refusal, self.removed = str(refusal), refusal.reason == REMOVED
                 if refusal.reason != ALIVE:
                     pause = REFUSED_RETRY_S
             except (OSError, DecodeError, BadFrame, EOFError) as error:
-                # The peer is not reachable, or the stream broke: try again. `up` and the readiness check show the state.
-                # A node that is stopped may end one connection at any moment.
+                # The peer is not reachable, or the stream broke: try again. `up` and the readiness
+                # check show the state. A node that is stopped may end one connection at any moment.
                 cut_off_before, self._cut_off = self._cut_off, isinstance(error, CutOff)
-                if (failure := tls_failure(error)) is not None and (cut_off_before or not self._cut_off):
+                if (failure := tls_failure(error)) is not None and (
+                    cut_off_before or not self._cut_off
+                ):
                     self._failed_by_tls(failure, ours=self._cut_off)
                     pause = REFUSED_RETRY_S
             await asyncio.sleep(pause)
@@ -171,7 +192,10 @@ class Link:
         """`ours`: the peer refuses this node's certificate."""
         metrics.PEER_TLS_FAILURES.labels(self.peer, failure.reason).inc()
         if failure.reason == "protocol":
-            what, remedy = f"TLS with node {self.peer} fails ({failure.words})", "set peer_tls alike on all nodes of the cluster"
+            what, remedy = (
+                f"TLS with node {self.peer} fails ({failure.words})",
+                "set peer_tls alike on all nodes of the cluster",
+            )
         elif ours:
             what = f"node {self.peer} refuses the certificate of this node ({failure.words})"
             remedy = "renew the certificate of this node (peer_tls)"
@@ -180,12 +204,19 @@ class Link:
             remedy = f"renew the certificate of {self.peer}, or correct peer_tls.ca_file here"
         refusal = f"{what}; {remedy}"
         if refusal != self.refusal:
-            log.error("peer connection failed by TLS", peer=self.peer, address=self._address, reason=refusal)
+            log.error(
+                "peer connection failed by TLS",
+                peer=self.peer,
+                address=self._address,
+                reason=refusal,
+            )
         self.refusal, self.removed = refusal, False
 
     async def _attempted(self) -> None:
         """Run one connection of the stream, which `move` may end."""
-        attempt = self._attempt = asyncio.create_task(self._connect_once(), name=f"stream-{self.peer}")
+        attempt = self._attempt = asyncio.create_task(
+            self._connect_once(), name=f"stream-{self.peer}"
+        )
         try:
             await asyncio.wait([attempt])
         finally:
@@ -196,7 +227,8 @@ class Link:
             if not attempt.cancelled():
                 attempt.result()
         finally:
-            # The exception refers to this frame and the frame to the attempt: without this a reference cycle would wait for the collector.
+            # The exception refers to this frame and the frame to the attempt: without this a
+            # reference cycle would wait for the collector.
             del attempt
 
     async def _connect_once(self) -> None:
@@ -230,10 +262,16 @@ class Link:
         stream.say(peer_pb2.PeerMessage(hello=self._greeter.hello(challenge.nonce, nonce)))
         reply = await stream.hear("hello_reply")
         if reply.HasField("refusal"):
-            raise Refused(reply.refusal_reason or "refused", f"node {self.peer} refuses this node: {reply.refusal[:500]}")
+            raise Refused(
+                reply.refusal_reason or "refused",
+                f"node {self.peer} refuses this node: {reply.refusal[:500]}",
+            )
         await asyncio.to_thread(self._greeter.check_reply, nonce, reply, self.peer)
-        # Before the first packet: a node that is elected knows the clocks of those who voted for it.
-        self._handler.heard_clock(self.peer, reply.wall_ns if reply.HasField("wall_ns") else None, asked_ns)
+        # Before the first packet: a node that is elected knows the clocks of those who voted for
+        # it.
+        self._handler.heard_clock(
+            self.peer, reply.wall_ns if reply.HasField("wall_ns") else None, asked_ns
+        )
 
     def _hear(self, frames: list[Frame]) -> None:
         for head, _ in frames:

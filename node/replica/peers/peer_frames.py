@@ -1,12 +1,16 @@
-"""Frames of a stream between two nodes. This layer works before the sender is authenticated: no I/O, no clock, no interpretation.
+"""Frames of a stream between two nodes. This layer works before the sender is authenticated: no
+I/O, no clock, no interpretation.
 
-A frame is eight bytes (two big-endian lengths), followed by the head and the payload (docs/format.md §19). The head is a `PeerMessage`, or
-it belongs to a replication packet, whose range is the payload: a zero byte, which no `PeerMessage` begins with, the broker group's name
-after its length in one byte, and the packet's header. A frame with both lengths 0 is a heartbeat. Lengths are checked before a byte behind
-them is stored, so a reader's memory is bounded by its buffer and its limit, whatever arrives.
+A frame is eight bytes (two big-endian lengths), followed by the head and the payload
+(docs/format.md §19). The head is a `PeerMessage`, or it belongs to a replication packet, whose
+range is the payload: a zero byte, which no `PeerMessage` begins with, the broker group's name after
+its length in one byte, and the packet's header. A frame with both lengths 0 is a heartbeat. Lengths
+are checked before a byte behind them is stored, so a reader's memory is bounded by its buffer and
+its limit, whatever arrives.
 
-A small frame is cut out of the one buffer that all bytes are received into. A large frame gets its own memory, and the rest of its bytes
-are received directly into it: a range is copied at most once between the socket and its user.
+A small frame is cut out of the one buffer that all bytes are received into. A large frame gets its
+own memory, and the rest of its bytes are received directly into it: a range is copied at most once
+between the socket and its user.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ SIGN_OF_LIFE = PREFIX.pack(0, 0)
 BUFFER_BYTES = 128 << 10
 # Larger frames get their own memory. A buffer always has room for the rest of a smaller one.
 GATHERED_BYTES = 32 << 10
-# A payload up to this size is joined with its head: passing one buffer to the kernel instead of two costs less than the copy.
+# A payload up to this size is joined with its head: passing one buffer to the kernel instead of two
+# costs less than the copy.
 JOINED_BYTES = 16 << 10
 
 
@@ -35,7 +40,8 @@ def packet_head(group: str, header: bytes) -> bytes:
 
 
 def packet_in(head: bytes) -> tuple[str, bytes] | None:
-    """The broker group and the header of a replication packet; None if the head is a `PeerMessage`. Raises BadFrame."""
+    """The broker group and the header of a replication packet; None if the head is a `PeerMessage`.
+    Raises BadFrame."""
     if head[:1] != b"\0":
         return None
     end = 2 + int.from_bytes(head[1:2])
@@ -48,9 +54,9 @@ def packet_in(head: bytes) -> tuple[str, bytes] | None:
 
 
 def encode(head: bytes, payload: Buffer = b"") -> tuple[Buffer, ...]:
-    """Encode a frame as one or more buffers. A large payload is not copied if it can no longer change: `bytes`, or a read-only view of a
-    buffer in memory, such as sealed entries. Any other view, such as one of a mapped file, may change before it is sent, so it is
-    copied."""
+    """Encode a frame as one or more buffers. A large payload is not copied if it can no longer
+    change: `bytes`, or a read-only view of a buffer in memory, such as sealed entries. Any other
+    view, such as one of a mapped file, may change before it is sent, so it is copied."""
     prefix = PREFIX.pack(len(head), len(payload))
     if len(payload) <= JOINED_BYTES:
         return (b"".join((prefix, head, payload)),)
@@ -64,7 +70,8 @@ def _stays(view: memoryview) -> bool:
 
 
 class FrameReader:
-    """Takes received bytes and returns frames as (head, payload). `limit_bytes` of a frame may be raised after the greeting."""
+    """Takes received bytes and returns frames as (head, payload). `limit_bytes` of a frame may be
+    raised after the greeting."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -110,7 +117,10 @@ class FrameReader:
             return self._begin_large(at, head_bytes, size)
         if at + size > self._end:
             return None
-        head, payload = bytes(self._view[at : at + head_bytes]), bytes(self._view[at + head_bytes : at + size])
+        head, payload = (
+            bytes(self._view[at : at + head_bytes]),
+            bytes(self._view[at + head_bytes : at + size]),
+        )
         self._begin = at + size
         if self._begin == self._end:
             self._begin = self._end = 0

@@ -1,14 +1,18 @@
-"""What a node remembers of its peers' directories, per broker group, and which peers' packets a group must therefore ignore.
+"""What a node remembers of its peers' directories, per broker group, and which peers' packets a
+group must therefore ignore.
 
-Durable (format §9, state/peers.json): the incarnation of each peer's directory at the first contact, the peers that have recorded ours, the
-result of the formation check (`formation_check.py`), and the last start on its directory that each peer reported. In memory: the directory
-that each peer presented in its last greeting, and the nodes that the group's membership record names.
+Durable (format §9, state/peers.json): the incarnation of each peer's directory at the first
+contact, the peers that have recorded ours, the result of the formation check
+(`formation_check.py`), and the last start on its directory that each peer reported. In memory: the
+directory that each peer presented in its last greeting, and the nodes that the group's membership
+record names.
 
-A peer's valid directory is the one that the group's membership record names, else the one of the first contact. A peer that presents
-another one has lost or replaced it. Its packets are ignored (`barred`) until the record names the new directory, because the peer may have
-forgotten what it promised. Packets that only an elected leader sends are accepted (`replica_wire.is_of_leader`): the record here may be
-older than the one that names the directory. A peer whose starts do not descend from the last one that it reported runs on an old copy, and
-may have forgotten its promises too.
+A peer's valid directory is the one that the group's membership record names, else the one of the
+first contact. A peer that presents another one has lost or replaced it. Its packets are ignored
+(`barred`) until the record names the new directory, because the peer may have forgotten what it
+promised. Packets that only an elected leader sends are accepted (`replica_wire.is_of_leader`): the
+record here may be older than the one that names the directory. A peer whose starts do not descend
+from the last one that it reported runs on an old copy, and may have forgotten its promises too.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ __all__ = ["Boots", "PeerIdentities", "Refused"]
 
 
 class Refused(Exception):
-    """The other side may not speak. Both sides log the text. `reason` is a short word for metrics."""
+    """The other side may not speak. Both sides log the text. `reason` is a short word for
+    metrics."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -36,8 +41,8 @@ class Refused(Exception):
 
 
 def descends(boots: Boots, generation: int, word: str) -> bool:
-    """Whether a directory with these starts is the one whose start `generation` was `word`, or a later state of it. Starts that are too old
-    to be listed are not checked."""
+    """Whether a directory with these starts is the one whose start `generation` was `word`, or a
+    later state of it. Starts that are too old to be listed are not checked."""
     if boots.generation < generation:
         return False
     place = len(boots.words) - 1 - (boots.generation - generation)
@@ -46,17 +51,19 @@ def descends(boots: Boots, generation: int, word: str) -> bool:
 
 @dataclass(slots=True)
 class PeerIdentities:
-    """The remembered identities, see the module's docstring. Greetings run on threads, because they write; `barred` is replaced as a whole.
+    """The remembered identities, see the module's docstring. Greetings run on threads, because they
+    write; `barred` is replaced as a whole.
 
-    That this node knows a peer does not mean that the peer knows this node: a peer that ignores our new directory has proven its own
-    identity all the same.
+    That this node knows a peer does not mean that the peer knows this node: a peer that ignores our
+    new directory has proven its own identity all the same.
     """
 
     disk: Disk
     directories: dict[str, str]
     """Broker group → its `state` directory."""
     on_fatal: Callable[[FatalError], None]
-    """Ends the node: after a failed write of this file the disk is not used again (invariant I9)."""
+    """Ends the node: after a failed write of this file the disk is not used again (invariant
+    I9)."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
     met_by: dict[str, frozenset[str]] = field(default_factory=dict)
     vouched: dict[str, bool] = field(default_factory=dict)
@@ -73,13 +80,17 @@ class PeerIdentities:
     level_max: dict[str, int] = field(default_factory=dict)
     """Node → the highest feature level that it reads, from its last valid greeting."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(group, node) → why the group's packets from that node are ignored, in words for both sides."""
+    """(group, node) → why the group's packets from that node are ignored, in words for both
+    sides."""
     objections: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(group, node) → why that node ignores the group's packets from here, in its words; replaced as a whole."""
+    """(group, node) → why that node ignores the group's packets from here, in its words; replaced
+    as a whole."""
     answered: frozenset[str] = frozenset()
-    """The nodes that answered a greeting in this run; replaced as a whole, like `reported_members`."""
+    """The nodes that answered a greeting in this run; replaced as a whole, like
+    `reported_members`."""
     since: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Group that was opened while this node runs → the nodes that answered a greeting since then."""
+    """Group that was opened while this node runs → the nodes that answered a greeting since
+    then."""
     reported_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     """Group → node → all nodes that the membership record there names, from its answer."""
     _stale: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -97,7 +108,8 @@ class PeerIdentities:
         self.boots[group] = identity_files.read_peer_boots(self.disk, directory)
 
     def greeted(self, group: str, node: str, incarnation: str, boots: Boots | None) -> None:
-        """Record the directory that a peer presented in a valid greeting; what must be remembered is durable on return.
+        """Record the directory that a peer presented in a valid greeting; what must be remembered
+        is durable on return.
 
         Raises Refused on a full disk."""
         with self._lock:
@@ -107,19 +119,35 @@ class PeerIdentities:
             first = self.known[group].get(node)
             last = self.boots.get(group, {}).get(node)
             stale = None
-            if boots is not None and last is not None and last[0] == incarnation and not descends(boots, last[1], last[2]):
+            if (
+                boots is not None
+                and last is not None
+                and last[0] == incarnation
+                and not descends(boots, last[1], last[2])
+            ):
                 stale = (
-                    f"its data directory is an old copy (start {boots.generation} of it, but start {last[1]} was reported before): a "
-                    f"backup was restored, or another copy ran meanwhile; remove this group's directory there and start the node again"
+                    f"its data directory is an old copy (start {boots.generation} of it, but start"
+                    f" {last[1]} was reported before): a backup was restored, or another copy ran"
+                    " meanwhile; remove this group's directory there and start the node again"
                 )
             newest = last
-            if boots is not None and stale is None and incarnation == self._counts(group, node, incarnation):
-                # Starts of a replaced directory are not recorded before it counts: the former one, or an old copy of it, may come back.
+            if (
+                boots is not None
+                and stale is None
+                and incarnation == self._counts(group, node, incarnation)
+            ):
+                # Starts of a replaced directory are not recorded before it counts: the former one,
+                # or an old copy of it, may come back.
                 newest = (incarnation, boots.generation, boots.words[-1] if boots.words else "")
             if first is None or newest != last:
                 marks = self.boots.get(group, {})
                 marks = marks if newest is None else {**marks, node: newest}
-                self._write(group, {node: incarnation, **self.known[group]}, self.met_by.get(group, frozenset()), marks)
+                self._write(
+                    group,
+                    {node: incarnation, **self.known[group]},
+                    self.met_by.get(group, frozenset()),
+                    marks,
+                )
             self.presented.setdefault(group, {})[node] = incarnation
             if stale is None:
                 self._stale.pop((group, node), None)
@@ -138,7 +166,13 @@ class PeerIdentities:
         """Record that this directory passed the formation check. Raises as `greeted`."""
         with self._lock:
             if group in self.known and not self.vouched.get(group):
-                self._write(group, self.known[group], self.met_by.get(group, frozenset()), self.boots.get(group, {}), vouched=True)
+                self._write(
+                    group,
+                    self.known[group],
+                    self.met_by.get(group, frozenset()),
+                    self.boots.get(group, {}),
+                    vouched=True,
+                )
 
     def note_objection(self, group: str, node: str, objection: str) -> None:
         """Set the peer's objection to this node's directory; empty for none."""
@@ -151,15 +185,18 @@ class PeerIdentities:
         told = {(group, node): why for group, why in by_group.items() if group in self.known}
         if told != {key: why for key, why in self.objections.items() if key[1] == node}:
             with self._lock:
-                self.objections = {**{key: why for key, why in self.objections.items() if key[1] != node}, **told}
+                self.objections = {
+                    **{key: why for key, why in self.objections.items() if key[1] != node},
+                    **told,
+                }
 
     def objections_of(self, node: str) -> dict[str, str]:
         """Group → why the group's packets from that node are ignored here."""
         return {group: why for (group, peer), why in self.barred.items() if peer == node}
 
     def unheard(self, group: str) -> list[str]:
-        """Which members ignore the group's packets from here, and why: a replica that they do not hear helps neither to elect nor to
-        commit."""
+        """Which members ignore the group's packets from here, and why: a replica that they do not
+        hear helps neither to elect nor to commit."""
         members = self.members.get(group)
         reasons: dict[str, list[str]] = {}
         for (name, node), why in sorted(self.objections.items()):
@@ -168,10 +205,15 @@ class PeerIdentities:
         return [f"not heard by {', '.join(nodes)}: {why}" for why, nodes in reasons.items()]
 
     def hears(self, group: str, node: str, incarnation: str | None) -> bool:
-        """Whether packets of the group are accepted from a stream that was opened from this directory; None if its greeting named none.
+        """Whether packets of the group are accepted from a stream that was opened from this
+        directory; None if its greeting named none.
 
-        A stream of a former directory may still be open after the node presented another one to a link of ours; the newer one counts."""
-        return (group, node) not in self.barred and incarnation in (None, self.presented.get(group, {}).get(node, incarnation))
+        A stream of a former directory may still be open after the node presented another one to a
+        link of ours; the newer one counts."""
+        return (group, node) not in self.barred and incarnation in (
+            None,
+            self.presented.get(group, {}).get(node, incarnation),
+        )
 
     def note_answer(self, node: str, members: Mapping[str, Iterable[str]]) -> None:
         """Record a peer's answer: group → the nodes that its log names."""
@@ -185,7 +227,8 @@ class PeerIdentities:
             self.since = {group: nodes | {node} for group, nodes in self.since.items()}
 
     def arrived(self, group: str, directory: str, members: tuple[str, ...]) -> None:
-        """Load what is remembered of a group that was opened while this node runs; answers from before say nothing about it."""
+        """Load what is remembered of a group that was opened while this node runs; answers from
+        before say nothing about it."""
         with self._lock:
             self.directories[group] = directory
             self.load_group(group, directory)
@@ -195,11 +238,22 @@ class PeerIdentities:
     def left(self, group: str) -> None:
         """Forget a group that is no longer open here."""
         with self._lock:
-            remembered = self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members
+            remembered = (
+                self.directories,
+                self.known,
+                self.met_by,
+                self.vouched,
+                self.boots,
+                self.presented,
+                self.named,
+                self.members,
+            )
             for table in (*remembered, self.levels):
                 table.pop(group, None)
             self.since = {other: nodes for other, nodes in self.since.items() if other != group}
-            self.reported_members = {other: members for other, members in self.reported_members.items() if other != group}
+            self.reported_members = {
+                other: members for other, members in self.reported_members.items() if other != group
+            }
             for key in [key for key in self._stale if key[0] == group]:
                 del self._stale[key]
             self.objections = {key: why for key, why in self.objections.items() if key[0] != group}
@@ -218,7 +272,8 @@ class PeerIdentities:
                 self._judge()
 
     def returned(self, group: str) -> dict[str, str]:
-        """Node → the new incarnation of its directory, for nodes that replaced it and were not admitted again."""
+        """Node → the new incarnation of its directory, for nodes that replaced it and were not
+        admitted again."""
         found = self.presented.get(group, {})
         return {
             node: incarnation
@@ -240,7 +295,10 @@ class PeerIdentities:
                     barred[group, node] = where + self._stale[group, node]
                 elif incarnation != counts:
                     what = f"data directory replaced (incarnation {incarnation}, known {counts})"
-                    barred[group, node] = f"{where}{what}; it takes part again after the group's leader has admitted it as a learner"
+                    barred[group, node] = (
+                        f"{where}{what}; it takes part again after the group's leader has admitted"
+                        " it as a learner"
+                    )
         self.barred = barred
 
     def _write(
@@ -255,12 +313,23 @@ class PeerIdentities:
         in_force = self.vouched.get(group, False) if vouched is None else vouched
         try:
             self.disk.mkdirs(self.directories[group])
-            identity_files.write_peers(self.disk, self.directories[group], peers, met_by, boots, vouched=in_force)
+            identity_files.write_peers(
+                self.disk, self.directories[group], peers, met_by, boots, vouched=in_force
+            )
         except OSError as error:
             if is_no_space(error):
-                raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
-            what = f"the file that remembers the peers of broker group {group} cannot be written ({error})"
-            self.on_fatal(FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"))
+                raise Refused(
+                    "space",
+                    f"no space to remember the peers of broker group {group}; free disk space on"
+                    " that node",
+                ) from error
+            what = (
+                f"the file that remembers the peers of broker group {group} cannot be written"
+                f" ({error})"
+            )
+            self.on_fatal(
+                FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again")
+            )
             raise
         self.known[group] = peers
         self.met_by[group] = met_by

@@ -1,4 +1,5 @@
-"""The accepting side of the peer port: greets, then passes peers' messages to the handler, except packets that a broker group must not get.
+"""The accepting side of the peer port: greets, then passes peers' messages to the handler, except
+packets that a broker group must not get.
 
 `greeting.py` decides which nodes may speak, `forwarder.py` what a call means.
 """
@@ -25,9 +26,11 @@ from ledgermq.proto import peer_pb2
 from ledgermq.proto.host_port import joined
 from ledgermq.proto.workers import node_of
 
-# Maximum number of concurrent greetings. A caller without the secret can hold no more connections than these, each until the timeout.
+# Maximum number of concurrent greetings. A caller without the secret can hold no more connections
+# than these, each until the timeout.
 GREETINGS_AT_ONCE = 64
-# A node that sent something within this time is alive. Another process with its name is then a copy, not a restarted node.
+# A node that sent something within this time is alive. Another process with its name is then a
+# copy, not a restarted node.
 ALIVE_WITHIN_S = 1.5
 ACCEPT_AGAIN_S = 0.1
 TELL_TLS_EVERY_S = 60.0
@@ -46,7 +49,9 @@ class _Speaker:
 class PeerServer:
     """The accepting side: greets callers, then passes their messages to the handler."""
 
-    def __init__(self, greeter: Greeter, handler: PeerHandler, limit_bytes: int, wire: PeerWire) -> None:
+    def __init__(
+        self, greeter: Greeter, handler: PeerHandler, limit_bytes: int, wire: PeerWire
+    ) -> None:
         self._greeter = greeter
         self._handler = handler
         self._limit_bytes = limit_bytes
@@ -60,7 +65,8 @@ class PeerServer:
         """Reason of a failure of TLS → when it may be logged again."""
 
     async def listen(self, address: str) -> int:
-        """Open the port; returns the bound port number. Raises OSError if the address cannot be used."""
+        """Open the port; returns the bound port number. Raises OSError if the address cannot be
+        used."""
         self._listener = await self._wire.listen(address)
         self._accepting = asyncio.create_task(self._accept(self._listener), name="peer-port")
         port: int = self._listener.getsockname()[1]
@@ -87,7 +93,8 @@ class PeerServer:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                # The caller is gone already, or no descriptor is free; waiting callers are still there after the pause.
+                # The caller is gone already, or no descriptor is free; waiting callers are still
+                # there after the pause.
                 log.warning("peer connection not accepted", reason=str(error))
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
@@ -130,12 +137,18 @@ class PeerServer:
             return None
 
     def _tell(self, failure: TlsFailure, caller: str) -> None:
-        """A caller that failed by TLS has proven nothing: one line for each reason in a while, whoever calls."""
+        """A caller that failed by TLS has proven nothing: one line for each reason in a while,
+        whoever calls."""
         metrics.PEER_TLS_FAILURES.labels("", failure.reason).inc()
         now = asyncio.get_running_loop().time()
         if now >= self._tell_again_s.get(failure.reason, now):
             self._tell_again_s[failure.reason] = now + TELL_TLS_EVERY_S
-            log.warning("peer connection failed by TLS", caller=caller, cause=failure.reason, reason=failure.words)
+            log.warning(
+                "peer connection failed by TLS",
+                caller=caller,
+                cause=failure.reason,
+                reason=failure.words,
+            )
 
     async def _greeted(self, stream: PeerStream) -> peer_pb2.Hello | None:
         """The caller's greeting; None if it was refused or is not one of this protocol."""
@@ -145,7 +158,13 @@ class PeerServer:
         except Refused as refusal:
             metrics.PEER_REFUSALS.labels(refusal.reason).inc()
             log.warning("peer greeting refused", caller=stream.caller, reason=str(refusal))
-            stream.say(peer_pb2.PeerMessage(hello_reply=peer_pb2.HelloReply(refusal=str(refusal), refusal_reason=refusal.reason)))
+            stream.say(
+                peer_pb2.PeerMessage(
+                    hello_reply=peer_pb2.HelloReply(
+                        refusal=str(refusal), refusal_reason=refusal.reason
+                    )
+                )
+            )
             await stream.close(GREETING_TIMEOUT_S)
         except EOFError:
             # A port check that connects and closes is not an error.
@@ -160,7 +179,10 @@ class PeerServer:
         hello: peer_pb2.Hello = await stream.hear("hello")
         names = self._wire.names(stream.transport)
         if names is not None and node_of(hello.node) not in names:
-            what = f"the certificate of the caller that says it is node {hello.node} names {', '.join(sorted(names)) or 'no node'}"
+            what = (
+                f"the certificate of the caller that says it is node {hello.node} names"
+                f" {', '.join(sorted(names)) or 'no node'}"
+            )
             raise Refused("certificate", f"{what}; give each node its own certificate (peer_tls)")
         await asyncio.to_thread(self._greeter.check_hello, nonce, hello, self._alive(hello.node))
         stream.say(peer_pb2.PeerMessage(hello_reply=self._greeter.reply(hello)))
@@ -169,7 +191,10 @@ class PeerServer:
     def _alive(self, node: str) -> str | None:
         """The boot id of the process that speaks as this node; None if none did lately."""
         speaker = self._speakers.get(node)
-        if speaker is None or asyncio.get_running_loop().time() > speaker.stream.heard_s + ALIVE_WITHIN_S:
+        if (
+            speaker is None
+            or asyncio.get_running_loop().time() > speaker.stream.heard_s + ALIVE_WITHIN_S
+        ):
             return None
         return speaker.boot_id
 
@@ -202,7 +227,14 @@ def _name_of(connection: socket.socket) -> str:
 class _Session:
     """One incoming stream after its greeting."""
 
-    def __init__(self, hello: peer_pb2.Hello, stream: PeerStream, greeter: Greeter, handler: PeerHandler, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        hello: peer_pb2.Hello,
+        stream: PeerStream,
+        greeter: Greeter,
+        handler: PeerHandler,
+        limit_bytes: int,
+    ) -> None:
         self._peer = peer = hello.node
         self._directories = {group.group: group.incarnation for group in hello.groups}
         self._greeter = greeter
@@ -224,7 +256,9 @@ class _Session:
                 continue
             group, header = found
             packet = PeerPacket(header, payload)
-            counts = self._greeter.peer_identities.hears(group, self._peer, self._directories.get(group))
+            counts = self._greeter.peer_identities.hears(
+                group, self._peer, self._directories.get(group)
+            )
             if counts or is_of_leader(packet):
                 packets.append((group, self._peer, packet))
             else:
@@ -246,8 +280,12 @@ class _Session:
         elif kind == "client_gone":
             self._handler.gone(message.client_gone.client_id)
         elif kind == "clock_request":
-            reply = peer_pb2.ClockReply(asked_ns=message.clock_request.asked_ns, wall_ns=self._handler.wall_ns())
-            reply.objections.by_group.update(self._greeter.peer_identities.objections_of(self._peer))
+            reply = peer_pb2.ClockReply(
+                asked_ns=message.clock_request.asked_ns, wall_ns=self._handler.wall_ns()
+            )
+            reply.objections.by_group.update(
+                self._greeter.peer_identities.objections_of(self._peer)
+            )
             reply.objections.SetInParent()
             self._outbox.put(peer_pb2.PeerMessage(clock_reply=reply), reply.ByteSize())
         elif kind == "node_status_request":
@@ -260,7 +298,9 @@ class _Session:
             result = await self._handler.execute(self._peer, call)
             result.sequence = call.sequence
             await self._outbox.room()
-            self._outbox.put(peer_pb2.PeerMessage(forward_result=result), sum(map(len, result.responses)) + 256)
+            self._outbox.put(
+                peer_pb2.PeerMessage(forward_result=result), sum(map(len, result.responses)) + 256
+            )
         finally:
             self._running.pop(call.sequence, None)
 

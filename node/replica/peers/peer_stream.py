@@ -1,9 +1,11 @@
-"""The common part of both ends of a stream between two nodes: the connection, its limits and heartbeats, the send queue, and the handler.
+"""The common part of both ends of a stream between two nodes: the connection, its limits and
+heartbeats, the send queue, and the handler.
 
-A stream is one TCP connection, with or without TLS, that carries the frames of `peer_frames.py`. The side that opened it sends replication
-packets, calls and heartbeats; the other side sends the results of the calls. Everything runs on the loop: received bytes are cut into
-frames and delivered in one step, and everything queued in one pass of the loop is sent with one system call. `links.py` opens streams and
-`peer_server.py` accepts them.
+A stream is one TCP connection, with or without TLS, that carries the frames of `peer_frames.py`.
+The side that opened it sends replication packets, calls and heartbeats; the other side sends the
+results of the calls. Everything runs on the loop: received bytes are cut into frames and delivered
+in one step, and everything queued in one pass of the loop is sent with one system call. `links.py`
+opens streams and `peer_server.py` accepts them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, Buffer, FrameReader, encode, packet_head
+from ledgermq.node.replica.peers.peer_frames import (
+    SIGN_OF_LIFE,
+    BadFrame,
+    Buffer,
+    FrameReader,
+    encode,
+    packet_head,
+)
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
 
@@ -25,9 +34,11 @@ GREETING_TIMEOUT_S = 3.0
 RECEIVE_BYTES = 32 << 20
 # A write takes what is queued up to this size, and at least one message.
 WRITE_BYTES = 1 << 20
-# Limit for bytes of former writes that the kernel has not taken. Above it messages stay in the queue, where old packets are dropped.
+# Limit for bytes of former writes that the kernel has not taken. Above it messages stay in the
+# queue, where old packets are dropped.
 UNWRITTEN_BYTES = 512 << 10
-# After this silence the dialling side requests a heartbeat, and after as long again it closes the stream.
+# After this silence the dialling side requests a heartbeat, and after as long again it closes the
+# stream.
 SILENCE_S = 2.0
 # The accepting side receives at least one such request in a little more than SILENCE_S.
 DEAF_S = 10.0
@@ -40,7 +51,8 @@ Frame = tuple[bytes, Buffer]
 
 
 class Outbox:
-    """The send queue of one stream, bounded in bytes; replication packets are dropped first. `wake` is called for each message."""
+    """The send queue of one stream, bounded in bytes; replication packets are dropped first. `wake`
+    is called for each message."""
 
     def __init__(self, peer: str, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._urgent: deque[tuple[peer_pb2.PeerMessage, int]] = deque()
@@ -94,7 +106,8 @@ class Outbox:
         return False
 
     def take(self) -> list[Buffer]:
-        """The frames of everything queued, up to the size of one write. Packets go first: heartbeats of Raft must not wait."""
+        """The frames of everything queued, up to the size of one write. Packets go first:
+        heartbeats of Raft must not wait."""
         buffers: list[Buffer] = []
         size = 0
         while self._packets and (not size or size + self._packets[0][1] <= WRITE_BYTES):
@@ -113,7 +126,8 @@ class Outbox:
 
 
 class PeerStream(asyncio.BufferedProtocol):
-    """One connection: exchanges the greeting message by message, then carries frames until it ends."""
+    """One connection: exchanges the greeting message by message, then carries frames until it
+    ends."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -132,7 +146,8 @@ class PeerStream(asyncio.BufferedProtocol):
         self.heard_s = self._loop.time()
         """The time of the last received bytes, in the loop's time."""
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
-        """Done when the connection has ended; with the error, if this side ended it because of one."""
+        """Done when the connection has ended; with the error, if this side ended it because of
+        one."""
 
     # -- greeting
 
@@ -153,8 +168,8 @@ class PeerStream(asyncio.BufferedProtocol):
             self.transport.write(b"".join(encode(message.SerializeToString())))
 
     async def hear(self, kind: str) -> Any:
-        """The next message of the greeting, which must be of this kind. Raises EOFError at the end of the stream, BadFrame or DecodeError
-        for anything else."""
+        """The next message of the greeting, which must be of this kind. Raises EOFError at the end
+        of the stream, BadFrame or DecodeError for anything else."""
         while (found := self._reader.next()) is None:
             if self.ended.done():
                 raise EOFError
@@ -167,9 +182,11 @@ class PeerStream(asyncio.BufferedProtocol):
             raise DecodeError(f"expected a {kind}")
         return getattr(message, kind)
 
-    def open(self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool) -> Outbox:
-        """End the greeting: from now on received frames go to `take`, and messages to send go into the returned outbox. `take` may raise
-        BadFrame or DecodeError, which ends the stream."""
+    def open(
+        self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool
+    ) -> Outbox:
+        """End the greeting: from now on received frames go to `take`, and messages to send go into
+        the returned outbox. `take` may raise BadFrame or DecodeError, which ends the stream."""
         outbox = Outbox(peer, limit_bytes, self._wake)
         if not self.ended.done():
             self._reader.limit_bytes = RECEIVE_BYTES
@@ -205,7 +222,8 @@ class PeerStream(asyncio.BufferedProtocol):
             self.ended.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        # These refer to this stream: without this a reference cycle, with everything queued, would wait for the collector.
+        # These refer to this stream: without this a reference cycle, with everything queued, would
+        # wait for the collector.
         self._take = self._outbox = None
         self._answer_waiting()
 
@@ -251,7 +269,8 @@ class PeerStream(asyncio.BufferedProtocol):
                 if frame[0] or len(frame[1]):
                     frames.append(frame)
                 elif not self._dialled and not self._paused:
-                    # An empty frame requests a heartbeat from this side; on the dialling side it is the reply.
+                    # An empty frame requests a heartbeat from this side; on the dialling side it is
+                    # the reply.
                     self.transport.write(SIGN_OF_LIFE)
             if frames:
                 self._take(frames)
@@ -287,14 +306,16 @@ class PeerStream(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(seconds, self._look, self._loop.time() + seconds)
 
     def _look(self, due_s: float) -> None:
-        """Request a heartbeat, or close a silent stream; if this process itself stood still, check again later."""
+        """Request a heartbeat, or close a silent stream; if this process itself stood still, check
+        again later."""
         if self.ended.done():
             return
         now = self._loop.time()
         silence_s = SILENCE_S if self._dialled else DEAF_S
         former, self._left = self._left, self._written - self.transport.get_write_buffer_size()
         if self._dialled and self._paused and self._left > former:
-            # A request would wait behind everything queued. As long as queued bytes are sent, however slowly, the peer is alive.
+            # A request would wait behind everything queued. As long as queued bytes are sent,
+            # however slowly, the peer is alive.
             self.heard_s = now
         silent = now - self.heard_s
         if now - due_s > LATE_S:

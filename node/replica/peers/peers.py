@@ -1,4 +1,5 @@
-"""All streams between a node and its peers, and its peer port; the set of peers may change while the node runs.
+"""All streams between a node and its peers, and its peer port; the set of peers may change while
+the node runs.
 
 `links.py` has one outgoing stream, `peer_server.py` the accepted streams.
 """
@@ -20,7 +21,8 @@ log = get_logger()
 
 
 class Peers:
-    """All links of a node and its peer server. `links` is always the same dictionary, so its holders see peers come and go."""
+    """All links of a node and its peer server. `links` is always the same dictionary, so its
+    holders see peers come and go."""
 
     def __init__(
         self,
@@ -40,7 +42,8 @@ class Peers:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> int:
-        """Open the peer port; returns the bound port number. Raises OSError if the address cannot be used."""
+        """Open the peer port; returns the bound port number. Raises OSError if the address cannot
+        be used."""
         return await self._server.listen(address)
 
     def dial(self) -> None:
@@ -49,8 +52,8 @@ class Peers:
             link.start()
 
     def set_peers(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """Set the peers and their addresses, the most likely first. New peers are connected, moved peers are connected again, and the
-        streams of all others end in both directions."""
+        """Set the peers and their addresses, the most likely first. New peers are connected, moved
+        peers are connected again, and the streams of all others end in both directions."""
         for peer in self.links.keys() - addresses.keys():
             ending = asyncio.create_task(self.links.pop(peer).stop(), name=f"unlink-{peer}")
             self._ending.add(ending)

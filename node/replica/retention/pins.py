@@ -1,9 +1,12 @@
-"""Pins on the files of one replica: leases of external clients (a reader, an audit, a backup), each with a reason, and the node's own one.
+"""Pins on the files of one replica: leases of external clients (a reader, an audit, a backup), each
+with a reason, and the node's own one.
 
-A pin keeps the files of *this* replica from a position on. While it is held, this node, as leader, does not decide to trim them, and does
-not remove them after another leader's trim. A pin ends when it is dropped, when its time is over, and with the process. A client that needs
-one for longer renews it, and the reply says whether it is still held. Number and duration are limited, so that a forgotten pin does little
-harm. The node's own pin keeps what is not verified in the object store yet, without a time limit. Time is monotonic.
+A pin keeps the files of *this* replica from a position on. While it is held, this node, as leader,
+does not decide to trim them, and does not remove them after another leader's trim. A pin ends when
+it is dropped, when its time is over, and with the process. A client that needs one for longer
+renews it, and the reply says whether it is still held. Number and duration are limited, so that a
+forgotten pin does little harm. The node's own pin keeps what is not verified in the object store
+yet, without a time limit. Time is monotonic.
 """
 
 from __future__ import annotations
@@ -35,17 +38,22 @@ class PinBook:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
         self.store: Pin | None = None
-        """What the object store does not hold yet, as this node has verified; None if files go nowhere but to this disk."""
+        """What the object store does not hold yet, as this node has verified; None if files go
+        nowhere but to this disk."""
 
     def take(self, pin: str, pos: int, reason: str, ttl_ms: int, now_ns: int) -> None:
-        """Keep everything from `pos` on for `ttl_ms` (at most an hour). The name `pin` must be unique. Raises TooManyPins."""
+        """Keep everything from `pos` on for `ttl_ms` (at most an hour). The name `pin` must be
+        unique. Raises TooManyPins."""
         self._forget(now_ns)
         if len(self._held) >= PINS_MAX:
-            raise TooManyPins(f"{PINS_MAX} pins are held already: drop one, or wait until one runs out")
+            raise TooManyPins(
+                f"{PINS_MAX} pins are held already: drop one, or wait until one runs out"
+            )
         self._held[pin] = _Held(pos, reason[:REASON_MAX], now_ns + min(ttl_ms, TTL_MS_MAX) * _MS)
 
     def renew(self, pin: str, ttl_ms: int, now_ns: int) -> bool:
-        """Extend a pin to `ttl_ms` from now. Returns False if it has ended; the files that it kept may be gone."""
+        """Extend a pin to `ttl_ms` from now. Returns False if it has ended; the files that it kept
+        may be gone."""
         self._forget(now_ns)
         held = self._held.get(pin)
         if held is None:
@@ -62,7 +70,13 @@ class PinBook:
         self._forget(now_ns)
         own = [] if self.store is None else [self.store]
         return own + [
-            Pin("reader", held.pos, f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more unless renewed)", pin)
+            Pin(
+                "reader",
+                held.pos,
+                f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more"
+                " unless renewed)",
+                pin,
+            )
             for pin, held in self._held.items()
         ]
 

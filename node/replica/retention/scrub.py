@@ -1,12 +1,15 @@
-"""The search for bit rot: which log file of a broker group is read next, whether it still holds what was written, and the progress.
+"""The search for bit rot: which log file of a broker group is read next, whether it still holds
+what was written, and the progress.
 
-Do not confuse it with the digest exchange (`node/replica/maintenance/digest_exchange.py`), which checks that the replicas hold the same
-data and reads a file once. The scrub reads everything again, for ever. The least recently read file is next, so that a pass continues after
-every start and no file starves, however often the process ends. A sealed file with a recorded majority digest is compared with that digest,
-read from the medium and not from memory. If it differs, and for files without a record, the entries are read one by one with all CRCs, and
-so is the blank behind them, to name what is damaged. Every file is read once after every opening, because the process may have been down
-for long, and again when its rest is over. Plain functions over the disk port; `node/replica/background/scrubbing.py` has the rate, the
-thread and the log lines.
+Do not confuse it with the digest exchange (`node/replica/maintenance/digest_exchange.py`), which
+checks that the replicas hold the same data and reads a file once. The scrub reads everything again,
+for ever. The least recently read file is next, so that a pass continues after every start and no
+file starves, however often the process ends. A sealed file with a recorded majority digest is
+compared with that digest, read from the medium and not from memory. If it differs, and for files
+without a record, the entries are read one by one with all CRCs, and so is the blank behind them, to
+name what is damaged. Every file is read once after every opening, because the process may have been
+down for long, and again when its rest is over. Plain functions over the disk port;
+`node/replica/background/scrubbing.py` has the rate, the thread and the log lines.
 """
 
 from __future__ import annotations
@@ -39,12 +42,19 @@ class Differs(Exception):
 
 
 class Scrubber:
-    """The state of the scrub of one group directory. Used by one thread, except for `soon` and `oldest_ms`."""
+    """The state of the scrub of one group directory. Used by one thread, except for `soon` and
+    `oldest_ms`."""
 
     def __init__(
-        self, disk: Disk, root: str, seals: Callable[[], Mapping[int, SealRecord]], now_ms: Callable[[], int], again_ms: int
+        self,
+        disk: Disk,
+        root: str,
+        seals: Callable[[], Mapping[int, SealRecord]],
+        now_ms: Callable[[], int],
+        again_ms: int,
     ) -> None:
-        """`seals`: returns the records by position of the file; `again_ms`: the time between two readings of a file."""
+        """`seals`: returns the records by position of the file; `again_ms`: the time between two
+        readings of a file."""
         self._disk = disk
         self._root = root
         self._source = LogSource(disk, root)
@@ -54,8 +64,8 @@ class Scrubber:
         self._opened_ms = now_ms()
         self._note = f"{root}/state/{SCRUB_FILE}"
         self._since: dict[int, int] | None = None
-        """Position of a file → when it was verified as a whole, or, if never, when its first entry was stored. None before the first
-        look."""
+        """Position of a file → when it was verified as a whole, or, if never, when its first entry
+        was stored. None before the first look."""
         self._urgent: list[int] = []
         self.oldest_ms: int | None = None
         """The smallest of these times; None while unknown. Read by other threads."""
@@ -75,29 +85,39 @@ class Scrubber:
             if base in since:
                 return base
         base = min(since, key=lambda base: (since[base], base), default=-1)
-        if base < 0 or (since[base] >= self._opened_ms and since[base] + self._again_ms > self._now_ms()):
+        if base < 0 or (
+            since[base] >= self._opened_ms and since[base] + self._again_ms > self._now_ms()
+        ):
             return None
         return base
 
     def read(self, base: int) -> Iterator[int]:
-        """Read a whole file; yields the number of bytes of each piece. When the iteration ends, the file is verified. Raises LogDamaged,
-        Differs, Gone, OSError, other StorageErrors."""
+        """Read a whole file; yields the number of bytes of each piece. When the iteration ends, the
+        file is verified. Raises LogDamaged, Differs, Gone, OSError, other StorageErrors."""
         facts = self._source.facts()
         seal = self._seals().get(base)
         differs = seal is not None and (yield from self._digest(base)) != seal.sha256
         if seal is None or differs:
             yield from self._entries(facts, base)
         if self._since is not None and base in self._since:
-            # This includes a file that differs: it stays different, and the other files must have their turn.
+            # This includes a file that differs: it stays different, and the other files must have
+            # their turn.
             self._since[base] = self._now_ms()
             self.oldest_ms = min(self._since.values())
         if seal is not None and differs:
-            raise Differs(f"{self._path(base)}: every entry is right in itself, and the file is not what {', '.join(seal.replicas)} sealed")
+            raise Differs(
+                f"{self._path(base)}: every entry is right in itself, and the file is not what"
+                f" {', '.join(seal.replicas)} sealed"
+            )
 
     def write_note(self) -> None:
         """Store the progress, so that the next process continues from here. Raises OSError."""
         files = [[base, ms] for base, ms in sorted((self._since or {}).items())]
-        sealed_json.write(self._disk, self._note, {"v": NOTE_VERSION, "log_id": self._source.log_id, "files": files})
+        sealed_json.write(
+            self._disk,
+            self._note,
+            {"v": NOTE_VERSION, "log_id": self._source.log_id, "files": files},
+        )
 
     # Internal
 
@@ -125,7 +145,9 @@ class Scrubber:
 
     def _read_note(self) -> dict[int, int]:
         try:
-            value = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+            value = (
+                sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+            )
         except (Damaged, UnknownFormat):
             # The note is only a hint: without it every file counts as never read.
             value = {}
@@ -135,7 +157,8 @@ class Scrubber:
         return {int(base): int(ms) for base, ms in value["files"]}
 
     def _written_ms(self, base: int, now_ms: int) -> int:
-        """The store time of the file's first entry. It is not verified; it only determines the order of reading."""
+        """The store time of the file's first entry. It is not verified; it only determines the
+        order of reading."""
         file = self._disk.open(self._path(base))
         try:
             written_ms = int.from_bytes(file.pread(STORE_MS_AT, 8), "big", signed=True)
@@ -151,7 +174,8 @@ class Scrubber:
         return whole.hexdigest()
 
     def _entries(self, facts: Facts, base: int) -> Iterator[int]:
-        """Verify every committed entry of a file with its CRCs, as a continuation of the previous file, and the blank behind the last."""
+        """Verify every committed entry of a file with its CRCs, as a continuation of the previous
+        file, and the blank behind the last."""
         end, file_end = _end_pos(facts), base + facts.data_file_bytes
         point = self._begin_of(facts, base)
         while point.pos < end:
@@ -178,7 +202,10 @@ class Scrubber:
         index = ENTRY_HEAD.unpack(head)[2] if len(head) == HEADER_BYTES else -1
         before = self._source.point_behind(index - 1) if index > facts.begin.index else None
         if before is None or not base - facts.data_file_bytes < before.pos <= base:
-            raise LogDamaged(f"{self._path(base)} does not begin with the entry behind the last one of the file before it")
+            raise LogDamaged(
+                f"{self._path(base)} does not begin with the entry behind the last one of the file"
+                " before it"
+            )
         return Point(base, before.index, before.term, before.chain)
 
     def _blank(self, start: int, end: int) -> None:
@@ -187,7 +214,10 @@ class Scrubber:
         try:
             for pos, wanted in whole_blank(start, end - start):
                 if file.pread(pos - base, len(wanted)) != wanted:
-                    raise LogDamaged(f"the blank in {self._path(base)}, from byte {start - base} on, is not as it was written")
+                    raise LogDamaged(
+                        f"the blank in {self._path(base)}, from byte {start - base} on, is not as"
+                        " it was written"
+                    )
         finally:
             file.close()
 

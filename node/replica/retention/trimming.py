@@ -1,11 +1,14 @@
-"""Carries out a trim on one replica: the record is committed on all replicas, and each removes its files as soon as it can do without them.
+"""Carries out a trim on one replica: the record is committed on all replicas, and each removes its
+files as soon as it can do without them.
 
-This module has the order of the steps and their conditions; `node/replica/background/trim_reports.py` or the simulator reports them.
+This module has the order of the steps and their conditions;
+`node/replica/background/trim_reports.py` or the simulator reports them.
 
-A trim waits until both snapshots of this replica cover the trim record (so that no later start needs trimmed entries for derived state),
-and until no pin on this node's files lies below the new begin. It requests a snapshot ahead of time. The work is done in pieces, one per
-turn: log files one by one, then the consume queues; the key index trims itself on its thread. A stop may interrupt between pieces, and the
-next run finishes the trim. Owned by the loop: its steps are part of turns.
+A trim waits until both snapshots of this replica cover the trim record (so that no later start
+needs trimmed entries for derived state), and until no pin on this node's files lies below the new
+begin. It requests a snapshot ahead of time. The work is done in pieces, one per turn: log files one
+by one, then the consume queues; the key index trims itself on its thread. A stop may interrupt
+between pieces, and the next run finishes the trim. Owned by the loop: its steps are part of turns.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class Trimming:
         self._pins = pins
         self._file_bytes = file_bytes
         self._derived_pos = 0
-        """Where consume queues and key index begin. Unknown at first: an earlier run may have ended before it trimmed them."""
+        """Where consume queues and key index begin. Unknown at first: an earlier run may have ended
+        before it trimmed them."""
         self._removed: list[str] = []
         self.steps: Iterator[int] | None = None
         """The trim of the consume queues in progress."""
@@ -68,13 +72,16 @@ class Trimming:
         if not self.pending:
             return None
         if self.wants_snapshot(snapshot_index):
-            return f"two snapshots that cover entry {self._machine.retained.trim_index}; the older one ends at {snapshot_index}"
+            return (
+                f"two snapshots that cover entry {self._machine.retained.trim_index}; the older one"
+                f" ends at {snapshot_index}"
+            )
         held = [pin for pin in self._pins.pins(now_ns) if pin.pos < self._machine.begin_pos]
         return held[0].detail if held else "its turn"
 
     def step(self, snapshot_index: int, now_ns: int) -> None:
-        """Remove at most one log file, or a part of the consume queues that refer to removed files. Raises OSError, StorageError,
-        Fenced."""
+        """Remove at most one log file, or a part of the consume queues that refer to removed files.
+        Raises OSError, StorageError, Fenced."""
         if self.steps is not None:
             self._trim_queues(self.steps)
         elif self.pending:
@@ -107,13 +114,22 @@ class Trimming:
             return
         self._require_one_history()
         last = base >= self._machine.begin_pos
-        begin = self._machine.begin_index if last else first_at(self._log, self._log.begin_index, base)
+        begin = (
+            self._machine.begin_index if last else first_at(self._log, self._log.begin_index, base)
+        )
         self.file_removed(self._log.trim(begin))
 
     def _require_one_history(self) -> None:
-        """Check I2: the files to remove must be the ones the leader decided about, because afterwards nothing is left to compare."""
+        """Check I2: the files to remove must be the ones the leader decided about, because
+        afterwards nothing is left to compare."""
         retained, before = self._machine.retained, self._machine.begin_index - 1
-        own, recorded = (self._log.term_at(before), self._log.chain_at(before)), (retained.begin_term, retained.begin_chain)
+        own, recorded = (
+            (self._log.term_at(before), self._log.chain_at(before)),
+            (retained.begin_term, retained.begin_chain),
+        )
         if own != recorded:
-            differs = f"entry {before} has term and chain CRC {own} here and {recorded} in the trim record (invariant I2)"
+            differs = (
+                f"entry {before} has term and chain CRC {own} here and {recorded} in the trim"
+                " record (invariant I2)"
+            )
             raise Fenced(f"{differs}: nothing is removed; audit the replicas")

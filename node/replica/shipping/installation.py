@@ -1,12 +1,16 @@
-"""Installs a log from peers: for a follower that needs trimmed entries, and for a replica with an empty directory.
+"""Installs a log from peers: for a follower that needs trimmed entries, and for a replica with an
+empty directory.
 
-An installation fetches a peer's newest snapshot and its log, from its begin to a committed entry, into files beside the old ones
-(`storage/repair/installing.py`). It verifies every entry as it arrives, and again what an earlier attempt had fetched. Then it exchanges
-all files at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it
-holds for a former leader's tail too. Files that the snapshot names as sealed come from the object store, if there is one
-(`stored_files.py`). A log that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every entry
-that others counted as stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation stay. The
-group is not open meanwhile; the next opening builds consume queues and key index.
+An installation fetches a peer's newest snapshot and its log, from its begin to a committed entry,
+into files beside the old ones (`storage/repair/installing.py`). It verifies every entry as it
+arrives, and again what an earlier attempt had fetched. Then it exchanges all files at once. Entries
+may come from any peer that knows them to be committed; that entries continue each other is not
+enough, since it holds for a former leader's tail too. Files that the snapshot names as sealed come
+from the object store, if there is one (`stored_files.py`). A log that ends before entries which
+this replica may have acknowledged (`floor_pos`) is not installed: so every entry that others
+counted as stored here is in the installed log, or contradicts what is committed. Term, vote,
+identity and incarnation stay. The group is not open meanwhile; the next opening builds consume
+queues and key index.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ from ledgermq.storage.tiered.ports import ObjectStore
 
 TURN_BYTES = 8 << 20
 FURTHER_BYTES = 32 << 20
-"""If the source has committed this much more meanwhile, that is fetched too before the files are exchanged."""
+"""If the source has committed this much more meanwhile, that is fetched too before the files are
+exchanged."""
 
 
 class _Phase(Enum):
@@ -82,7 +87,8 @@ class Install(PeerFetch):
         self._asked_ns = now_ns
         self._store = store
         self._stored: StoredFiles | None = None
-        """The files that the store may give; None without a store, and until the snapshot is there."""
+        """The files that the store may give; None without a store, and until the snapshot is
+        there."""
         self._adopted: tuple[SealRecord, Point] | None = None
         """A file from the store whose entries are being verified, and the point before it."""
 
@@ -100,21 +106,34 @@ class Install(PeerFetch):
         now_ns: int,
         store: ObjectStore | None = None,
     ) -> Install:
-        """Begin, or continue an earlier attempt. The group directory exists and is not open. `source` is preferred; `others` are the
-        group's other members; `session` is a random number for this attempt; `store`: the object store of tiered storage. Raises Unusable,
-        Damaged, OSError."""
+        """Begin, or continue an earlier attempt. The group directory exists and is not open.
+        `source` is preferred; `others` are the group's other members; `session` is a random number
+        for this attempt; `store`: the object store of tiered storage. Raises Unusable, Damaged,
+        OSError."""
         found = identities.read_identity(disk, root)
         if found is None:
             raise Unusable(f"{root} holds no replica: nothing can be installed into it")
         identities.compare(root, found, as_recovered(disk, root, wanted))
-        return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns, store=store)
+        return cls(
+            disk,
+            root,
+            found,
+            others=others,
+            source=source,
+            floor_pos=floor_pos,
+            session=session,
+            now_ns=now_ns,
+            store=store,
+        )
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
         """As `Rebuild.turn`."""
         self._hear(packets, now_ns)
         busy = self._act(now_ns)
         wake = now_ns if busy else self._wake_at_ns(now_ns)
-        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress())
+        return RebuildOutput(
+            self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress()
+        )
 
     def close(self) -> None:
         self._staging.close()
@@ -127,13 +146,26 @@ class Install(PeerFetch):
     def _progress(self) -> Progress:
         facts = self._facts.get(self._source)
         snapshot_bytes = 0 if facts is None else facts.snapshot_bytes
-        fetched = snapshot_bytes if self._snapshot_data is not None else 0 if self._snapshot is None else self._snapshot.done_bytes
+        fetched = (
+            snapshot_bytes
+            if self._snapshot_data is not None
+            else 0
+            if self._snapshot is None
+            else self._snapshot.done_bytes
+        )
         source = self._source if self._stream is None else self._stream.source
         log_bytes = max(0, self._end_pos - self._begin.pos)
         done = fetched + max(0, self._point.pos - self._begin.pos)
-        what = f"{self._identity.group}: {self._phase.value}, entries {self._begin.index} to {self._end_index}"
-        stored, problem = (0, "") if self._stored is None else (self._stored.received_bytes, self._stored.problem)
-        return Progress(done, snapshot_bytes + log_bytes, source, what, self.received_bytes, stored, problem)
+        what = (
+            f"{self._identity.group}: {self._phase.value}, entries {self._begin.index} to"
+            f" {self._end_index}"
+        )
+        stored, problem = (
+            (0, "") if self._stored is None else (self._stored.received_bytes, self._stored.problem)
+        )
+        return Progress(
+            done, snapshot_bytes + log_bytes, source, what, self.received_bytes, stored, problem
+        )
 
     # Steps
 
@@ -155,8 +187,15 @@ class Install(PeerFetch):
         return False
 
     def _find_source(self, now_ns: int) -> bool:
-        order = sorted(self._facts, key=lambda peer: (peer != self._preferred, -self._facts[peer].committed_index))
-        waits = self._preferred is not None and self._preferred not in self._facts and now_ns < self._asked_ns + AGAIN_NS
+        order = sorted(
+            self._facts,
+            key=lambda peer: (peer != self._preferred, -self._facts[peer].committed_index),
+        )
+        waits = (
+            self._preferred is not None
+            and self._preferred not in self._facts
+            and now_ns < self._asked_ns + AGAIN_NS
+        )
         for peer in order if not waits else ():
             if peer in self._tried:
                 continue
@@ -168,7 +207,9 @@ class Install(PeerFetch):
             return True
         silent = any(peer not in self._tried for peer in self._others)
         if self._again_ns == NEVER_NS and not (silent and now_ns < self._asked_ns + 2 * AGAIN_NS):
-            said = "; ".join(f"{peer}: {self._tried.get(peer, 'no answer')}" for peer in self._others)
+            said = "; ".join(
+                f"{peer}: {self._tried.get(peer, 'no answer')}" for peer in self._others
+            )
             self._refused = f"{self._identity.group}: no replica can give its log ({said})"
             self._again_ns = now_ns + AGAIN_NS
         return False
@@ -176,13 +217,25 @@ class Install(PeerFetch):
     def _unfit(self, facts: Facts) -> str | None:
         """Why this peer's log cannot be installed now; None if it can."""
         if facts.data_file_bytes != self._identity.data_file_bytes:
-            return f"its log files have {facts.data_file_bytes} bytes, those here {self._identity.data_file_bytes}"
+            return (
+                f"its log files have {facts.data_file_bytes} bytes, those here"
+                f" {self._identity.data_file_bytes}"
+            )
         if facts.committed_index < facts.begin.index or facts.committed_pos < 0:
             return "it has nothing noted as committed"
         if facts.committed_pos < self._floor_pos:
-            return f"it knows entries up to {facts.committed_index} to be committed, and this replica may have acknowledged more"
-        if facts.begin.index > 0 and not facts.begin.index - 1 <= facts.snapshot_index <= facts.committed_index:
-            return f"its log begins with entry {facts.begin.index}, its snapshot is of entry {facts.snapshot_index}"
+            return (
+                f"it knows entries up to {facts.committed_index} to be committed, and this replica"
+                " may have acknowledged more"
+            )
+        if (
+            facts.begin.index > 0
+            and not facts.begin.index - 1 <= facts.snapshot_index <= facts.committed_index
+        ):
+            return (
+                f"its log begins with entry {facts.begin.index}, its snapshot is of entry"
+                f" {facts.snapshot_index}"
+            )
         return None
 
     def _use(self, peer: str, now_ns: int) -> None:
@@ -207,7 +260,11 @@ class Install(PeerFetch):
             return False
         try:
             value = sealed_json.decode(stream.data, f"the snapshot of {self._source}")
-            applied = int(value["applied_index"]), int(value["applied_term"]), int(value["chain_crc"])
+            applied = (
+                int(value["applied_index"]),
+                int(value["applied_term"]),
+                int(value["chain_crc"]),
+            )
         except (Damaged, KeyError, TypeError, ValueError) as error:
             return self._drop(f"its snapshot: {error}")
         if value.get("log_id") != self._identity.log_id:
@@ -215,7 +272,12 @@ class Install(PeerFetch):
         if not self._begin.index - 1 <= applied[0] <= self._end_index:
             # The snapshot is newer than the facts said, so ask for the facts again.
             self._facts.pop(self._source, None)
-            self._phase, self._snapshot, self._asked_ns, self._facts_due_ns = _Phase.FACTS, None, now_ns, now_ns
+            self._phase, self._snapshot, self._asked_ns, self._facts_due_ns = (
+                _Phase.FACTS,
+                None,
+                now_ns,
+                now_ns,
+            )
             return True
         self._snapshot, self._snapshot_data, self._applied = None, stream.data, applied
         self.received_bytes += len(stream.data)
@@ -260,7 +322,9 @@ class Install(PeerFetch):
             sent, payload = piece
             took += len(payload)
             try:
-                entries = verify_range(payload, self._point.index, sent.term, sent.pos, self._point.chain)
+                entries = verify_range(
+                    payload, self._point.index, sent.term, sent.pos, self._point.chain
+                )
             except BadEntry as bad:
                 self._drop_stream(f"sent what does not verify ({bad})")
                 continue
@@ -280,8 +344,9 @@ class Install(PeerFetch):
         return took > 0 or self._stream is not stream
 
     def _verify_adopted(self, file: SealRecord, before: Point) -> bool:
-        """Verify the entries of a file from the store, one after the other. The file has the sealed digest, so a fault here is one of the
-        seal, or of the disk: then the file is fetched from peers."""
+        """Verify the entries of a file from the store, one after the other. The file has the sealed
+        digest, so a fault here is one of the seal, or of the disk: then the file is fetched from
+        peers."""
         began = self._point.pos
         for point in self._staging.resume(self._point, file.end_pos, synced=True):
             self._point = point
@@ -292,11 +357,14 @@ class Install(PeerFetch):
             self._staging.give_up(file.base)
             self._point = before
             assert self._stored is not None, "the file came from the store"
-            self._stored.leave(f"the entries of the stored file at {file.base} do not continue the log")
+            self._stored.leave(
+                f"the entries of the stored file at {file.base} do not continue the log"
+            )
         return True
 
     def _choose(self, now_ns: int) -> bool:
-        """Choose a peer to fetch entries from. Any peer will do up to its commit index, because committed entries are the same on all."""
+        """Choose a peer to fetch entries from. Any peer will do up to its commit index, because
+        committed entries are the same on all."""
         for peer in sorted(self._facts, key=lambda peer: peer != self._source):
             facts = self._facts[peer]
             if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
@@ -304,9 +372,12 @@ class Install(PeerFetch):
                 end_pos = min(self._end_pos, facts.committed_pos)
                 if self._stored is not None:
                     end_pos = min(end_pos, self._stored.peers_until(self._point, self._end_pos))
-                self._stream = EntryStream(self._requester, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
+                self._stream = EntryStream(
+                    self._requester, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES
+                )
                 return True
-        # All peers have trimmed or damaged it, or cannot be reached: start over with the facts. What was verified stays staged.
+        # All peers have trimmed or damaged it, or cannot be reached: start over with the facts.
+        # What was verified stays staged.
         self._phase, self._asked_ns, self._facts_due_ns = _Phase.FACTS, now_ns, now_ns
         self._facts.clear()
         return False
@@ -323,10 +394,14 @@ class Install(PeerFetch):
         return True
 
     def _finish(self, now_ns: int) -> bool:
-        """Everything up to the chosen end is here: continue if the source is far ahead by now, else exchange the files."""
+        """Everything up to the chosen end is here: continue if the source is far ahead by now, else
+        exchange the files."""
         self._stream = None
         if self._point.index != self._end_index + 1:
-            return self._drop(f"it said that entry {self._end_index} ends where entry {self._point.index - 1} does")
+            return self._drop(
+                f"it said that entry {self._end_index} ends where entry {self._point.index - 1}"
+                " does"
+            )
         if self._applied is not None and self._staging.watched != self._applied[1:]:
             return self._drop("its snapshot does not agree with its log")
         facts = self._facts.get(self._source)

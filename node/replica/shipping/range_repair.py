@@ -1,20 +1,26 @@
-"""Repairs a range of entries while the group runs: fetches the entries that an audit named from a peer, and writes them in place.
+"""Repairs a range of entries while the group runs: fetches the entries that an audit named from a
+peer, and writes them in place.
 
-The proof for the bytes is that both ends are proven, the entry before the range and its last entry, by index, position, term and chain CRC.
-A chain CRC is a function of the whole history, so the entries between are the right ones from any sender; each is verified as the
-continuation of the previous one. No byte is written before the last entry has led to the proven end, so a wrong source changes nothing.
-Outside the range only the entry behind it is read, so the duration does not depend on the length of the log.
+The proof for the bytes is that both ends are proven, the entry before the range and its last entry,
+by index, position, term and chain CRC. A chain CRC is a function of the whole history, so the
+entries between are the right ones from any sender; each is verified as the continuation of the
+previous one. No byte is written before the last entry has led to the proven end, so a wrong source
+changes nothing. Outside the range only the entry behind it is read, so the duration does not depend
+on the length of the log.
 
-The proof for an end: the range was known to be committed here, and the local entry behind it continues the last one (or that one is the
-synced mark). In addition:
+The proof for an end: the range was known to be committed here, and the local entry behind it
+continues the last one (or that one is the synced mark). In addition:
 * Rule `majority`: a majority of the voters holds the same entry at both ends.
-* Rules `in-sync` and `all`, where masters are appointed: fewer replicas may hold what is confirmed, such as one of five, or the master
-  alone. There this replica's own history is the proof: it knew the range to be confirmed, and the entry behind the range continues exactly
-  one last entry. A peer that has this entry has this history. If the master, or a peer that recorded the range as confirmed, reports
-  another entry there, two confirmed histories contradict each other, and a repair in place is not allowed. So all peers are asked first.
+* Rules `in-sync` and `all`, where masters are appointed: fewer replicas may hold what is confirmed,
+  such as one of five, or the master alone. There this replica's own history is the proof: it knew
+  the range to be confirmed, and the entry behind the range continues exactly one last entry. A peer
+  that has this entry has this history. If the master, or a peer that recorded the range as
+  confirmed, reports another entry there, two confirmed histories contradict each other, and a
+  repair in place is not allowed. So all peers are asked first.
 
-What cannot be proven or restored like this is refused with a reason. Then a repair of the whole log (`repair.py`) decides, for which the
-group has to stop. Units derived from the entries are compared and restored as well. Sans-IO, and driven like a `Rebuild`.
+What cannot be proven or restored like this is refused with a reason. Then a repair of the whole log
+(`repair.py`) decides, for which the group has to stop. Units derived from the entries are compared
+and restored as well. Sans-IO, and driven like a `Rebuild`.
 """
 
 from __future__ import annotations
@@ -58,10 +64,11 @@ class _Phase(Enum):
 
 
 class RangeRepair(PeerFetch):
-    """One repair of the entries `first_index` … `last_index` in the group directory `root` (a `Rebuild` whose `refused` is final). `rule`,
-    `voters`: the commit rule of the group, and the nodes that count for a majority. `master`: the leader that this replica followed, if
-    any. `committed_index`: the commit index known here at the beginning. `session`: a random number for this attempt. `now_ms`: the time
-    for the repair log."""
+    """One repair of the entries `first_index` … `last_index` in the group directory `root` (a
+    `Rebuild` whose `refused` is final). `rule`, `voters`: the commit rule of the group, and the
+    nodes that count for a majority. `master`: the leader that this replica followed, if any.
+    `committed_index`: the commit index known here at the beginning. `session`: a random number for
+    this attempt. `now_ms`: the time for the repair log."""
 
     def __init__(
         self,
@@ -121,7 +128,9 @@ class RangeRepair(PeerFetch):
         done = self._at.pos - self._start.pos if self._phase is _Phase.FETCH else 0
         what = f"{self._identity.group}: entries {self._first} to {self._last}, {self._phase.value}"
         progress = Progress(done, self._end.pos - self._start.pos, self.source, what)
-        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, progress)
+        return RebuildOutput(
+            self._sent(), wake, self._phase is _Phase.DONE, self._refused, progress
+        )
 
     def close(self) -> None:
         self._files.close()
@@ -149,14 +158,19 @@ class RangeRepair(PeerFetch):
             if self._phase is _Phase.CHECK_AGAIN:
                 damage = self._check()
                 if damage is not None:
-                    return self._refuse(f"what was put back does not read as it was written ({damage})")
+                    return self._refuse(
+                        f"what was put back does not read as it was written ({damage})"
+                    )
                 self._finish()
         except StorageError as error:
             return self._refuse(str(error))
         return False
 
     def _refuse(self, reason: str) -> bool:
-        self._refused = f"{self._identity.group}: entries {self._first} to {self._last} cannot be put back alone: {reason}"
+        self._refused = (
+            f"{self._identity.group}: entries {self._first} to {self._last} cannot be put back"
+            f" alone: {reason}"
+        )
         self._phase, self._stream = _Phase.REFUSED, None
         return False
 
@@ -174,8 +188,11 @@ class RangeRepair(PeerFetch):
             self._own = own = self._files.facts(self._places)
             self._first = max(self._first, own.begin.index)
             if self._last > self._committed:
-                # A leader may still replace uncommitted entries, and this replica would write them at the same time.
-                return self._refuse(f"the log is known to be committed here up to entry {self._committed}")
+                # A leader may still replace uncommitted entries, and this replica would write them
+                # at the same time.
+                return self._refuse(
+                    f"the log is known to be committed here up to entry {self._committed}"
+                )
             if self._last >= own.synced.index:
                 return self._refuse(f"the log is synced here up to entry {own.synced.index - 1}")
             if self._first > self._last:
@@ -206,51 +223,84 @@ class RangeRepair(PeerFetch):
 
     def _waits(self, now_ns: int) -> bool:
         """Whether a peer that has not answered yet may still answer."""
-        return now_ns < self._since_ns + SILENCE_NS and any(peer not in self._facts for peer in self._others)
+        return now_ns < self._since_ns + SILENCE_NS and any(
+            peer not in self._facts for peer in self._others
+        )
 
     def _unheard(self) -> str:
         silent = [peer for peer in self._others if peer in self._voters and peer not in self._facts]
         return f"; no answer from {', '.join(silent)}" if silent else ""
 
     def _by_majority(self) -> tuple[Point, Point] | str:
-        """Both ends as a majority of the voters has them; or, for operators, which end has no majority."""
+        """Both ends as a majority of the voters has them; or, for operators, which end has no
+        majority."""
         assert self._own is not None, "the local facts were not read"
-        start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
+        start = (
+            self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
+        )
         end = self._agreed(self._last + 1)
         if start is not None and end is not None:
             return start, end
         where = f"in front of entry {self._first}" if start is None else f"of entry {self._last}"
-        return f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{self._unheard()}"
+        return (
+            f"no majority of {', '.join(sorted(self._voters))} holds the same history"
+            f" {where}{self._unheard()}"
+        )
 
     def _by_own_history(self) -> tuple[Point, Point] | str:
-        """Both ends as reported by peers with the last entry that this replica's log continues; or, for operators, why there are none."""
+        """Both ends as reported by peers with the last entry that this replica's log continues; or,
+        for operators, why there are none."""
         assert self._own is not None, "the local facts were not read"
-        told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
+        told = {
+            peer: point
+            for peer, facts in self._facts.items()
+            for point in facts.points
+            if point.index == self._last + 1
+        }
         if not told:
             return f"no other replica that answers holds entry {self._last}{self._unheard()}"
         ends = dict.fromkeys(told.values())
-        end = next((point for point in ends if self._contradiction(point) is None), next(iter(ends)))
-        others = sorted(peer for peer, point in told.items() if point != end and self._is_confirmed_at(peer))
+        end = next(
+            (point for point in ends if self._contradiction(point) is None), next(iter(ends))
+        )
+        others = sorted(
+            peer for peer, point in told.items() if point != end and self._is_confirmed_at(peer)
+        )
         if others:
             return f"{', '.join(others)} tells of another entry {self._last} as confirmed"
         if self._first == self._own.begin.index:
             return self._own.begin, end
         holders = [facts for peer, facts in self._facts.items() if told.get(peer) == end]
-        starts = Counter(point for facts in (*holders, self._own) for point in facts.points if point.index == self._first)
+        starts = Counter(
+            point
+            for facts in (*holders, self._own)
+            for point in facts.points
+            if point.index == self._first
+        )
         if not starts:
-            return f"no replica that holds entry {self._last} tells where entry {self._first} begins"
+            return (
+                f"no replica that holds entry {self._last} tells where entry {self._first} begins"
+            )
         return starts.most_common(1)[0][0], end
 
     def _is_confirmed_at(self, peer: str) -> bool:
-        """Whether a peer's last entry of the range is confirmed: all entries of the master are, other peers report what they recorded."""
+        """Whether a peer's last entry of the range is confirmed: all entries of the master are,
+        other peers report what they recorded."""
         return peer == self._master or self._facts[peer].committed_index >= self._last
 
     def _agreed(self, index: int) -> Point | None:
-        """The point before entry `index` that a majority of the voters has; None if there is none."""
+        """The point before entry `index` that a majority of the voters has; None if there is
+        none."""
         told = {peer: facts.points for peer, facts in self._facts.items()}
         if self._own is not None:
             told[self._identity.replica] = self._own.points
-        votes = Counter(point for node, points in told.items() if node in self._voters for point in points if point.index == index)
+        votes = Counter(
+            point
+            for node, points in told.items()
+            if node in self._voters
+            for point in points
+            if point.index == index
+        )
         found = votes.most_common(1)
         return found[0][0] if found and found[0][1] > len(self._voters) // 2 else None
 
@@ -259,7 +309,8 @@ class RangeRepair(PeerFetch):
         return self._end in facts.points and facts.begin.pos <= self._start.pos
 
     def _contradiction(self, end: Point) -> str | None:
-        """Why the local entry behind the range does not continue `end`, which then belongs to another history; None if it does."""
+        """Why the local entry behind the range does not continue `end`, which then belongs to
+        another history; None if it does."""
         assert self._own is not None, "the local facts were not read"
         synced = self._own.synced
         if end.index == synced.index:
@@ -271,7 +322,8 @@ class RangeRepair(PeerFetch):
     # Check of the local range
 
     def _check(self) -> str | None:
-        """Read and verify the range; returns what is wrong with its entries. Restores their units on the way."""
+        """Read and verify the range; returns what is wrong with its entries. Restores their units
+        on the way."""
         assert self._own is not None, "the local facts were not read"
         point, changed = self._start, dict[str, None]()
         while point.index < self._end.index:
@@ -283,7 +335,11 @@ class RangeRepair(PeerFetch):
                 return found.text
             if found.end_pos > self._end.pos:
                 return f"entry {found.first_index} and those behind it end at {found.end_pos}"
-            changed.update(dict.fromkeys(self._stretch.put_units(found, committed_index=self._own.committed_index)))
+            changed.update(
+                dict.fromkeys(
+                    self._stretch.put_units(found, committed_index=self._own.committed_index)
+                )
+            )
             point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
         if point != self._end:
             return f"entry {self._last} has another chain CRC"
@@ -305,15 +361,25 @@ class RangeRepair(PeerFetch):
 
     def _fetch(self, now_ns: int) -> bool:
         if self._stream is None:
-            able = [peer for peer in self._order if peer in self._facts and peer not in self._asked and self._serves(self._facts[peer])]
+            able = [
+                peer
+                for peer in self._order
+                if peer in self._facts
+                and peer not in self._asked
+                and self._serves(self._facts[peer])
+            ]
             if not able and self._waits(now_ns):
                 self._ask_facts(now_ns, self._places)
                 return False
             if not able:
-                return self._refuse("every replica that holds it was asked, and none could give all of it")
+                return self._refuse(
+                    "every replica that holds it was asked, and none could give all of it"
+                )
             self.source = able[0]
             self._asked.add(self.source)
-            self._stream = EntryStream(self._requester, self.source, self._at, self._end.pos, now_ns, window=WINDOW_BYTES)
+            self._stream = EntryStream(
+                self._requester, self.source, self._at, self._end.pos, now_ns, window=WINDOW_BYTES
+            )
         stream = self._stream
         while (piece := stream.next()) is not None:
             sent, payload = piece
@@ -322,7 +388,10 @@ class RangeRepair(PeerFetch):
                 entries = verify_range(bytes(payload), at.index, sent.term, sent.pos, at.chain)
             except BadEntry:
                 return self._drop_source()
-            if not is_place(at, entries, self._identity.data_file_bytes) or entries.end_pos > self._end.pos:
+            if (
+                not is_place(at, entries, self._identity.data_file_bytes)
+                or entries.end_pos > self._end.pos
+            ):
                 return self._drop_source()
             self._pieces.append(entries)
             stream.advance(self._at)
@@ -342,7 +411,8 @@ class RangeRepair(PeerFetch):
         return False
 
     def _drop_source(self) -> bool:
-        """This peer's entries lead elsewhere, or do not verify: the next peer begins at the start."""
+        """This peer's entries lead elsewhere, or do not verify: the next peer begins at the
+        start."""
         self._pieces.clear()
         self._stream = None
         return True
@@ -356,10 +426,18 @@ class RangeRepair(PeerFetch):
             self._stretch.put(entries.pos, entries.data)
             at = Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
         self._stretch.sync()
-        facts = {"first": self._first, "last": self._last, "bytes": self._end.pos - self._start.pos, "source": self.source}
+        facts = {
+            "first": self._first,
+            "last": self._last,
+            "bytes": self._end.pos - self._start.pos,
+            "source": self.source,
+        }
         chains = {"start_chain": self._start.chain, "end_chain": self._end.chain}
         note(self._disk, self._root, self._name, self._now_ms, "range", **facts, **chains)
-        what = f"entries {self._first} to {self._last} ({self._end.pos - self._start.pos} bytes) from {self.source}"
+        what = (
+            f"entries {self._first} to {self._last} ({self._end.pos - self._start.pos} bytes) from"
+            f" {self.source}"
+        )
         self.repaired.append(what)
         self._pieces.clear()
         self._stream = None

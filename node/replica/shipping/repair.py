@@ -2,19 +2,23 @@
 
 See docs/architecture.md, I10, and FAST'18, protocol-aware recovery.
 
-The repair walks the log from its begin and computes all CRCs. Where the walk stops, it fetches entries from a peer that continues the last
-good entry, verifies them, and writes them into the same place, until a valid local entry continues them, or the synced mark is reached with
-its term and chain CRC. So replicas with different damage repair each other, and none of them needs to be open.
+The repair walks the log from its begin and computes all CRCs. Where the walk stops, it fetches
+entries from a peer that continues the last good entry, verifies them, and writes them into the same
+place, until a valid local entry continues them, or the synced mark is reached with its term and
+chain CRC. So replicas with different damage repair each other, and none of them needs to be open.
 
 What may be overwritten:
-* A damaged stretch without any valid entry may be overwritten by whatever continues the chain: nothing is lost.
-* A valid entry that does not fit (an old one that came back, or another history) is replaced only from an *anchored* peer. A peer is
-  anchored if its history has the very entry of our synced mark. It is also anchored if its history contradicts ours and is committed up to
-  there, or up to an entry of a later term than the mark's: then our entries from the contradiction on were never committed, because our
-  log has another term at the index of that committed entry (terms never fall along a log).
-Only entries that a committed entry contradicts are cut, and no entry is ever renumbered. Identity and votes stay; the term is raised to
-that of a committed history that is taken over.
-An interrupted repair leaves a log with less damage; the next repair begins again.
+* A damaged stretch without any valid entry may be overwritten by whatever continues the chain:
+  nothing is lost.
+* A valid entry that does not fit (an old one that came back, or another history) is replaced only
+  from an *anchored* peer. A peer is anchored if its history has the very entry of our synced mark.
+  It is also anchored if its history contradicts ours and is committed up to there, or up to an
+  entry of a later term than the mark's: then our entries from the contradiction on were never
+  committed, because our log has another term at the index of that committed entry (terms never fall
+  along a log).
+Only entries that a committed entry contradicts are cut, and no entry is ever renumbered. Identity
+and votes stay; the term is raised to that of a committed history that is taken over. An interrupted
+repair leaves a log with less damage; the next repair begins again.
 """
 
 from __future__ import annotations
@@ -53,12 +57,22 @@ SILENCE_NS = 2_000 * MS
 
 
 def repair_needed(
-    disk: Disk, root: str, wanted: Identity, failure: BaseException, *, others: Sequence[str], session: int, now_ns: int
+    disk: Disk,
+    root: str,
+    wanted: Identity,
+    failure: BaseException,
+    *,
+    others: Sequence[str],
+    session: int,
+    now_ns: int,
 ) -> Repair | None:
-    """The repair for a group directory whose opening or reading failed with `failure`; nothing of the directory may be open. None if no
-    repair can help: lost promises, a failed sync, another fault. `others`: the group's other members; `session`: a random number for this
-    attempt. Raises the errors of reading the small files."""
-    fixable = isinstance(failure, LogDamaged) or (isinstance(failure, LogFenced) and failure.exit_code == ExitCode.DAMAGED)
+    """The repair for a group directory whose opening or reading failed with `failure`; nothing of
+    the directory may be open. None if no repair can help: lost promises, a failed sync, another
+    fault. `others`: the group's other members; `session`: a random number for this attempt. Raises
+    the errors of reading the small files."""
+    fixable = isinstance(failure, LogDamaged) or (
+        isinstance(failure, LogFenced) and failure.exit_code == ExitCode.DAMAGED
+    )
     unread = isinstance(failure, OSError) and failure.errno == errno.EIO
     if isinstance(failure, PromisesLost) or not (fixable or unread):
         return None
@@ -80,7 +94,8 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Stretch:
-    """The stretch under repair: from `origin`, before which everything is valid, to `end_pos`, where `good` lies, or the mark if None."""
+    """The stretch under repair: from `origin`, before which everything is valid, to `end_pos`,
+    where `good` lies, or the mark if None."""
 
     origin: Point
     good: Good | None
@@ -95,20 +110,32 @@ class _Stretch:
     anchors: set[str] = field(default_factory=set)
     """Peers that were used as anchors."""
     committed: bool = False
-    """The anchor's history is proven by its commit index. It ends at `end_pos`, and the mark moves there if that entry overrules it."""
+    """The anchor's history is proven by its commit index. It ends at `end_pos`, and the mark moves
+    there if that entry overrules it."""
 
 
 class Repair(PeerFetch):
     """One repair of one group directory (a `Rebuild`). Created by `repair_needed`."""
 
-    def __init__(self, disk: Disk, root: str, found: Identity, reason: str, *, others: Sequence[str], session: int, now_ns: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        found: Identity,
+        reason: str,
+        *,
+        others: Sequence[str],
+        session: int,
+        now_ns: int,
+    ) -> None:
         super().__init__(found, others, session, now_ns)
         self.reason = reason
         """For operators: the damage that began this repair."""
         self.repaired: list[str] = []
         """For operators: what was restored."""
         self.floor_pos = 0
-        """This replica never acknowledged anything behind this position; known after the first step."""
+        """This replica never acknowledged anything behind this position; known after the first
+        step."""
         self._disk, self._root = disk, root
         self._directory = f"{root}/dledger-{found.replica}"
         self._mark = read_mark(disk, f"{self._directory}/syncedmark", found.log_id)
@@ -130,7 +157,14 @@ class Repair(PeerFetch):
         self._hear(packets, now_ns)
         busy = self._act(now_ns)
         wake = now_ns if busy else self._wake_at_ns(now_ns)
-        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress(), self._install_wanted())
+        return RebuildOutput(
+            self._sent(),
+            wake,
+            self._phase is _Phase.DONE,
+            self._refused,
+            self._progress(),
+            self._install_wanted(),
+        )
 
     def close(self) -> None:
         self._mending.close()
@@ -144,18 +178,35 @@ class Repair(PeerFetch):
 
     def _progress(self) -> Progress:
         begin = self._mending.start.pos
-        source = self._stream.source if self._stream is not None else self._snapshot.source if self._snapshot is not None else ""
+        source = (
+            self._stream.source
+            if self._stream is not None
+            else self._snapshot.source
+            if self._snapshot is not None
+            else ""
+        )
         what = self._stretch.name if self._stretch is not None else self._phase.value
-        return Progress(self._point.pos - begin, self._mark.end_pos - begin, source, f"{self._identity.group}: {what}")
+        return Progress(
+            self._point.pos - begin,
+            self._mark.end_pos - begin,
+            source,
+            f"{self._identity.group}: {what}",
+        )
 
     def _install_wanted(self) -> tuple[str, int] | None:
         if self._refused is None:
             return None
         if self._phase is _Phase.SNAPSHOT:
-            gone = [peer for peer in self._unfit if self._facts[peer].snapshot_index > self._mark.index]
+            gone = [
+                peer for peer in self._unfit if self._facts[peer].snapshot_index > self._mark.index
+            ]
         else:
             tried = {} if self._stretch is None else self._stretch.tried
-            gone = [peer for peer, missing in tried.items() if missing.why is Why.TRIMMED and peer in self._facts]
+            gone = [
+                peer
+                for peer, missing in tried.items()
+                if missing.why is Why.TRIMMED and peer in self._facts
+            ]
         return (gone[0], self._facts[gone[0]].begin.index) if gone else None
 
     # Steps
@@ -202,15 +253,21 @@ class Repair(PeerFetch):
         self._point = point
 
     def _open_stretch(self, now_ns: int) -> None:
-        """The walk stopped: determine the damaged stretch, up to the next valid local entry or the mark."""
+        """The walk stopped: determine the damaged stretch, up to the next valid local entry or the
+        mark."""
         point, tried = self._point, {} if self._stretch is None else self._stretch.tried
         self._close_stretch()
         good = self._mending.next_good(point) if point.pos < self._mark.end_pos else None
         if good is not None and self._mending.close_gap(point, good):
             self.repaired.append(f"the blank in {self._mending.name(point.pos)}")
             return
-        end_pos, last = (self._mark.end_pos, self._mark.index) if good is None else (good.pos, good.index - 1)
-        what = f"entries {point.index} to {max(point.index, last)} ({max(0, end_pos - point.pos)} bytes in {self._mending.name(point.pos)})"
+        end_pos, last = (
+            (self._mark.end_pos, self._mark.index) if good is None else (good.pos, good.index - 1)
+        )
+        what = (
+            f"entries {point.index} to {max(point.index, last)} ({max(0, end_pos - point.pos)}"
+            f" bytes in {self._mending.name(point.pos)})"
+        )
         still = {peer: missing for peer, missing in tried.items() if missing.index == point.index}
         self._stretch = _Stretch(point, good, end_pos, what, now_ns, still)
         self._phase = _Phase.FETCH
@@ -223,7 +280,9 @@ class Repair(PeerFetch):
         self._stretch, self._stream, self._again_ns = None, None, NEVER_NS
 
     def _ask_peers(self, now_ns: int) -> None:
-        self._ask_facts(now_ns, ((self._noted_mark.index, -1),) if self._noted_mark.index >= 0 else ())
+        self._ask_facts(
+            now_ns, ((self._noted_mark.index, -1),) if self._noted_mark.index >= 0 else ()
+        )
 
     # Fetching a stretch
 
@@ -243,7 +302,13 @@ class Repair(PeerFetch):
             sent, payload = piece
             took += len(payload)
             try:
-                self._use(stretch, stream, verify_range(bytes(payload), self._point.index, sent.term, sent.pos, self._point.chain))
+                self._use(
+                    stretch,
+                    stream,
+                    verify_range(
+                        bytes(payload), self._point.index, sent.term, sent.pos, self._point.chain
+                    ),
+                )
             except BadEntry as bad:
                 self._drop_source(stretch, Why.UNKNOWN, f"sent what does not verify ({bad})")
         if self._stream is stream:
@@ -253,7 +318,8 @@ class Repair(PeerFetch):
         return took > 0 or self._stream is not stream
 
     def _choose(self, stretch: _Stretch, now_ns: int) -> bool:
-        """Choose the next peer that may have the entries. Returns False if none can be asked now."""
+        """Choose the next peer that may have the entries. Returns False if none can be asked
+        now."""
         asked = self._others if stretch.anchor is None else (stretch.anchor,)
         for peer in asked:
             facts = self._facts.get(peer)
@@ -269,19 +335,39 @@ class Repair(PeerFetch):
             return self._choose(stretch, now_ns)
         silent = any(peer not in stretch.tried for peer in self._others)
         if self._again_ns == NEVER_NS and not (silent and now_ns < stretch.since_ns + SILENCE_NS):
-            said = [f"{peer}: {stretch.tried[peer].text if peer in stretch.tried else 'no answer'}" for peer in self._others]
-            self._refused = f"{self._identity.group}: {stretch.name} cannot be restored ({'; '.join(said)})"
+            said = [
+                f"{peer}: {stretch.tried[peer].text if peer in stretch.tried else 'no answer'}"
+                for peer in self._others
+            ]
+            self._refused = (
+                f"{self._identity.group}: {stretch.name} cannot be restored ({'; '.join(said)})"
+            )
             self._again_ns = now_ns + AGAIN_NS
         return False
 
     def _cannot(self, facts: Facts) -> Missing | None:
         point = self._point
         if facts.data_file_bytes != self._identity.data_file_bytes:
-            return Missing(Why.OTHER_LOG, point.index, point.pos, f"its log files have {facts.data_file_bytes} bytes")
+            return Missing(
+                Why.OTHER_LOG,
+                point.index,
+                point.pos,
+                f"its log files have {facts.data_file_bytes} bytes",
+            )
         if point.pos < facts.begin.pos:
-            return Missing(Why.TRIMMED, point.index, point.pos, f"its log begins with entry {facts.begin.index}")
+            return Missing(
+                Why.TRIMMED,
+                point.index,
+                point.pos,
+                f"its log begins with entry {facts.begin.index}",
+            )
         if point.pos >= facts.synced.pos:
-            return Missing(Why.BEYOND, point.index, point.pos, f"its log is synced up to entry {facts.synced.index - 1}")
+            return Missing(
+                Why.BEYOND,
+                point.index,
+                point.pos,
+                f"its log is synced up to entry {facts.synced.index - 1}",
+            )
         return None
 
     def _use(self, stretch: _Stretch, stream: EntryStream, entries: Range) -> None:
@@ -299,25 +385,36 @@ class Repair(PeerFetch):
             self._phase, self._stream = _Phase.WALK, None
         elif point.pos >= stretch.end_pos:
             if stretch.committed and self._overruled(point.index - 1, point.term):
-                self._mark = self._mending.mark = SyncedMark(point.term, point.index - 1, point.pos, point.chain)
-            if stretch.good is None and (point.index, point.chain) == (self._mark.index + 1, self._mark.chain_crc):
+                self._mark = self._mending.mark = SyncedMark(
+                    point.term, point.index - 1, point.pos, point.chain
+                )
+            if stretch.good is None and (point.index, point.chain) == (
+                self._mark.index + 1,
+                self._mark.chain_crc,
+            ):
                 self._phase, self._stream = _Phase.WALK, None
             else:
-                self._drop_source(stretch, Why.DIFFERS, "its entries do not lead to those that are here")
+                self._drop_source(
+                    stretch, Why.DIFFERS, "its entries do not lead to those that are here"
+                )
 
     def _missed(self, stretch: _Stretch, missing: Missing) -> None:
-        """The peer has no more entries. The local log, or another peer, may continue what it gave."""
+        """The peer has no more entries. The local log, or another peer, may continue what it
+        gave."""
         if stretch.anchor is not None and missing.why is Why.DIFFERS and self._go_back(stretch):
             self._stream = None
             return
         progress = self._point.index > stretch.origin.index
-        stretch.tried[self._source()] = Missing(missing.why, self._point.index, self._point.pos, missing.text)
+        stretch.tried[self._source()] = Missing(
+            missing.why, self._point.index, self._point.pos, missing.text
+        )
         self._stream = None
         if progress:
             self._phase = _Phase.WALK
 
     def _drop_source(self, stretch: _Stretch, why: Why, text: str) -> None:
-        """This peer's entries lead nowhere. The next peer begins at the stretch's origin: only damaged bytes were overwritten."""
+        """This peer's entries lead nowhere. The next peer begins at the stretch's origin: only
+        damaged bytes were overwritten."""
         self._point = stretch.origin
         while self._visited[-1].pos > self._point.pos:
             self._visited.pop()
@@ -331,16 +428,30 @@ class Repair(PeerFetch):
     # Valid entries that do not fit
 
     def _anchor(self, stretch: _Stretch) -> bool:
-        """No peer's entries lead to the next valid local entry or to the mark: choose a peer with a proven history, and overwrite valid
-        local entries too. Returns False if there is no such peer, or no contradiction to settle."""
-        contradiction = self._point.pos >= self._noted_mark.end_pos or any(missing.why is Why.DIFFERS for missing in stretch.tried.values())
+        """No peer's entries lead to the next valid local entry or to the mark: choose a peer with a
+        proven history, and overwrite valid local entries too. Returns False if there is no such
+        peer, or no contradiction to settle."""
+        contradiction = self._point.pos >= self._noted_mark.end_pos or any(
+            missing.why is Why.DIFFERS for missing in stretch.tried.values()
+        )
         for peer in self._others:
             facts = self._facts.get(peer)
-            if facts is None or peer in stretch.anchors or not (contradiction or self._contradicts(facts)):
+            if (
+                facts is None
+                or peer in stretch.anchors
+                or not (contradiction or self._contradicts(facts))
+            ):
                 continue
             mark = self._noted_mark
-            same = any((point.index, point.term, point.chain) == (mark.index + 1, mark.term, mark.chain_crc) for point in facts.points)
-            if not same and not (facts.committed_pos >= 0 and self._overruled(facts.committed_index, facts.committed_term)):
+            same = any(
+                (point.index, point.term, point.chain)
+                == (mark.index + 1, mark.term, mark.chain_crc)
+                for point in facts.points
+            )
+            if not same and not (
+                facts.committed_pos >= 0
+                and self._overruled(facts.committed_index, facts.committed_term)
+            ):
                 continue
             stretch.anchors.add(peer)
             stretch.tried.pop(peer, None)
@@ -354,12 +465,14 @@ class Repair(PeerFetch):
         return False
 
     def _overruled(self, index: int, term: int) -> bool:
-        """Whether a committed entry overrules the local entries that contradict it up to the mark, so that the mark may follow it: it has
-        at least the mark's index, or a later term than every entry up to the mark."""
+        """Whether a committed entry overrules the local entries that contradict it up to the mark,
+        so that the mark may follow it: it has at least the mark's index, or a later term than every
+        entry up to the mark."""
         return index >= self._noted_mark.index or term > self._noted_mark.term
 
     def _contradicts(self, facts: Facts) -> bool:
-        """Whether a peer's committed history neither begins nor continues this log; decided by the mark alone."""
+        """Whether a peer's committed history neither begins nor continues this log; decided by the
+        mark alone."""
         mark = self._noted_mark
         if facts.committed_index < mark.index:
             return facts.committed_term > mark.term
@@ -367,7 +480,8 @@ class Repair(PeerFetch):
         return any(point.term != mark.term and point.chain != mark.chain_crc for point in there)
 
     def _go_back(self, stretch: _Stretch) -> bool:
-        """Go back to a point in the previous file, or to the begin. Returns False if the repair is there already."""
+        """Go back to a point in the previous file, or to the begin. Returns False if the repair is
+        there already."""
         while len(self._visited) > 1 and self._visited[-1].pos >= stretch.origin.pos:
             self._visited.pop()
         if self._visited[-1].pos >= stretch.origin.pos:
@@ -378,13 +492,15 @@ class Repair(PeerFetch):
     # Completion
 
     def _settle(self) -> bool:
-        """Everything up to the mark is valid: sync it, and then the mark, if another one is proven. Returns True if a snapshot is
-        missing."""
+        """Everything up to the mark is valid: sync it, and then the mark, if another one is proven.
+        Returns True if a snapshot is missing."""
         if self._mark != self._noted_mark:
             raise_term(self._disk, f"{self._directory}/hardstate", self._mark.term)
         self._mending.sync()
         if self._mark != self._noted_mark:
-            file = SyncedMarkFile.open(self._disk, f"{self._directory}/syncedmark", self._identity.log_id)
+            file = SyncedMarkFile.open(
+                self._disk, f"{self._directory}/syncedmark", self._identity.log_id
+            )
             try:
                 file.lower(self._mark)
             finally:
@@ -392,8 +508,12 @@ class Repair(PeerFetch):
         self._mending.close()
         if not self.repaired:
             # The entries are valid, and yet something could not be read.
-            self.repaired += [f"{path} is made again" for path in self._mending.drop_unreadable_units()]
-        needs = self._mending.start.index > 0 and not any(self._fits(value) for _, value in read_snapshots(self._disk, self._state))
+            self.repaired += [
+                f"{path} is made again" for path in self._mending.drop_unreadable_units()
+            ]
+        needs = self._mending.start.index > 0 and not any(
+            self._fits(value) for _, value in read_snapshots(self._disk, self._state)
+        )
         self._phase = _Phase.SNAPSHOT if needs else _Phase.DONE
         return needs
 
@@ -413,11 +533,16 @@ class Repair(PeerFetch):
             point = source.point_behind(index)
         finally:
             source.close()
-        # Without the index unit this cannot be checked here; the next opening rebuilds the units and checks it.
-        return point is None or (point.term, point.chain) == (value.get("applied_term"), value.get("chain_crc"))
+        # Without the index unit this cannot be checked here; the next opening rebuilds the units
+        # and checks it.
+        return point is None or (point.term, point.chain) == (
+            value.get("applied_term"),
+            value.get("chain_crc"),
+        )
 
     def _fetch_snapshot(self, now_ns: int) -> bool:
-        """Fetch the snapshot of a trimmed log. A snapshot is a function of the log, so any peer's will do whose index lies in this log."""
+        """Fetch the snapshot of a trimmed log. A snapshot is a function of the log, so any peer's
+        will do whose index lies in this log."""
         if now_ns >= self._again_ns:
             self._unfit.clear()
             self._again_ns, self._refused = NEVER_NS, None
@@ -435,7 +560,10 @@ class Repair(PeerFetch):
         if stream is None:
             if self._unfit and self._again_ns == NEVER_NS:
                 said = [f"{peer}: {self._unfit.get(peer, 'no answer')}" for peer in self._others]
-                self._refused = f"{self._identity.group}: no snapshot for the trimmed log is to be had ({'; '.join(said)})"
+                self._refused = (
+                    f"{self._identity.group}: no snapshot for the trimmed log is to be had"
+                    f" ({'; '.join(said)})"
+                )
                 self._again_ns = now_ns + AGAIN_NS
             return False
         self._out += stream.ask(now_ns)

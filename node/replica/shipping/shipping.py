@@ -1,9 +1,11 @@
-"""Serves a replica's files to peers that lack bytes: facts about the log, its entries, and the snapshot.
+"""Serves a replica's files to peers that lack bytes: facts about the log, its entries, and the
+snapshot.
 
-It works from the files alone (`storage/repair/log_source.py`), so that a replica whose own group is damaged can serve its intact parts. It
-knows nothing of roles and decides nothing. Every peer has at most one stream at a time, limited by what the peer allowed and by a budget
-per turn, so nothing here grows with the number of requests. The requester handles lost packets: it begins a new session at the position it
-reached.
+It works from the files alone (`storage/repair/log_source.py`), so that a replica whose own group is
+damaged can serve its intact parts. It knows nothing of roles and decides nothing. Every peer has at
+most one stream at a time, limited by what the peer allowed and by a budget per turn, so nothing
+here grows with the number of requests. The requester handles lost packets: it begins a new session
+at the position it reached.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ PACKET_BYTES = 1 << 20
 TURN_BYTES = 4 << 20
 """At least this much is read and verified before a turn ends with work left."""
 ALLOWED_BYTES = 16 << 20
-"""No peer gets more than this ahead of what was sent, whatever it allows: bytes that a peer does not take would wait in memory."""
+"""No peer gets more than this ahead of what was sent, whatever it allows: bytes that a peer does
+not take would wait in memory."""
 PEERS_MAX = 16
 """Maximum number of streams; beyond it the least recently used one ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShipperOutput:
-    """Packets to send, and when to call again without new input: at once while a stream can continue, else −1 (never)."""
+    """Packets to send, and when to call again without new input: at once while a stream can
+    continue, else −1 (never)."""
 
     packets: tuple[tuple[str, PeerPacket], ...]
     wake_at_ns: int
@@ -76,7 +80,8 @@ class _Stream:
 
 
 class Shipper:
-    """Serves the files of one group's directory `root` (`<data>/<group>`) for the node `node`. Used by one thread."""
+    """Serves the files of one group's directory `root` (`<data>/<group>`) for the node `node`. Used
+    by one thread."""
 
     def __init__(self, group: str, node: str, disk: Disk, root: str) -> None:
         self.group = group
@@ -89,8 +94,9 @@ class Shipper:
         self._out: list[tuple[str, PeerPacket]] = []
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
-        """Take requests and send what may be sent. Answers and packets of Raft are ignored, invalid ones counted. A disk error becomes a
-        refusal: this replica does not have what it cannot read."""
+        """Take requests and send what may be sent. Answers and packets of Raft are ignored, invalid
+        ones counted. A disk error becomes a refusal: this replica does not have what it cannot
+        read."""
         for sender, packet in packets:
             if is_shipping(packet):
                 try:
@@ -98,7 +104,9 @@ class Shipper:
                 except BadPacket as bad:
                     self.refused[bad.kind] += 1
         budget = TURN_BYTES
-        while budget > 0 and (due := [peer for peer, stream in self._streams.items() if stream.due]):
+        while budget > 0 and (
+            due := [peer for peer, stream in self._streams.items() if stream.due]
+        ):
             for peer in due:
                 budget -= self._send(peer, self._streams[peer])
         out, self._out = tuple(self._out), []
@@ -121,7 +129,14 @@ class Shipper:
         try:
             identity = self._source.identity()
             if identity is None or identity.log_id != message.log_id:
-                raise _Refusal(Missing(Why.OTHER_LOG, 0, 0, f"this replica's log is {identity.log_id if identity else 'not there'}"))
+                raise _Refusal(
+                    Missing(
+                        Why.OTHER_LOG,
+                        0,
+                        0,
+                        f"this replica's log is {identity.log_id if identity else 'not there'}",
+                    )
+                )
             if isinstance(wanted, FactsWanted):
                 self._answer(message, self._source.facts(wanted.places))
             else:
@@ -140,14 +155,28 @@ class Shipper:
             self._streams.move_to_end(message.sender)
             return
         if isinstance(wanted, EntriesWanted):
-            fresh = _Stream(message.session, wanted.end_pos, min(allowed, wanted.point.pos + ALLOWED_BYTES), wanted.point)
+            fresh = _Stream(
+                message.session,
+                wanted.end_pos,
+                min(allowed, wanted.point.pos + ALLOWED_BYTES),
+                wanted.point,
+            )
         else:
             found = self._source.snapshot()
             if found is None:
                 raise _Refusal(Missing(Why.NO_SNAPSHOT, 0, 0, "there is no snapshot here"))
             applied_index, data = found
             allowed = min(allowed, wanted.offset + ALLOWED_BYTES)
-            fresh = _Stream(message.session, len(data), allowed, None, wanted.offset, data, crc32c.crc32c(data), applied_index)
+            fresh = _Stream(
+                message.session,
+                len(data),
+                allowed,
+                None,
+                wanted.offset,
+                data,
+                crc32c.crc32c(data),
+                applied_index,
+            )
         self._streams[message.sender] = fresh
         self._streams.move_to_end(message.sender)
         while len(self._streams) > PEERS_MAX:
@@ -156,11 +185,14 @@ class Shipper:
     # Answers
 
     def _send(self, peer: str, stream: _Stream) -> int:
-        """Send one packet of a stream. Returns the number of bytes read for it, at least 1, so that a turn ends."""
+        """Send one packet of a stream. Returns the number of bytes read for it, at least 1, so that
+        a turn ends."""
         log_id = self._source.log_id
         if stream.point is None:
             piece = memoryview(stream.snapshot)[stream.offset : stream.offset + PACKET_BYTES]
-            sent = SnapshotSent(stream.offset, len(stream.snapshot), stream.checksum, stream.applied_index)
+            sent = SnapshotSent(
+                stream.offset, len(stream.snapshot), stream.checksum, stream.applied_index
+            )
             self._out.append((peer, encode(self.node, peer, log_id, stream.session, sent, piece)))
             stream.offset += len(piece)
             self.sent_bytes += len(piece)
@@ -174,13 +206,20 @@ class Shipper:
             self._out.append((peer, encode(self.node, peer, log_id, stream.session, found)))
             return 1
         header = EntriesSent(found.first_index, found.last_index, found.term, found.pos)
-        self._out.append((peer, encode(self.node, peer, log_id, stream.session, header, found.data)))
+        self._out.append(
+            (peer, encode(self.node, peer, log_id, stream.session, header, found.data))
+        )
         stream.point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
         self.sent_bytes += len(found.data)
         return len(found.data)
 
     def _answer(self, message: ShippingMessage, content: Missing | object) -> None:
-        self._out.append((message.sender, encode(self.node, message.sender, message.log_id, message.session, content)))  # type: ignore[arg-type]
+        self._out.append(
+            (
+                message.sender,
+                encode(self.node, message.sender, message.log_id, message.session, content),
+            )
+        )  # type: ignore[arg-type]
 
 
 class _Refusal(Exception):

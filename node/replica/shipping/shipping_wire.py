@@ -1,7 +1,9 @@
-"""File shipping as packets: requests and answers as values, and their form as headers (docs/format.md §19).
+"""File shipping as packets: requests and answers as values, and their form as headers
+(docs/format.md §19).
 
-It checks the shape of everything that arrives: checksum, sender, and bounds of numbers. Payloads are passed on unread, and the requester
-verifies them. Raft never sees these packets: their header begins with another byte.
+It checks the shape of everything that arrives: checksum, sender, and bounds of numbers. Payloads
+are passed on unread, and the requester verifies them. Raft never sees these packets: their header
+begins with another byte.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from ledgermq.storage.log.log_scan import Point
 from ledgermq.storage.repair.log_source import Facts, Missing, Why
 
 PAYLOAD_BYTES_MAX = 64 << 20
-"""No correct answer has a larger payload: an entry never exceeds a log file, and packets of several entries are cut at 1 MiB."""
+"""No correct answer has a larger payload: an entry never exceeds a log file, and packets of several
+entries are cut at 1 MiB."""
 PLACES_MAX = 64
 POS_MAX = 1 << 62
 _REASONS = {
@@ -36,14 +39,16 @@ SHIPPING = b"\x07"
 
 @dataclass(frozen=True, slots=True)
 class FactsWanted:
-    """A request for facts about the log. `places`: (index, position or −1) of entries whose term and chain CRC are wanted."""
+    """A request for facts about the log. `places`: (index, position or −1) of entries whose term
+    and chain CRC are wanted."""
 
     places: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesWanted:
-    """A request for entries from `point` on that begin before `end_pos`. Entries at or behind `allowed_pos` must not be sent yet."""
+    """A request for entries from `point` on that begin before `end_pos`. Entries at or behind
+    `allowed_pos` must not be sent yet."""
 
     point: Point
     end_pos: int
@@ -52,7 +57,8 @@ class EntriesWanted:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """A request for bytes of the newest snapshot from `offset` on. Bytes at or behind `allowed_offset` must not be sent yet."""
+    """A request for bytes of the newest snapshot from `offset` on. Bytes at or behind
+    `allowed_offset` must not be sent yet."""
 
     offset: int
     allowed_offset: int
@@ -70,7 +76,8 @@ class EntriesSent:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSent:
-    """The payload is the part from `offset` on of a snapshot of `total_bytes` bytes with this CRC-32C."""
+    """The payload is the part from `offset` on of a snapshot of `total_bytes` bytes with this
+    CRC-32C."""
 
     offset: int
     total_bytes: int
@@ -98,18 +105,35 @@ def is_shipping(packet: PeerPacket) -> bool:
     return packet.header[:1] == SHIPPING
 
 
-def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Sent, payload: bytes | memoryview = b"") -> PeerPacket:
+def encode(
+    sender: str,
+    to: str,
+    log_id: str,
+    session: int,
+    content: Wanted | Sent,
+    payload: bytes | memoryview = b"",
+) -> PeerPacket:
     """Encode one packet. Only `EntriesSent` and `SnapshotSent` have a `payload`."""
     message = shipping_pb2.ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
     if isinstance(content, FactsWanted):
-        message.fetch.facts.places.extend(EntryPlace(index=index, pos=pos) for index, pos in content.places)
+        message.fetch.facts.places.extend(
+            EntryPlace(index=index, pos=pos) for index, pos in content.places
+        )
         message.fetch.facts.SetInParent()
     elif isinstance(content, EntriesWanted):
         wanted, point = message.fetch.entries, content.point
-        wanted.index, wanted.pos, wanted.prev_term, wanted.prev_chain = point.index, point.pos, point.term, point.chain
+        wanted.index, wanted.pos, wanted.prev_term, wanted.prev_chain = (
+            point.index,
+            point.pos,
+            point.term,
+            point.chain,
+        )
         wanted.end_pos, wanted.allowed_pos = content.end_pos, content.allowed_pos
     elif isinstance(content, SnapshotWanted):
-        message.fetch.snapshot.offset, message.fetch.snapshot.allowed_offset = content.offset, content.allowed_offset
+        message.fetch.snapshot.offset, message.fetch.snapshot.allowed_offset = (
+            content.offset,
+            content.allowed_offset,
+        )
         message.fetch.snapshot.SetInParent()
     else:
         _put_answer(message.fetched, content)
@@ -119,7 +143,10 @@ def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Se
 def _put_answer(fetched: Fetched, content: Sent) -> None:
     if isinstance(content, Facts):
         facts = fetched.facts
-        facts.data_file_bytes, facts.index_file_bytes = content.data_file_bytes, content.index_file_bytes
+        facts.data_file_bytes, facts.index_file_bytes = (
+            content.data_file_bytes,
+            content.index_file_bytes,
+        )
         facts.begin.CopyFrom(_log_point(content.begin))
         facts.synced.CopyFrom(_log_point(content.synced))
         facts.committed_index, facts.committed_pos = content.committed_index, content.committed_pos
@@ -128,11 +155,20 @@ def _put_answer(fetched: Fetched, content: Sent) -> None:
         facts.points.extend(_log_point(point) for point in content.points)
     elif isinstance(content, EntriesSent):
         sent = fetched.entries
-        sent.index, sent.last_index, sent.term, sent.pos = content.index, content.last_index, content.term, content.pos
+        sent.index, sent.last_index, sent.term, sent.pos = (
+            content.index,
+            content.last_index,
+            content.term,
+            content.pos,
+        )
         sent.SetInParent()
     elif isinstance(content, SnapshotSent):
         piece = fetched.snapshot
-        piece.offset, piece.total_bytes, piece.checksum = content.offset, content.total_bytes, content.checksum
+        piece.offset, piece.total_bytes, piece.checksum = (
+            content.offset,
+            content.total_bytes,
+            content.checksum,
+        )
         piece.applied_index = content.applied_index
         piece.SetInParent()
     else:
@@ -152,7 +188,13 @@ def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
     if message.sender != sender:
         raise BadPacket("stranger", f"{sender} sent a packet in the name of {message.sender!r}")
     kind = message.WhichOneof("content")
-    content = _wanted(message) if kind == "fetch" else _sent(message, len(packet.payload)) if kind == "fetched" else None
+    content = (
+        _wanted(message)
+        if kind == "fetch"
+        else _sent(message, len(packet.payload))
+        if kind == "fetched"
+        else None
+    )
     if content is None:
         raise BadPacket("shape", "a shipping packet without content")
     carries = isinstance(content, EntriesSent | SnapshotSent)
@@ -173,12 +215,23 @@ def _wanted(message: shipping_pb2.ShippingMessage) -> Wanted | None:
         return FactsWanted(tuple((place.index, place.pos) for place in fetch.facts.places))
     if kind == "entries":
         wanted = fetch.entries
-        _demand(0 <= wanted.index <= POS_MAX and 0 <= wanted.pos <= POS_MAX and -1 <= wanted.prev_term <= TERM_MAX, "a point out of bounds")
-        _demand(wanted.pos <= wanted.end_pos <= POS_MAX and 0 <= wanted.allowed_pos <= POS_MAX, "a range that ends before it begins")
+        _demand(
+            0 <= wanted.index <= POS_MAX
+            and 0 <= wanted.pos <= POS_MAX
+            and -1 <= wanted.prev_term <= TERM_MAX,
+            "a point out of bounds",
+        )
+        _demand(
+            wanted.pos <= wanted.end_pos <= POS_MAX and 0 <= wanted.allowed_pos <= POS_MAX,
+            "a range that ends before it begins",
+        )
         point = Point(wanted.pos, wanted.index, wanted.prev_term, wanted.prev_chain)
         return EntriesWanted(point, wanted.end_pos, wanted.allowed_pos)
     if kind == "snapshot":
-        _demand(0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX, "a snapshot offset out of bounds")
+        _demand(
+            0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX,
+            "a snapshot offset out of bounds",
+        )
         return SnapshotWanted(fetch.snapshot.offset, fetch.snapshot.allowed_offset)
     return None
 
@@ -188,10 +241,19 @@ def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
     kind = fetched.WhichOneof("content")
     if kind == "facts":
         facts = fetched.facts
-        _demand(0 < facts.data_file_bytes <= POS_MAX and 0 < facts.index_file_bytes <= POS_MAX, "files without a length")
-        _demand(-1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX, "a commit index out of bounds")
+        _demand(
+            0 < facts.data_file_bytes <= POS_MAX and 0 < facts.index_file_bytes <= POS_MAX,
+            "files without a length",
+        )
+        _demand(
+            -1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX,
+            "a commit index out of bounds",
+        )
         _demand(0 <= facts.committed_term <= TERM_MAX, "a term out of bounds")
-        _demand(-1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX, "a snapshot index or size out of bounds")
+        _demand(
+            -1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX,
+            "a snapshot index or size out of bounds",
+        )
         _demand(len(facts.points) <= PLACES_MAX, "too many points")
         return Facts(
             facts.data_file_bytes,
@@ -207,7 +269,10 @@ def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
         )
     if kind == "entries":
         sent = fetched.entries
-        _demand(0 <= sent.index <= sent.last_index <= POS_MAX and 0 <= sent.pos <= POS_MAX and size > 0, "an invalid range of entries")
+        _demand(
+            0 <= sent.index <= sent.last_index <= POS_MAX and 0 <= sent.pos <= POS_MAX and size > 0,
+            "an invalid range of entries",
+        )
         _demand(0 <= sent.term <= TERM_MAX, "a term out of bounds")
         return EntriesSent(sent.index, sent.last_index, sent.term, sent.pos)
     if kind == "snapshot":
@@ -218,7 +283,9 @@ def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
         return SnapshotSent(piece.offset, piece.total_bytes, piece.checksum, piece.applied_index)
     if kind == "refused":
         refused = fetched.refused
-        why = next((why for why, reason in _REASONS.items() if reason == refused.reason), Why.UNKNOWN)
+        why = next(
+            (why for why, reason in _REASONS.items() if reason == refused.reason), Why.UNKNOWN
+        )
         return Missing(why, refused.index, refused.pos, refused.text)
     return None
 
@@ -228,7 +295,10 @@ def _log_point(point: Point) -> LogPoint:
 
 
 def _point(point: LogPoint) -> Point:
-    _demand(0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX, "a point out of bounds")
+    _demand(
+        0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX,
+        "a point out of bounds",
+    )
     return Point(point.pos, point.index, point.term, point.chain)
 
 

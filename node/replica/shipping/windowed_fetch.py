@@ -1,10 +1,12 @@
-"""Fetches the bytes of a stream from a peer, in order, over a transport that loses and reorders packets: go-back-N with a window.
+"""Fetches the bytes of a stream from a peer, in order, over a transport that loses and reorders
+packets: go-back-N with a window.
 
-A stream is one attempt with one peer. It keeps packets that arrived too early, up to a number of bytes. Missing packets are requested
-again after a while, under a new session, from the position reached. A peer that does not answer ends the stream. The result is in order but
-not verified.
+A stream is one attempt with one peer. It keeps packets that arrived too early, up to a number of
+bytes. Missing packets are requested again after a while, under a new session, from the position
+reached. A peer that does not answer ends the stream. The result is in order but not verified.
 
-Law: a packet is never dropped in favour of one behind it. So the next packet always has room, and every answer that arrives makes progress.
+Law: a packet is never dropped in favour of one behind it. So the next packet always has room, and
+every answer that arrives makes progress.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import Generic, TypeVar
 import crc32c
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, ShippingMessage, SnapshotSent, SnapshotWanted, encode
+from ledgermq.node.replica.shipping.shipping_wire import (
+    EntriesSent,
+    EntriesWanted,
+    ShippingMessage,
+    SnapshotSent,
+    SnapshotWanted,
+    encode,
+)
 from ledgermq.raft.config import MS
 from ledgermq.storage.log.log_scan import Point
 from ledgermq.storage.repair.log_source import Missing, Why
@@ -28,8 +37,9 @@ WINDOW_BYTES = 8 << 20
 FIRST_BYTES = 64 << 10
 """The same limit at the beginning of a stream: most damage is small."""
 EARLY_BYTES = 2 * WINDOW_BYTES
-"""Packets kept until those before them arrive have at most this many bytes, except for a single larger one. A peer that sends no more than
-it was allowed sends less, even with an entry at the end that is larger than a packet."""
+"""Packets kept until those before them arrive have at most this many bytes, except for a single
+larger one. A peer that sends no more than it was allowed sends less, even with an entry at the end
+that is larger than a packet."""
 EARLY_PACKETS = 4096
 """The maximum number of them: empty ones need memory too."""
 RESEND_NS = 300 * MS
@@ -58,7 +68,8 @@ def serial(first: int) -> Number:
 
 
 class _Early(Generic[Packet]):
-    """The packets that arrived, by the place where each begins. Beyond the bounds those that are farthest ahead are dropped."""
+    """The packets that arrived, by the place where each begins. Beyond the bounds those that are
+    farthest ahead are dropped."""
 
     def __init__(self) -> None:
         self._packets: dict[int, tuple[Packet, int]] = {}
@@ -71,7 +82,9 @@ class _Early(Generic[Packet]):
         self.pop(at)
         self._packets[at] = packet, size
         self._bytes += size
-        while len(self._packets) > 1 and (self._bytes > EARLY_BYTES or len(self._packets) > EARLY_PACKETS):
+        while len(self._packets) > 1 and (
+            self._bytes > EARLY_BYTES or len(self._packets) > EARLY_PACKETS
+        ):
             self.pop(max(self._packets))
 
     def pop(self, at: int) -> Packet | None:
@@ -91,7 +104,16 @@ class _Early(Generic[Packet]):
 class EntryStream:
     """A stream of entries from one peer. The owner calls `advance` after it verified a piece."""
 
-    def __init__(self, requester: Requester, source: str, point: Point, end_pos: int, now_ns: int, *, window: int = FIRST_BYTES) -> None:
+    def __init__(
+        self,
+        requester: Requester,
+        source: str,
+        point: Point,
+        end_pos: int,
+        now_ns: int,
+        *,
+        window: int = FIRST_BYTES,
+    ) -> None:
         self.source = source
         self.point = point
         self.end_pos = end_pos
@@ -132,7 +154,8 @@ class EntryStream:
         self._look()
 
     def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
-        """Packets to send now: the first request, more allowance, or a repeated request. A peer that never answers becomes `missing`."""
+        """Packets to send now: the first request, more allowance, or a repeated request. A peer
+        that never answers becomes `missing`."""
         if self.missing is not None:
             return []
         if now_ns >= self._due_ns:
@@ -144,7 +167,10 @@ class EntryStream:
             self._early.clear()
             self._said = None
             self._due_ns = now_ns + RESEND_NS
-        elif self.point.pos + self._window - self._allowed < self._window // 4 or self._allowed >= self.end_pos:
+        elif (
+            self.point.pos + self._window - self._allowed < self._window // 4
+            or self._allowed >= self.end_pos
+        ):
             return []
         self._allowed = self.point.pos + self._window
         wanted = EntriesWanted(self.point, self.end_pos, self._allowed)
@@ -160,7 +186,8 @@ class EntryStream:
 
 
 class SnapshotStream:
-    """A stream of one peer's newest snapshot. `data` is set once it is complete and its checksum matches."""
+    """A stream of one peer's newest snapshot. `data` is set once it is complete and its checksum
+    matches."""
 
     def __init__(self, requester: Requester, source: str, now_ns: int) -> None:
         self.source = source
@@ -185,8 +212,13 @@ class SnapshotStream:
         return self._due_ns
 
     def take(self, message: ShippingMessage, now_ns: int) -> None:
-        """Take a packet of the present session; others are ignored. A snapshot with a wrong checksum is requested again."""
-        if message.sender != self.source or message.session != self._session or self.data is not None:
+        """Take a packet of the present session; others are ignored. A snapshot with a wrong
+        checksum is requested again."""
+        if (
+            message.sender != self.source
+            or message.session != self._session
+            or self.data is not None
+        ):
             return
         sent = message.content
         if isinstance(sent, Missing):
@@ -227,4 +259,8 @@ class SnapshotStream:
         elif len(self._pieces) + WINDOW_BYTES - self._allowed < WINDOW_BYTES // 4:
             return []
         self._allowed = len(self._pieces) + WINDOW_BYTES
-        return [self._requester.packet(self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed))]
+        return [
+            self._requester.packet(
+                self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed)
+            )
+        ]

@@ -1,4 +1,5 @@
-"""What the files of a replica say together: their names and joins, lost numbers, required and needless units, in every small case."""
+"""What the files of a replica say together: their names and joins, lost numbers, required and
+needless units, in every small case."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ import pytest
 
 from ledgermq.audit.checks import after_scan
 from ledgermq.audit.checks import replica as replicas
-from ledgermq.audit.checks.after_scan import check_checkpoint_end, check_hard_term, check_log, check_names, check_queues, required_dispatch
+from ledgermq.audit.checks.after_scan import (
+    check_checkpoint_end,
+    check_hard_term,
+    check_log,
+    check_names,
+    check_queues,
+    required_dispatch,
+)
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.derived import QueueRun, TailReport, tails
 from ledgermq.audit.checks.order import ProducerRun
@@ -40,7 +48,9 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Says which files the log has; every file has the same length."""
 
     def there(*bases: int) -> None:
-        monkeypatch.setattr(replicas, "numbered_files", lambda directory: [(base, f"{base:020d}") for base in bases])
+        monkeypatch.setattr(
+            replicas, "numbered_files", lambda directory: [(base, f"{base:020d}") for base in bases]
+        )
 
     monkeypatch.setattr(after_scan, "size_of", lambda path: LENGTH)
     there()
@@ -48,7 +58,9 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def replica(base: Path = Path("/none"), **fields: Any) -> Replica:
-    one = Replica(str(base), f"{base}/g1", "g1", "n1", "dledger-n1", log_id="l", sizes=(SIZE, 64, 40))
+    one = Replica(
+        str(base), f"{base}/g1", "g1", "n1", "dledger-n1", log_id="l", sizes=(SIZE, 64, 40)
+    )
     for field, value in fields.items():
         setattr(one, field, value)
     return one
@@ -98,7 +110,8 @@ def subsets(of: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def test_the_files_of_a_log_follow_each_other(files: Callable[..., None]) -> None:
-    """From its begin on. Of missing ones the first of each gap is told; a name that is no position is one by itself."""
+    """From its begin on. Of missing ones the first of each gap is told; a name that is no position
+    is one by itself."""
     for begin, bases in product((0, 2000), subsets((0, 1000, 1500, 2000, 4000, 5000))):
         files(*bases)
         one = replica(begin=Begin(3, begin, 1, 0) if begin else Begin(), mark=ahead(99, 9999))
@@ -126,40 +139,73 @@ def test_a_running_node_has_the_files_of_what_it_applied(files: Callable[..., No
 
 
 def test_what_shows_that_a_file_is_missing(files: Callable[..., None]) -> None:
-    """The blank before it, a known end behind its begin, or later entries. Otherwise the file behind it does not belong to the log, and
-    what is wrong with it follows from that."""
+    """The blank before it, a known end behind its begin, or later entries. Otherwise the file
+    behind it does not belong to the log, and what is wrong with it follows from that."""
     for ending, before, first, marked, pointed in product(
-        ("zero", "blank"), (None, "unknown", 4), (None, "unknown", -1, 0, 1, 4, 5), (None, 1999, 2000, 2001), (None, 2000, 4500)
+        ("zero", "blank"),
+        (None, "unknown", 4),
+        (None, "unknown", -1, 0, 1, 4, 5),
+        (None, 1999, 2000, 2001),
+        (None, 2000, 4500),
     ):
         files(0, 1000, 3000)
-        one = replica(mark=None if marked is None else ahead(2, marked), point=None if pointed is None else Point(2, pointed, 1, 0))
-        stray = empty(3) if first is None else filled(3, first if isinstance(first, int) else None, 9)
+        one = replica(
+            mark=None if marked is None else ahead(2, marked),
+            point=None if pointed is None else Point(2, pointed, 1, 0),
+        )
+        stray = (
+            empty(3) if first is None else filled(3, first if isinstance(first, int) else None, 9)
+        )
         stray.flaws.append(Flaw("entry.body", stray.file, 9, 10, 20, "p"))
-        second = empty(1) if before is None else filled(1, 3, before if isinstance(before, int) else None, ending=ending)
+        second = (
+            empty(1)
+            if before is None
+            else filled(1, 3, before if isinstance(before, int) else None, ending=ending)
+        )
         one.reports = [filled(0, 0, 2, ending="zero" if before else ending), second, stray]
         check_names(one)
         if pointed == 2000:
-            assert places(one) == [] and len(one.reports) == 3, "the checked part ends before the last file"
+            assert places(one) == [] and len(one.reports) == 3, (
+                "the checked part ends before the last file"
+            )
             continue
         high = 4 if before == 4 else 2
-        shown = ending == "blank" or max(marked or 0, pointed or 0) > 2000 or (isinstance(first, int) and first > high)
+        shown = (
+            ending == "blank"
+            or max(marked or 0, pointed or 0) > 2000
+            or (isinstance(first, int) and first > high)
+        )
         if shown:
             assert (places(one)[0], len(one.reports)) == (("file.missing", name(2000), 0, SIZE), 3)
         else:
-            assert places(one) == [("file.name", name(3000), 0, LENGTH), ("entry.body", name(3000), 10, 20)]
+            assert places(one) == [
+                ("file.name", name(3000), 0, LENGTH),
+                ("entry.body", name(3000), 10, 20),
+            ]
             assert (one.flaws[1].measures, len(one.reports)) == (((name(3000), 0, LENGTH),), 2)
     files(0, 2000, 3000)
     one = replica(reports=[filled(0, 0, 2, ending="zero"), empty(2), empty(3)])
     check_names(one)
-    assert places(one) == [("file.name", name(2000), 0, LENGTH), ("file.name", name(3000), 0, LENGTH)]
+    assert places(one) == [
+        ("file.name", name(2000), 0, LENGTH),
+        ("file.name", name(3000), 0, LENGTH),
+    ]
     for first in (-1, 0, 1):
         files(0, 2000)
         one = replica(reports=[empty(0), filled(2, first, 9)])
         check_names(one)
-        assert [flaw.rule for flaw in one.flaws] == ["file.missing" if first >= 0 else "file.name"], first
+        assert [flaw.rule for flaw in one.flaws] == [
+            "file.missing" if first >= 0 else "file.name"
+        ], first
     files(0, 2000)
     for firsts in ((0, 3), (3, 0)):
-        one = replica(reports=[filled(0, 0, 2, ending="zero"), filled(2, firsts[0], 5), filled(3, firsts[1], 9)])
+        one = replica(
+            reports=[
+                filled(0, 0, 2, ending="zero"),
+                filled(2, firsts[0], 5),
+                filled(3, firsts[1], 9),
+            ]
+        )
         check_names(one)
         assert [flaw.rule for flaw in one.flaws] == ["file.missing"], "any later entry shows it"
 
@@ -168,16 +214,30 @@ def test_what_shows_that_a_file_is_missing(files: Callable[..., None]) -> None:
 
 
 def test_files_that_follow_each_other_are_no_flaw(files: Callable[..., None]) -> None:
-    one = checked(filled(0, 0, 3), filled(1, 4, 6, first_term=2, last_term=2), last(2, 7, 9, first_term=2, last_term=3, first_store_ms=6))
+    one = checked(
+        filled(0, 0, 3),
+        filled(1, 4, 6, first_term=2, last_term=2),
+        last(2, 7, 9, first_term=2, last_term=3, first_store_ms=6),
+    )
     assert one.flaws == []
     assert checked().flaws == []
 
 
 def test_terms_and_store_times_do_not_fall(files: Callable[..., None]) -> None:
-    """From one entry to a later one, whatever lies between. A damaged one of the two may be the reason."""
-    for at, index, term, ms, damaged in product((1, 2), (3, 4, 5), (1, 2, 3), (4, 5, 6), ((), (3,), (5,), (3, 5))):
+    """From one entry to a later one, whatever lies between. A damaged one of the two may be the
+    reason."""
+    for at, index, term, ms, damaged in product(
+        (1, 2), (3, 4, 5), (1, 2, 3), (4, 5, 6), ((), (3,), (5,), (3, 5))
+    ):
         before = filled(0, 0, 3, last_term=2, damaged=[3] if 3 in damaged else [])
-        after = last(at, index, 9, first_term=term, first_store_ms=ms, damaged=[index] if 5 in damaged else [9])
+        after = last(
+            at,
+            index,
+            9,
+            first_term=term,
+            first_store_ms=ms,
+            damaged=[index] if 5 in damaged else [9],
+        )
         epoch = checked(before, replace(after, time_epochs=[index]))
         assert flaws(epoch, "record.store-time") == []
         one = checked(before, after)
@@ -186,10 +246,15 @@ def test_terms_and_store_times_do_not_fall(files: Callable[..., None]) -> None:
         wanted = [("entry.term-order", name(SIZE * at), 16, 24)] * (later and term < 2)
         wanted += [("record.store-time", name(SIZE * at), 104, 112)] * (later and ms < 5)
         assert places(one, "entry.term-order", "record.store-time") == wanted
-        measures = ((name(0), 600, 900),) * (3 in damaged) + ((name(SIZE * at), 0, 200),) * (5 in damaged)
+        measures = ((name(0), 600, 900),) * (3 in damaged) + ((name(SIZE * at), 0, 200),) * (
+            5 in damaged
+        )
         assert all((flaw.index, flaw.measures) == (index, measures) for flaw in found)
     for known in (False, True):
-        one = checked(filled(0, 0, 3 if known else None), last(1, 4, 9, first_index=None if known else 4, first_term=0))
+        one = checked(
+            filled(0, 0, 3 if known else None),
+            last(1, 4, 9, first_index=None if known else 4, first_term=0),
+        )
         assert flaws(one, "entry.term-order", "entry.chain", "entry.gap") == []
 
 
@@ -197,10 +262,15 @@ def test_the_chain_continues_across_files(files: Callable[..., None]) -> None:
     """It is checked with the word before it, or computed again."""
     text = "00" * 40
     for at, prev, first_chain in product((1, 2), (74, 75, None), (crc(bytes(40), 74), 1)):
-        one = checked(filled(0, 0, 3), last(at, 4, 9, prev_chain=prev, first_input=text, first_chain=first_chain))
+        one = checked(
+            filled(0, 0, 3),
+            last(at, 4, 9, prev_chain=prev, first_input=text, first_chain=first_chain),
+        )
         wrong = at == 1 and prev != 74 and first_chain == 1
         found = [flaw for flaw in flaws(one, "entry.chain") if not flaw.torn]
-        assert [(flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) for flaw in found] == [(name(SIZE), 4, 0, 200)] * wrong
+        assert [(flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) for flaw in found] == [
+            (name(SIZE), 4, 0, 200)
+        ] * wrong
 
 
 def test_a_blank_stands_where_the_next_entry_did_not_fit(files: Callable[..., None]) -> None:
@@ -210,20 +280,31 @@ def test_a_blank_stands_where_the_next_entry_did_not_fit(files: Callable[..., No
         needless = ending == "blank" and size + 8 <= SIZE - end
         assert places(one, "blank.needless") == [("blank.needless", name(0), end, SIZE)] * needless
         assert all(flaw.index == 4 for flaw in flaws(one, "blank.needless"))
-    assert flaws(checked(filled(0, 0, 3), last(2, 4, 9, first_size=1)), "blank.needless") == [], "the file between them is missing"
+    assert flaws(checked(filled(0, 0, 3), last(2, 4, 9, first_size=1)), "blank.needless") == [], (
+        "the file between them is missing"
+    )
     for index, damaged in product((3, 4, 5), ([], [4], [9])):
-        one = checked(filled(0, 0, 3), last(1, 4, 9, first_size=1, markers=[(index, "")], damaged=damaged))
+        one = checked(
+            filled(0, 0, 3), last(1, 4, 9, first_size=1, markers=[(index, "")], damaged=damaged)
+        )
         wanted = index != 4 and damaged != [4]
-        assert len(flaws(one, "blank.needless")) == wanted, "a marker may begin a file that an operator wanted"
+        assert len(flaws(one, "blank.needless")) == wanted, (
+            "a marker may begin a file that an operator wanted"
+        )
 
 
 def test_indexes_continue_across_files(files: Callable[..., None]) -> None:
-    """A gap lies at the end of a file without a blank, else before the first entry of the next one, where entries may never have been
-    written if the node was killed."""
-    for index, ending, clean, hole in product((2, 3, 4, 5, 6), ("blank", "zero"), (False, True), (None, 0, 1)):
+    """A gap lies at the end of a file without a blank, else before the first entry of the next one,
+    where entries may never have been written if the node was killed."""
+    for index, ending, clean, hole in product(
+        (2, 3, 4, 5, 6), ("blank", "zero"), (False, True), (None, 0, 1)
+    ):
         after = last(1, index, 9)
         if hole is not None:
-            after.flaws = [Flaw("entry.body", name(SIZE), 9, 0, 9, "p"), Flaw("entry.unreadable", name(SIZE), 4, hole, 300, "p", torn=True)]
+            after.flaws = [
+                Flaw("entry.body", name(SIZE), 9, 0, 9, "p"),
+                Flaw("entry.unreadable", name(SIZE), 4, hole, 300, "p", torn=True),
+            ]
         one = checked(filled(0, 0, 3, ending=ending), after, clean=clean)
         found = flaws(one, "entry.gap", "entry.repeat")
         if index == 4:
@@ -232,14 +313,30 @@ def test_indexes_continue_across_files(files: Callable[..., None]) -> None:
         (flaw,) = found
         behind = index > 4 and ending != "blank"
         torn = hole == 0 and not clean and not behind
-        place = (name(0), 900, SIZE) if behind else (name(SIZE), 0, 300) if torn else (name(SIZE), 8, 16)
-        assert (flaw.file, flaw.byte_from, flaw.byte_to, flaw.torn) == (*place, torn), (index, ending, clean, hole)
-        assert (flaw.rule, flaw.index) == (("entry.gap", 4) if index > 4 else ("entry.repeat", index))
-    assert flaws(checked(filled(0, 0, 3), last(2, 6, 9)), "entry.gap") == [], "the missing file is told"
+        place = (
+            (name(0), 900, SIZE)
+            if behind
+            else (name(SIZE), 0, 300)
+            if torn
+            else (name(SIZE), 8, 16)
+        )
+        assert (flaw.file, flaw.byte_from, flaw.byte_to, flaw.torn) == (*place, torn), (
+            index,
+            ending,
+            clean,
+            hole,
+        )
+        assert (flaw.rule, flaw.index) == (
+            ("entry.gap", 4) if index > 4 else ("entry.repeat", index)
+        )
+    assert flaws(checked(filled(0, 0, 3), last(2, 6, 9)), "entry.gap") == [], (
+        "the missing file is told"
+    )
 
 
 def test_nothing_continues_to_an_entry_behind_an_unknown_one(files: Callable[..., None]) -> None:
-    """The places that are missing before it are its measures, and the rest of the file before it."""
+    """The places that are missing before it are its measures, and the rest of the file before
+    it."""
     for at, index, known, prev in product((1, 2), (4, 5), (3, None), (None, 74)):
         files(0, SIZE * at)
         head = last(at, index, 9, prev_chain=prev, first_chain=crc(b"", 74))
@@ -254,19 +351,34 @@ def test_nothing_continues_to_an_entry_behind_an_unknown_one(files: Callable[...
             assert found == []
             continue
         (flaw,) = found
-        assert (flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) == (name(SIZE * at), index, 0, 200)
-        absent = [("g1/identity.json", 0, 5), ("g1/begin", 1, 6), ("g1/identity.json", 2, 7)] + [(name(SIZE), 0, SIZE)] * (at == 2)
+        assert (flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) == (
+            name(SIZE * at),
+            index,
+            0,
+            200,
+        )
+        absent = [("g1/identity.json", 0, 5), ("g1/begin", 1, 6), ("g1/identity.json", 2, 7)] + [
+            (name(SIZE), 0, SIZE)
+        ] * (at == 2)
         assert flaw.measures == (*absent, (name(0), 600, SIZE), (name(SIZE * at), 0, HEADER_BYTES))
     files()
     first = checked(filled(0, 0, 3, prev_chain=None), last(1, 4, 9))
-    assert [(flaw.rule, flaw.torn, flaw.measures) for flaw in first.flaws] == [("entry.chain", True, ((name(0), 0, HEADER_BYTES),))]
+    assert [(flaw.rule, flaw.torn, flaw.measures) for flaw in first.flaws] == [
+        ("entry.chain", True, ((name(0), 0, HEADER_BYTES),))
+    ]
 
 
 def test_files_without_an_entry_before_others_lost_theirs(files: Callable[..., None]) -> None:
     for full, begin, length in product(product((False, True), repeat=3), (0, 3), (0, 1, 2, SIZE)):
-        reports = [filled(at, None, 10 * at + 5) if has else replace(empty(at), length=length) for at, has in enumerate(full)]
+        reports = [
+            filled(at, None, 10 * at + 5) if has else replace(empty(at), length=length)
+            for at, has in enumerate(full)
+        ]
         one = checked(*reports, decided=9, begin=Begin(begin, begin and SIZE, 1, 0))
-        found = [(flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) for flaw in flaws(one, "entry.gap")]
+        found = [
+            (flaw.file, flaw.index, flaw.byte_from, flaw.byte_to)
+            for flaw in flaws(one, "entry.gap")
+        ]
         ends = [at for at, has in enumerate(full) if has]
         wanted = []
         for at in range(max(ends, default=0)):
@@ -275,38 +387,59 @@ def test_files_without_an_entry_before_others_lost_theirs(files: Callable[..., N
                 wanted.append((name(SIZE * at), before, 0, max(length, 1)))
         assert found == wanted, (full, begin)
     one = checked(filled(0, None, None), empty(1), last(2, 9, 9))
-    assert [flaw.index for flaw in flaws(one, "entry.gap") if flaw.file == name(SIZE)] == [1], "of an unknown index only that it is one"
+    assert [flaw.index for flaw in flaws(one, "entry.gap") if flaw.file == name(SIZE)] == [1], (
+        "of an unknown index only that it is one"
+    )
 
 
 def test_a_blank_ends_every_file_but_the_last(files: Callable[..., None]) -> None:
     for endings, known in product(product(("blank", "zero", "tail"), repeat=3), (False, True)):
-        reports = [filled(at, 4 * at, 4 * at + 3, ending=ending) for at, ending in enumerate(endings)]
+        reports = [
+            filled(at, 4 * at, 4 * at + 3, ending=ending) for at, ending in enumerate(endings)
+        ]
         one = checked(*reports, mark=ahead(12, 3300) if known else None)
         missing = [flaw for flaw in flaws(one, "blank.missing")]
-        assert [(flaw.file, flaw.byte_from, flaw.byte_to, flaw.index, flaw.measures, flaw.torn) for flaw in missing] == [
-            (name(SIZE * at), 900, SIZE, 4 * at + 4, ((name(SIZE * at), 900, SIZE),), False) for at in (0, 1) if endings[at] != "blank"
+        assert [
+            (flaw.file, flaw.byte_from, flaw.byte_to, flaw.index, flaw.measures, flaw.torn)
+            for flaw in missing
+        ] == [
+            (name(SIZE * at), 900, SIZE, 4 * at + 4, ((name(SIZE * at), 900, SIZE),), False)
+            for at in (0, 1)
+            if endings[at] != "blank"
         ]
         lost: tuple[Place, ...] = ((name(3000), 0, 300),) if known else ()
-        assert [(flaw.file, flaw.byte_from, flaw.byte_to, flaw.index, flaw.measures, flaw.torn) for flaw in flaws(one, "blank.alone")] == [
-            (name(2000), 900, SIZE, 12, lost, True)
-        ] * (endings[2] == "blank")
+        assert [
+            (flaw.file, flaw.byte_from, flaw.byte_to, flaw.index, flaw.measures, flaw.torn)
+            for flaw in flaws(one, "blank.alone")
+        ] == [(name(2000), 900, SIZE, 12, lost, True)] * (endings[2] == "blank")
     one = checked(filled(0, 0, 3), empty(1, ending="blank", end=50), mark=ahead(9, 1500))
     assert [(flaw.file, flaw.byte_from, flaw.index, bool(flaw.measures)) for flaw in flaws(one, "blank.alone")] == [
         (name(0), 900, 4, True), (name(SIZE), 50, 4, False)
     ]  # fmt: skip
-    assert flaws(checked(empty(0, ending="zero"), last(1, 0, 3)), "blank.alone", "blank.missing") == []
-    assert flaws(checked(filled(0, 0, None, ending="zero"), last(1, 4, 9)), "blank.missing") == [], "nothing in it is known"
+    assert (
+        flaws(checked(empty(0, ending="zero"), last(1, 0, 3)), "blank.alone", "blank.missing") == []
+    )
+    assert (
+        flaws(checked(filled(0, 0, None, ending="zero"), last(1, 4, 9)), "blank.missing") == []
+    ), "nothing in it is known"
 
 
 def test_the_log_begins_where_its_group_decided(files: Callable[..., None]) -> None:
     for index, decided, first, at in product((0, 3), (0, 2, 3, 4), (None, 0, 2, 3), (0, 1)):
         begin = Begin(index, 1000, 1, 0) if index else Begin()
-        one = checked(last(at, first, 9, first_index=first, prev_chain=7), last(at + 1, 3, 9), begin=begin, decided=decided)
+        one = checked(
+            last(at, first, 9, first_index=first, prev_chain=7),
+            last(at + 1, 3, 9),
+            begin=begin,
+            decided=decided,
+        )
         assert bool(flaws(one, "begin.decided")) is (index > decided)
         assert all(flaw.file == "g1/dledger-n1/begin" for flaw in flaws(one, "begin.decided"))
         wrong = SIZE * at == begin.pos and first not in (index, None)
         found = [flaw for flaw in flaws(one, "entry.gap") if "begins with" in flaw.proof]
-        assert [(flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) for flaw in found] == [(name(SIZE * at), index, 0, 48)] * wrong
+        assert [(flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) for flaw in found] == [
+            (name(SIZE * at), index, 0, 48)
+        ] * wrong
 
 
 def test_names_and_flaws_of_files_are_told(files: Callable[..., None]) -> None:
@@ -329,35 +462,69 @@ def test_the_term_of_the_hard_state() -> None:
 
 def test_the_hard_state_is_held_against_the_last_proven_entry(files: Callable[..., None]) -> None:
     for terms in product((None, 1, 3), repeat=2):
-        one = checked(filled(0, 0, 3, last_sound_term=terms[0]), last(1, 4, 9, last_sound_term=terms[1]), hard_term=2)
+        one = checked(
+            filled(0, 0, 3, last_sound_term=terms[0]),
+            last(1, 4, 9, last_sound_term=terms[1]),
+            hard_term=2,
+        )
         known = [term for term in terms if term is not None]
         assert bool(flaws(one, "hardstate.term")) is (known[-1:] == [3])
 
 
-def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(files: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(
+    files: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither the checkpoint nor the key index. The end is that of the log or of its mark."""
-    for clean, point, marked, told in product((False, True), (None, Point(9, 900, 1, 0)), (None, 5, 9, 10), (9, 10, 11, None)):
+    for clean, point, marked, told in product(
+        (False, True), (None, Point(9, 900, 1, 0)), (None, 5, 9, 10), (9, 10, 11, None)
+    ):
         for field in ("end_hint", "commit", "next", "other log"):
-            position = SimpleNamespace(log_id="l" if field == "next" else "x", next_index=(told or 0) + 1)
-            monkeypatch.setattr(after_scan, "read_position", lambda root, found=position, there=told: None if there is None else found)
+            position = SimpleNamespace(
+                log_id="l" if field == "next" else "x", next_index=(told or 0) + 1
+            )
+            monkeypatch.setattr(
+                after_scan,
+                "read_position",
+                lambda root, found=position, there=told: None if there is None else found,
+            )
             mark = None if marked is None else ahead(marked, 900)
-            one = replica(reports=[last(0, 0, 9, last_store_ms=3, highest_store_ms=5)], clean=clean, point=point, mark=mark)
+            one = replica(
+                reports=[last(0, 0, 9, last_store_ms=3, highest_store_ms=5)],
+                clean=clean,
+                point=point,
+                mark=mark,
+            )
             if field in ("end_hint", "commit"):
                 setattr(one, field, told)
                 setattr(one, "commit" if field == "end_hint" else "end_hint", 3)
                 check_checkpoint_end(one)
             else:
                 check_log(one, 0)
-            wrong = clean and point is None and marked is not None and told is not None and told > max(9, marked)
+            wrong = (
+                clean
+                and point is None
+                and marked is not None
+                and told is not None
+                and told > max(9, marked)
+            )
             rule, file = ("keyindex.position", "g1/state/keyindex")
             if field in ("end_hint", "commit"):
                 rule, file = ("checkpoint.ahead", "g1/dledger-n1/checkpoint")
             wrong = wrong and field != "other log"
-            assert places(one, "keyindex.position", "checkpoint.ahead") == [(rule, file, 0, LENGTH)] * wrong
+            assert (
+                places(one, "keyindex.position", "checkpoint.ahead")
+                == [(rule, file, 0, LENGTH)] * wrong
+            )
             assert all(f"names entry {told}" in flaw.proof for flaw in flaws(one, rule))
-    monkeypatch.setattr(after_scan, "read_position", lambda root: SimpleNamespace(log_id="l", next_index=12))
+    monkeypatch.setattr(
+        after_scan, "read_position", lambda root: SimpleNamespace(log_id="l", next_index=12)
+    )
     assert (
-        flaws(checked(last(0, 0, 9), mark=ahead(9, 900), end_hint=99), "keyindex.position", "checkpoint.ahead")[0].rule
+        flaws(
+            checked(last(0, 0, 9), mark=ahead(9, 900), end_hint=99),
+            "keyindex.position",
+            "checkpoint.ahead",
+        )[0].rule
         == "checkpoint.ahead"
     )
     for error in (ValueError("p"), OSError(5, "p")):
@@ -369,31 +536,50 @@ def test_nothing_names_an_entry_behind_the_end_of_a_clean_log(files: Callable[..
         assert checked(last(0, 0, 9), mark=ahead(9, 900)).flaws == []
 
 
-def test_a_stamp_of_before_a_time_epoch_is_not_later_than_the_log(files: Callable[..., None]) -> None:
+def test_a_stamp_of_before_a_time_epoch_is_not_later_than_the_log(
+    files: Callable[..., None],
+) -> None:
     """The key index may be durable up to an entry of a former epoch only."""
     for stamp in (9, 10):
-        reports = [filled(0, 0, 1, last_store_ms=9, highest_store_ms=9), last(1, 2, 3, last_store_ms=4, highest_store_ms=4)]
+        reports = [
+            filled(0, 0, 1, last_store_ms=9, highest_store_ms=9),
+            last(1, 2, 3, last_store_ms=4, highest_store_ms=4),
+        ]
         one = checked(*reports, store_stamps=(4, 4, stamp), clean=True, point=None, mark=None)
-        assert places(one, "checkpoint.store") == [("checkpoint.store", "g1/checkpoint", 0, 24)] * (stamp == 10)
+        assert places(one, "checkpoint.store") == [("checkpoint.store", "g1/checkpoint", 0, 24)] * (
+            stamp == 10
+        )
 
 
 def test_stamps_of_the_store_are_not_later_than_its_last_entry(files: Callable[..., None]) -> None:
     """Of a log that lost its end, or is unreadable there, the last store time is unknown."""
     for stamp, clean, point, ending, damaged, lost in product(
-        (-1, 0, 5, 6), (False, True), (None, Point(3, 900, 1, 0)), ("zero", "tail", "blank"), ((), (3,), (2,)), (False, True)
+        (-1, 0, 5, 6),
+        (False, True),
+        (None, Point(3, 900, 1, 0)),
+        ("zero", "tail", "blank"),
+        ((), (3,), (2,)),
+        (False, True),
     ):
         one = checked(
             filled(0, 0, 1), last(1, 2, 3, ending=ending, damaged=list(damaged), first_term=1),
             store_stamps=(4, stamp), clean=clean, point=point, mark=ahead(4, 1980) if lost else None,
         )  # fmt: skip
         wrong = stamp in (-1, 6) and clean and point is None
-        assert places(one, "checkpoint.store") == [("checkpoint.store", "g1/checkpoint", 0, 24)] * wrong
+        assert (
+            places(one, "checkpoint.store")
+            == [("checkpoint.store", "g1/checkpoint", 0, 24)] * wrong
+        )
         for flaw in flaws(one, "checkpoint.store"):
             place = (name(2000), 0, 0) if False else (name(1000), 900, 980)
-            measures = [place] * lost + [(name(1000), 600, SIZE)] * (3 in damaged or ending == "tail")
+            measures = [place] * lost + [(name(1000), 600, SIZE)] * (
+                3 in damaged or ending == "tail"
+            )
             assert flaw.measures == tuple(measures) and f"stamp {stamp} " in flaw.proof
     for stamp in (0, 1):
-        assert [flaw.rule for flaw in checked(store_stamps=(stamp,)).flaws] == ["checkpoint.store"] * stamp
+        assert [flaw.rule for flaw in checked(store_stamps=(stamp,)).flaws] == [
+            "checkpoint.store"
+        ] * stamp
 
 
 # -------------------------------------------------------------------------------------------------------------- lost entries
@@ -408,7 +594,13 @@ def damaged_log(files: Callable[..., None], lost: Sequence[int], **fields: Any) 
     files(*(SIZE * at for at in (1, 2, 4, 5, 7, 9)))
     reports = [empty(2)]
     for at, indexes in {**ENTRIES, 9: (10,)}.items():
-        report = filled(at, indexes[0], indexes[-1], sound=sum(index not in lost for index in indexes), entries=len(indexes))
+        report = filled(
+            at,
+            indexes[0],
+            indexes[-1],
+            sound=sum(index not in lost for index in indexes),
+            entries=len(indexes),
+        )
         reports.append(report)
     one = replica(reports=sorted(reports, key=lambda report: report.base), **fields)
     one.flaws.append(Flaw("blank.missing", name(3 * SIZE), None, 1, 2, "p"))
@@ -417,38 +609,50 @@ def damaged_log(files: Callable[..., None], lost: Sequence[int], **fields: Any) 
 
 
 def spot(lost: Sequence[int], index: int) -> tuple[int, int, int]:
-    """Of a message: its index, the number of intact entries before it in its file, and its offset there."""
+    """Of a message: its index, the number of intact entries before it in its file, and its offset
+    there."""
     first = ENTRIES[AT[index]][0]
     return index, sum(other not in lost for other in range(first, index)), 100 * (index - first)
 
 
 def between(low: int, high: int) -> tuple[Place, ...]:
-    """The bytes from one entry to the header of a later one, in files that are there, and the missing files between them."""
+    """The bytes from one entry to the header of a later one, in files that are there, and the
+    missing files between them."""
     start, stop = spot((), low)[2], spot((), high)[2] + HEADER_BYTES
     if AT[low] == AT[high]:
         return ((name(SIZE * AT[low]), start, stop),)
     there = [at for at in (2, 3, 4, 5, 6, 7) if AT[low] < at < AT[high]]
-    return (name(SIZE * AT[low]), start, SIZE), *((name(SIZE * at), 0, SIZE) for at in there), (name(SIZE * AT[high]), 0, stop)
+    return (
+        (name(SIZE * AT[low]), start, SIZE),
+        *((name(SIZE * at), 0, SIZE) for at in there),
+        (name(SIZE * AT[high]), 0, stop),
+    )
 
 
 PAIRS = [(0, 5), (1, 6), (2, 3), (3, 6), (4, 5), (2, 9)]
 
 
 @pytest.mark.parametrize(("low", "high"), PAIRS)
-def test_as_many_numbers_of_a_producer_may_be_missing_as_entries_are_lost(files: Callable[..., None], low: int, high: int) -> None:
-    """Between its two messages; entries that can be read and have no number that is known count as well."""
+def test_as_many_numbers_of_a_producer_may_be_missing_as_entries_are_lost(
+    files: Callable[..., None], low: int, high: int
+) -> None:
+    """Between its two messages; entries that can be read and have no number that is known count as
+    well."""
     inside = range(low + 1, high)
     for lost in subsets(inside)[:24]:
         for step, unnumbered in product(range(4), ((), (low, high), (inside or (0,))[:1])):
             one = damaged_log(files, lost)
             one.reports[0].unnumbered = list(unnumbered)
             first, second = spot(lost, low), spot(lost, high)
-            runs = {AT[low]: ProducerRun(7, 5, 1, *first, 5, 1, *first), AT[high]: ProducerRun(7, 5 + step, 1, *second, 9, 1, *second)}
+            runs = {
+                AT[low]: ProducerRun(7, 5, 1, *first, 5, 1, *first),
+                AT[high]: ProducerRun(7, 5 + step, 1, *second, 9, 1, *second),
+            }
             for report in one.reports:
                 if report.base // SIZE in runs:
                     report.producers.append(runs[report.base // SIZE])
             check_log(one, 0)
-            (flaw, *others) = [*flaws(one, "order.producer"), None]
+            flaw, *others = [*flaws(one, "order.producer"), None]
             if step == 1:
                 assert flaw is None
                 continue
@@ -456,23 +660,36 @@ def test_as_many_numbers_of_a_producer_may_be_missing_as_entries_are_lost(files:
             known = len(lost) + sum(index in inside for index in unnumbered)
             assert (flaw.file, flaw.index) == (name(SIZE * AT[high]), high)
             assert (flaw.byte_from, flaw.byte_to) == (second[2], second[2] + HEADER_BYTES)
-            assert tuple(sorted(flaw.measures)) == (between(low, high) if 0 < step - 1 <= known else ()), (lost, step, unnumbered)
+            assert tuple(sorted(flaw.measures)) == (
+                between(low, high) if 0 < step - 1 <= known else ()
+            ), (lost, step, unnumbered)
 
 
 def test_a_producer_does_not_go_back_to_an_older_epoch(files: Callable[..., None]) -> None:
     for step, epoch, producer in product((0, 1, 3), (1, 2, 3), (7, 8)):
         one = replica(reports=[filled(0, 0, 3, sound=1), last(1, 4, 9)])
         one.reports[0].producers.append(ProducerRun(7, 5, 2, 0, 0, 0, 5, 2, 1, 0, 100))
-        one.reports[1].producers.append(ProducerRun(producer, 5 + step, epoch, 9, 3, 300, 9, epoch, 9, 3, 300))
+        one.reports[1].producers.append(
+            ProducerRun(producer, 5 + step, epoch, 9, 3, 300, 9, epoch, 9, 3, 300)
+        )
         check_log(one, 0)
         wrong = producer == 7 and (step != 1 or epoch < 2)
-        assert [(flaw.index, flaw.byte_from) for flaw in flaws(one, "order.producer")] == [(9, 300)] * wrong
-        assert all("older epoch" in flaw.proof for flaw in flaws(one, "order.producer")) or epoch >= 2
-        assert all(bool(flaw.measures) is (step == 3 and epoch >= 2) for flaw in flaws(one, "order.producer"))
+        assert [(flaw.index, flaw.byte_from) for flaw in flaws(one, "order.producer")] == [
+            (9, 300)
+        ] * wrong
+        assert (
+            all("older epoch" in flaw.proof for flaw in flaws(one, "order.producer")) or epoch >= 2
+        )
+        assert all(
+            bool(flaw.measures) is (step == 3 and epoch >= 2)
+            for flaw in flaws(one, "order.producer")
+        )
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 0), (-1, 1), (-1, 6), *PAIRS])
-def test_as_many_queue_offsets_may_be_missing_as_entries_are_lost(files: Callable[..., None], low: int, high: int) -> None:
+def test_as_many_queue_offsets_may_be_missing_as_entries_are_lost(
+    files: Callable[..., None], low: int, high: int
+) -> None:
     """Before the first message of a queue too."""
     for lost in subsets(range(low + 1, high))[:24]:
         for step in range(5):
@@ -481,7 +698,9 @@ def test_as_many_queue_offsets_may_be_missing_as_entries_are_lost(files: Callabl
             if low >= 0:
                 by_base(one)[AT[low]].queues.append(QueueRun("t", 0, 0, 2, 3, *first, *first))
             offset = (3 if low >= 0 else 0) + step
-            by_base(one)[AT[high]].queues.append(QueueRun("t", 0, offset, offset, 1, *second, *second))
+            by_base(one)[AT[high]].queues.append(
+                QueueRun("t", 0, offset, offset, 1, *second, *second)
+            )
             check_log(one, 0)
             check_queues(one)
             found = flaws(one, "record.queue-offset", "record.queue-repeat")
@@ -489,9 +708,16 @@ def test_as_many_queue_offsets_may_be_missing_as_entries_are_lost(files: Callabl
                 assert found == []
                 continue
             (flaw,) = found
-            assert (flaw.file, flaw.index, flaw.byte_from) == (name(SIZE * AT[high]), high, second[2] + HEADER_BYTES + 20)
+            assert (flaw.file, flaw.index, flaw.byte_from) == (
+                name(SIZE * AT[high]),
+                high,
+                second[2] + HEADER_BYTES + 20,
+            )
             start = between(low, high) if low >= 0 else ((name(0), 0, SIZE), *between(0, high))
-            assert tuple(sorted(flaw.measures)) == (start if step <= len(lost) else ()), (lost, step)
+            assert tuple(sorted(flaw.measures)) == (start if step <= len(lost) else ()), (
+                lost,
+                step,
+            )
 
 
 def by_base(one: Replica) -> dict[int, LogReport]:
@@ -501,13 +727,26 @@ def by_base(one: Replica) -> dict[int, LogReport]:
 # -------------------------------------------------------------------------------------------------------------------- queues
 
 
-def run(first: int, index: int, topic: str = "t", *, to: int | None = None, **fields: Any) -> QueueRun:
+def run(
+    first: int, index: int, topic: str = "t", *, to: int | None = None, **fields: Any
+) -> QueueRun:
     """Messages of a queue in one file, from an offset, and an index, `to` another offset."""
-    return QueueRun(topic, 0, first, first if to is None else to, 1, index, 0, 0, **{"last_index": index, **fields})
+    return QueueRun(
+        topic,
+        0,
+        first,
+        first if to is None else to,
+        1,
+        index,
+        0,
+        0,
+        **{"last_index": index, **fields},
+    )
 
 
 def queued(*runs: QueueRun, **fields: Any) -> Replica:
-    """A replica with these runs, each in a file of its own, whose derived files were not looked at."""
+    """A replica with these runs, each in a file of its own, whose derived files were not looked
+    at."""
     reports = [filled(at, 5 * at, 5 * at + 4) for at in range(len(runs))]
     for report, each in zip(reports, runs, strict=True):
         report.queues.append(each)
@@ -517,12 +756,21 @@ def queued(*runs: QueueRun, **fields: Any) -> Replica:
 
 
 def test_where_the_offsets_of_a_queue_begin(files: Callable[..., None]) -> None:
-    """At 0; in a trimmed log where an exact snapshot says, else where they do. Those of a lite topic may begin anew at a multiple of
-    300 000."""
-    for begin, exact, low, offset, topic in product((0, 3), (False, True), (None, 4), (0, 4, 5, 300_000, 300_001), ("t", "t$0")):
+    """At 0; in a trimmed log where an exact snapshot says, else where they do. Those of a lite
+    topic may begin anew at a multiple of 300 000."""
+    for begin, exact, low, offset, topic in product(
+        (0, 3), (False, True), (None, 4), (0, 4, 5, 300_000, 300_001), ("t", "t$0")
+    ):
         minimums = {} if low is None else {topic: {"0": [low, None]}}
-        snapshot = {"retained": {"begin_index": begin if exact else begin + 1}, "minimums": minimums}
-        one = queued(run(offset, 3, topic), begin=Begin(begin, 0, 1, 0) if begin else Begin(), snapshot=snapshot)
+        snapshot = {
+            "retained": {"begin_index": begin if exact else begin + 1},
+            "minimums": minimums,
+        }
+        one = queued(
+            run(offset, 3, topic),
+            begin=Begin(begin, 0, 1, 0) if begin else Begin(),
+            snapshot=snapshot,
+        )
         expected = 0 if not begin else offset if not exact else (low or 0)
         right = offset == expected or ("$" in topic and offset == 300_000)
         assert [flaw.rule for flaw in flaws(one, "record.queue-offset", "record.queue-repeat")] == (
@@ -530,14 +778,23 @@ def test_where_the_offsets_of_a_queue_begin(files: Callable[..., None]) -> None:
         ), (begin, exact, low, offset, topic)
     two = queued(run(0, 3, to=2), run(4, 8))
     assert [flaw.index for flaw in two.flaws] == [8] and "follows 2" in two.flaws[0].proof
-    mixed = replica(reports=[filled(0, 0, 4, queues=[run(0, 1), replace(run(0, 2), queue=1)]), last(1, 5, 9, queues=[run(1, 6)])])
+    mixed = replica(
+        reports=[
+            filled(0, 0, 4, queues=[run(0, 1), replace(run(0, 2), queue=1)]),
+            last(1, 5, 9, queues=[run(1, 6)]),
+        ]
+    )
     check_queues(mixed)
     assert mixed.flaws == [], "every queue has its own offsets"
 
 
 def test_which_messages_must_have_been_dispatched() -> None:
-    for point, backup, applied, commit, clean in product((None, 4), (False, True), (None, "x", 5), (None, 6), (False, True)):
-        one = replica(clean=clean, commit=commit, point=None if point is None else Point(point, 0, 1, 0))
+    for point, backup, applied, commit, clean in product(
+        (None, 4), (False, True), (None, "x", 5), (None, 6), (False, True)
+    ):
+        one = replica(
+            clean=clean, commit=commit, point=None if point is None else Point(point, 0, 1, 0)
+        )
         one.name += SUFFIX * backup
         one.snapshot = None if applied is None else {"applied_index": applied}
         wanted = -1
@@ -563,44 +820,65 @@ def units(one: Replica, *rules: str) -> list[tuple[int, bool]]:
 
 
 def test_what_is_applied_has_its_unit(files: Callable[..., None]) -> None:
-    """Message k of the queue is entry 2 k. Behind what is applied, a unit may be empty, but not before one that is written."""
-    for first, last_, applied, filed in product(range(4), range(6), range(-1, 12, 2), (None, 0, 3, 5, 7)):
+    """Message k of the queue is entry 2 k. Behind what is applied, a unit may be empty, but not
+    before one that is written."""
+    for first, last_, applied, filed in product(
+        range(4), range(6), range(-1, 12, 2), (None, 0, 3, 5, 7)
+    ):
         if last_ < first:
             continue
         for required in (applied, applied + 1):
             waiting = [[first, last_, 2 * first, 2 * last_]]
-            one = queued(run(0, 0, to=9, waiting=waiting, filed_offset=filed, filed_index=0), clean=True, commit=required)
+            one = queued(
+                run(0, 0, to=9, waiting=waiting, filed_offset=filed, filed_index=0),
+                clean=True,
+                commit=required,
+            )
             offsets = range(first, last_ + 1)
             if 2 * first <= required:
-                # Entries that are not messages of the queue may be among those behind the first one.
+                # Entries that are not messages of the queue may be among those behind the first
+                # one.
                 end = last_ if 2 * last_ <= required else min(last_, first + required - 2 * first)
                 assert units(one) == [(offset, False) for offset in range(first, end + 1)]
-                assert all((flaw.rule, flaw.index) == ("queue.missing", 2 * first) for flaw in one.flaws)
+                assert all(
+                    (flaw.rule, flaw.index) == ("queue.missing", 2 * first) for flaw in one.flaws
+                )
             elif filed is not None and first < filed:
                 assert units(one) == [(offset, True) for offset in offsets]
-                assert all((flaw.rule, flaw.index) == ("queue.hole", 2 * first) for flaw in one.flaws)
+                assert all(
+                    (flaw.rule, flaw.index) == ("queue.hole", 2 * first) for flaw in one.flaws
+                )
             else:
                 assert one.flaws == []
 
 
 def test_below_the_minimum_of_the_snapshot_a_unit_may_be_gone(files: Callable[..., None]) -> None:
-    """Empty or blank, with whatever begin of the log; from the first kept unit on, a blank one is wrong and an empty one missing. Message k
-    of the queue is entry 2 k."""
-    for begin, first, last_, low, kept, applied in product((0, 4), range(3), range(4), (None, 0, 1, 2, 4), (False, True), (2, 7)):
+    """Empty or blank, with whatever begin of the log; from the first kept unit on, a blank one is
+    wrong and an empty one missing. Message k of the queue is entry 2 k."""
+    for begin, first, last_, low, kept, applied in product(
+        (0, 4), range(3), range(4), (None, 0, 1, 2, 4), (False, True), (2, 7)
+    ):
         if last_ < first or (kept and not low):
             continue
         unit = [0, 7, 0] if kept else None
         snapshot = {} if low is None else {"minimums": {"t": {"0": [low, unit]}}}
         floor = (low or 0) - kept
         gone = [[first, last_, 2 * first, 2 * last_]]
-        given = {"begin": Begin(begin, begin * 200, 1, 1), "snapshot": snapshot, "clean": True, "commit": applied}
+        given = {
+            "begin": Begin(begin, begin * 200, 1, 1),
+            "snapshot": snapshot,
+            "clean": True,
+            "commit": applied,
+        }
         for field in ("waiting", "blanks"):
             one = queued(run(0, 0, to=9, filed_offset=0, filed_index=0, **{field: gone}), **given)
             wanted = range(max(first, floor), last_ + 1)
             lowest = 2 * first + len(range(first, max(first, floor)))
             if field == "waiting":
                 wanted = wanted[: max(applied - lowest + 1, 0)]
-            assert units(one, "queue.missing", "queue.unit") == [(offset, False) for offset in wanted], (first, last_, low, kept)
+            assert units(one, "queue.missing", "queue.unit") == [
+                (offset, False) for offset in wanted
+            ], (first, last_, low, kept)
             assert {flaw.rule for flaw in one.flaws if flaw.rule.startswith("queue.")} == (
                 set() if not wanted else {"queue.unit" if field == "blanks" else "queue.missing"}
             )
@@ -608,13 +886,19 @@ def test_below_the_minimum_of_the_snapshot_a_unit_may_be_gone(files: Callable[..
 
 def test_units_written_in_one_file_show_holes_in_another(files: Callable[..., None]) -> None:
     for filed in product((None, 1, 3), repeat=2):
-        runs = [run(0, 0, to=2, waiting=[[2, 2, 3, 3]], filed_offset=filed[0]), run(3, 5, to=9, filed_offset=filed[1])]
+        runs = [
+            run(0, 0, to=2, waiting=[[2, 2, 3, 3]], filed_offset=filed[0]),
+            run(3, 5, to=9, filed_offset=filed[1]),
+        ]
         assert units(queued(*runs, clean=False), "queue.hole") == [(2, True)] * (3 in filed)
 
 
 def test_a_queue_ends_behind_its_highest_offset(files: Callable[..., None]) -> None:
-    """In whatever file of the log that is: the units up to there are no further ones, and files before them are missing."""
-    one = replica(reports=[filled(0, 0, 4, queues=[run(0, 0, to=5)]), last(1, 5, 9, queues=[run(3, 5)])])
+    """In whatever file of the log that is: the units up to there are no further ones, and files
+    before them are missing."""
+    one = replica(
+        reports=[filled(0, 0, 4, queues=[run(0, 0, to=5)]), last(1, 5, 9, queues=[run(3, 5)])]
+    )
     one.tails = [TailReport(QUEUE, 120, f"{80:020d}", [], 0, [(40, 80), (120, 160)])]
     check_queues(one)
     assert places(one, "file.missing", "file.name", "queue.tail") == [
@@ -623,36 +907,55 @@ def test_a_queue_ends_behind_its_highest_offset(files: Callable[..., None]) -> N
 
 
 def test_derived_files_exist_from_the_first_needed_one(files: Callable[..., None]) -> None:
-    """Earlier ones may exist. Of missing ones before units of the log each gap is told; a file behind the end is no part of the data."""
+    """Earlier ones may exist. Of missing ones before units of the log each gap is told; a file
+    behind the end is no part of the data."""
     for begin, first_base, gaps in product(
-        (0, 3, 4, 5), (0, 64, 128, 192, 256), ((), ((128, 192),), ((192, 320),), ((128, 192), (256, 320)))
+        (0, 3, 4, 5),
+        (0, 64, 128, 192, 256),
+        ((), ((128, 192),), ((192, 320),), ((128, 192), (256, 320))),
     ):
         own = Flaw("file.length", f"g1/{INDEX}/x", None, 0, 1, "p")
-        one = replica(reports=[last(0, begin, 6)], begin=Begin(begin, 0, 1, 0) if begin else Begin())
+        one = replica(
+            reports=[last(0, begin, 6)], begin=Begin(begin, 0, 1, 0) if begin else Begin()
+        )
         one.tails = [TailReport(INDEX, 0, f"{0:020d}", [own], first_base, [*gaps])]
         check_queues(one)
         # Entries up to 6 have units up to byte 224.
         needed = begin * 32 // 64 * 64
-        missing = [(needed, first_base)] * (first_base > needed) + [(max(start, needed), base) for start, base in gaps if base > needed]
+        missing = [(needed, first_base)] * (first_base > needed) + [
+            (max(start, needed), base) for start, base in gaps if base > needed
+        ]
         assert one.flaws[0] == own
         assert places(one)[1:] == [
-            ("file.missing", f"g1/{INDEX}/{start:020d}", 0, base - start)
-            if start < 224
-            else ("file.name", f"g1/{INDEX}/{base:020d}", 0, LENGTH)
+            (
+                ("file.missing", f"g1/{INDEX}/{start:020d}", 0, base - start)
+                if start < 224
+                else ("file.name", f"g1/{INDEX}/{base:020d}", 0, LENGTH)
+            )
             for start, base in missing
         ], (begin, first_base, gaps)
 
 
 def test_consume_queues_begin_at_their_first_kept_unit(files: Callable[..., None]) -> None:
-    """Which the snapshot says, and where they end if no message is left. A lite topic that vanished may have any files."""
-    cases = product(("t", "t$0"), (None, 3, 4, 6), (False, True), (0, 40, 80, 120), (0, 8), (20, 40))
+    """Which the snapshot says, and where they end if no message is left. A lite topic that vanished
+    may have any files."""
+    cases = product(
+        ("t", "t$0"), (None, 3, 4, 6), (False, True), (0, 40, 80, 120), (0, 8), (20, 40)
+    )
     for topic, low, with_unit, first_base, messages, size in cases:
         unit = [0, 0, 0] if with_unit else None
         minimums = {} if low is None else {topic: {"0": [low, unit]}}
-        one = replica(begin=Begin(3, 0, 1, 0), snapshot={"minimums": minimums, "retained": {"begin_index": 3}})
-        one.reports = [last(0, 3, 9, queues=[run(low or 0, 3, topic, to=messages - 1)] if messages else [])]
+        one = replica(
+            begin=Begin(3, 0, 1, 0), snapshot={"minimums": minimums, "retained": {"begin_index": 3}}
+        )
+        one.reports = [
+            last(0, 3, 9, queues=[run(low or 0, 3, topic, to=messages - 1)] if messages else [])
+        ]
         folder = f"consumequeue/{topic}/0"
-        one.tails = [TailReport(folder, 0, f"{0:020d}", [], first_base), TailReport(INDEX, 0, f"{0:020d}", [], 128)]
+        one.tails = [
+            TailReport(folder, 0, f"{0:020d}", [], first_base),
+            TailReport(INDEX, 0, f"{0:020d}", [], 128),
+        ]
         one.sizes = SIZE, 64, size
         check_queues(one)
         kept = (low or 0) - (with_unit and low is not None)
@@ -666,7 +969,9 @@ def test_consume_queues_begin_at_their_first_kept_unit(files: Callable[..., None
             else [("file.name", f"g1/{folder}/{first_base:020d}", LENGTH)]
         ), (topic, low, with_unit, first_base, messages)  # fmt: skip
         others = [flaw for flaw in one.flaws if flaw.file.startswith(f"g1/{INDEX}")]
-        assert [flaw.rule for flaw in others] == ["file.missing"], "what is behind a topic that vanished is checked"
+        assert [flaw.rule for flaw in others] == ["file.missing"], (
+            "what is behind a topic that vanished is checked"
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------------- tails
@@ -699,14 +1004,29 @@ def nonzero(data: bytes, start: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("files_of", [4, 8])
 def test_index_units_behind_the_end_of_the_log(tmp_path: Path, files_of: int) -> None:
-    """Those of entries that the log lost are torn after a kill, and follow from a known loss. Anything else is a flaw by itself."""
-    cases = [*product(("zero", "right", "other"), repeat=3), ("magic", "right", "zero"), ("right", "zero", "magic")]
-    for number, (told, (clean, known)) in enumerate(product(cases, ((False, True), (True, True), (False, False)))):
+    """Those of entries that the log lost are torn after a kill, and follow from a known loss.
+    Anything else is a flaw by itself."""
+    cases = [
+        *product(("zero", "right", "other"), repeat=3),
+        ("magic", "right", "zero"),
+        ("right", "zero", "magic"),
+    ]
+    for number, (told, (clean, known)) in enumerate(
+        product(cases, ((False, True), (True, True), (False, False)))
+    ):
         one = replica(tmp_path / str(number), clean=clean, mark=ahead(7, 950) if known else None)
         one.sizes = SIZE, 32 * files_of, 40
         one.reports = [last(0, 0, 2)]
-        data = b"".join(index_unit(at, "right") for at in range(3)) + b"".join(index_unit(3 + at, kind) for at, kind in enumerate(told))
-        written(tmp_path / str(number), INDEX, one.sizes[1], data + bytes(-len(data) % one.sizes[1]), one)
+        data = b"".join(index_unit(at, "right") for at in range(3)) + b"".join(
+            index_unit(3 + at, kind) for at, kind in enumerate(told)
+        )
+        written(
+            tmp_path / str(number),
+            INDEX,
+            one.sizes[1],
+            data + bytes(-len(data) % one.sizes[1]),
+            one,
+        )
         check_queues(one)
         if told == ("zero",) * 3:
             assert one.flaws == []
@@ -723,8 +1043,11 @@ def test_index_units_behind_the_end_of_the_log(tmp_path: Path, files_of: int) ->
         assert flaw.measures == (((name(0), 900, 950),) if lost else ()), (told, clean, known)
 
 
-def test_index_files_behind_the_checked_part_of_a_running_replica_are_ignored(tmp_path: Path) -> None:
-    """Its node makes them. A flaw of a file that has units of checked entries counts, and so does a file that is missing among them."""
+def test_index_files_behind_the_checked_part_of_a_running_replica_are_ignored(
+    tmp_path: Path,
+) -> None:
+    """Its node makes them. A flaw of a file that has units of checked entries counts, and so does a
+    file that is missing among them."""
     for number, point in enumerate((None, Point(2, 900, 1, 0))):
         one = replica(tmp_path / str(number), reports=[last(0, 0, 2)], point=point)
         one.sizes = SIZE, 64, 40
@@ -733,7 +1056,9 @@ def test_index_files_behind_the_checked_part_of_a_running_replica_are_ignored(tm
         written(tmp_path / str(number), INDEX, 64, bytes(192), one)
         one.tails = [TailReport(INDEX, 0, f"{0:020d}", flawed, gaps=[(32, 64), (96, 128)])]
         check_queues(one)
-        assert [flaw.file for flaw in flaws(one, "file.length")] == (shown if point is None else shown[:2])
+        assert [flaw.file for flaw in flaws(one, "file.length")] == (
+            shown if point is None else shown[:2]
+        )
         assert places(one, "file.missing") == [("file.missing", f"g1/{INDEX}/{32:020d}", 0, 32)]
         assert len(flaws(one, "file.name")) == (point is None)
 
@@ -765,7 +1090,9 @@ def test_bytes_that_are_gone_when_they_are_looked_at_again(tmp_path: Path) -> No
     written(tmp_path, INDEX, 256, bytes(512), one)
     one.tails = [replace(one.tails[0], used=300, last_file=f"{256:020d}")]
     check_queues(one)
-    assert [(flaw.byte_from, flaw.byte_to, flaw.torn, flaw.measures) for flaw in one.flaws] == [(0, 44, False, ())]
+    assert [(flaw.byte_from, flaw.byte_to, flaw.torn, flaw.measures) for flaw in one.flaws] == [
+        (0, 44, False, ())
+    ]
 
 
 END = 900
@@ -803,21 +1130,35 @@ def test_consume_queue_units_behind_the_end_of_the_log(tmp_path: Path, clean: bo
 
         span = range(start // 20, (stop - 1) // 20 + 1)
         (flaw,) = one.flaws
-        assert (flaw.rule, flaw.file, flaw.byte_from, flaw.byte_to) == ("queue.tail", f"g1/{QUEUE}/{0:020d}", start, stop)
+        assert (flaw.rule, flaw.file, flaw.byte_from, flaw.byte_to) == (
+            "queue.tail",
+            f"g1/{QUEUE}/{0:020d}",
+            start,
+            stop,
+        )
         assert flaw.torn is (beyond(span[0]) and not clean), (first, told)
-        assert flaw.measures == (((name(0), 900, 950),) if known and all(map(beyond, span)) else ()), (first, told)
+        assert flaw.measures == (
+            ((name(0), 900, 950),) if known and all(map(beyond, span)) else ()
+        ), (first, told)
 
 
 def test_units_of_lost_entries_follow_from_their_loss(tmp_path: Path) -> None:
-    """They lie between the last readable message of the queue and the end of the log, and as many may follow as entries are lost there.
-    What is behind them is looked at by itself."""
-    for number, (told, (lost, first)) in enumerate(product(product("iz<>", repeat=3), ((0, 1), (1, 2), (2, 1), (3, 2)))):
+    """They lie between the last readable message of the queue and the end of the log, and as many
+    may follow as entries are lost there. What is behind them is looked at by itself."""
+    for number, (told, (lost, first)) in enumerate(
+        product(product("iz<>", repeat=3), ((0, 1), (1, 2), (2, 1), (3, 2)))
+    ):
         one = replica(tmp_path / str(number))
         # Entry 0 is the message, and of the next ones these are lost; the last one can be read.
         one.reports = [filled(0, 0, 0, end=SIZE, entries=1), empty(1), last(2, lost + 1, lost + 1)]
         one.reports[0].queues.append(run(0, 0, to=first - 1, last_at=100, last_ordinal=0))
         one.reports[0].sound = one.reports[2].sound = 1
-        places_of = {"i": queue_unit(SIZE + 500), "z": bytes(20), "<": queue_unit(100 + HEADER_BYTES), ">": queue_unit(2 * SIZE + 900)}
+        places_of = {
+            "i": queue_unit(SIZE + 500),
+            "z": bytes(20),
+            "<": queue_unit(100 + HEADER_BYTES),
+            ">": queue_unit(2 * SIZE + 900),
+        }
         data = b"\1" * 20 * first + b"".join(places_of[kind] for kind in told)
         written(tmp_path / str(number), QUEUE, 40, data + bytes(-len(data) % 40), one)
         check_queues(one)
@@ -828,7 +1169,13 @@ def test_units_of_lost_entries_follow_from_their_loss(tmp_path: Path) -> None:
         numbers = [number for number, _ in units(replica(flaws=explained))]
         assert numbers == [*range(first, first + count)], (told, lost)
         assert all(
-            flaw.measures == ((name(0), 100, SIZE), (name(SIZE), 0, SIZE), (name(2 * SIZE), 0, SIZE + HEADER_BYTES)) for flaw in explained
+            flaw.measures
+            == (
+                (name(0), 100, SIZE),
+                (name(SIZE), 0, SIZE),
+                (name(2 * SIZE), 0, SIZE + HEADER_BYTES),
+            )
+            for flaw in explained
         )
         rest = text[count:].rstrip("z")
         assert len(one.flaws) - len(explained) == bool(rest), (told, lost)
@@ -839,12 +1186,18 @@ def test_units_beside_an_empty_log_belong_to_no_entry(tmp_path: Path) -> None:
         one = replica(tmp_path, reports=reports)
         written(tmp_path, QUEUE, 40, queue_unit(200) + queue_unit(400), one)
         check_queues(one)
-        assert places(one) == [("queue.tail", f"g1/{QUEUE}/{0:020d}", 7, 40)] and one.flaws[0].measures == ()
+        assert (
+            places(one) == [("queue.tail", f"g1/{QUEUE}/{0:020d}", 7, 40)]
+            and one.flaws[0].measures == ()
+        )
 
 
 def test_units_of_lost_entries_before_the_first_message(tmp_path: Path) -> None:
-    """Of a queue without any readable message, in a log whose first entry, or first file, is lost: from its begin on."""
-    for number, (whole, pos, lost) in enumerate(product((False, True), (SIZE + HEADER_BYTES - 1, SIZE + HEADER_BYTES), (0, 1))):
+    """Of a queue without any readable message, in a log whose first entry, or first file, is lost:
+    from its begin on."""
+    for number, (whole, pos, lost) in enumerate(
+        product((False, True), (SIZE + HEADER_BYTES - 1, SIZE + HEADER_BYTES), (0, 1))
+    ):
         one = replica(tmp_path / str(number), begin=Begin(5, SIZE, 1, 0))
         one.snapshot = {"minimums": {"t": {"0": [1, None]}}, "retained": {"begin_index": 5}}
         one.reports = [last(2, 5 + lost, 6)] if whole else [last(1, 5 + lost, 6)]

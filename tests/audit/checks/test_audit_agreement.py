@@ -1,4 +1,5 @@
-"""The quick comparison, which reads no bodies: it finds every difference of histories to the entry, and says that it looked for no rot."""
+"""The quick comparison, which reads no bodies: it finds every difference of histories to the entry,
+and says that it looked for no rot."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ def told(found: Audit) -> list[tuple[str, str, str, int | None]]:
     return [(f.replica, f.klass, f.flaw.rule, f.flaw.index) for f in found.findings]
 
 
-def write(base: Path, count: int = 200, seals: int = 0, ends: tuple[int, int, int] = (0, 0, 0)) -> list[Writer]:
-    """Three equal replicas; the last records seal a number of their files; the replicas end a number of entries earlier."""
+def write(
+    base: Path, count: int = 200, seals: int = 0, ends: tuple[int, int, int] = (0, 0, 0)
+) -> list[Writer]:
+    """Three equal replicas; the last records seal a number of their files; the replicas end a
+    number of entries earlier."""
     writers = [Writer(base / name) for name in NODES]
     for writer, less in zip(writers, ends, strict=True):
         messages = history(5, count)
@@ -53,9 +57,20 @@ def in_file(writer: Writer, file: int) -> list[Placed]:
 def seal_record(writer: Writer, file: int, **other: object) -> Message:
     """As a leader records it."""
     entries, last = in_file(writer, file), writer.entries[-1]
-    body = {"base": file * FILE_BYTES, "first": entries[0].index, "last": entries[-1].index, "end": entries[-1].pos + entries[-1].size}
+    body = {
+        "base": file * FILE_BYTES,
+        "first": entries[0].index,
+        "last": entries[-1].index,
+        "end": entries[-1].pos + entries[-1].size,
+    }
     value = {**body, "sha256": digest_of(writer, file), "replicas": ["n1", "n2"], "v": 1, **other}
-    return Message(STORAGE, json.dumps(value, sort_keys=True).encode(), tag="seal", term=last.term, time=last.message.time)
+    return Message(
+        STORAGE,
+        json.dumps(value, sort_keys=True).encode(),
+        tag="seal",
+        term=last.term,
+        time=last.message.time,
+    )
 
 
 def test_equal_replicas_agree_and_the_verdict_says_that_nothing_was_read(tmp_path: Path) -> None:
@@ -88,28 +103,46 @@ def test_next_to_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("place", [3, 40, 130, 198])
 def test_another_history_is_found_to_the_entry(tmp_path: Path, place: int) -> None:
-    """Right in itself from its first to its last word, and another one than the majority's from one entry on."""
+    """Right in itself from its first to its last word, and another one than the majority's from one
+    entry on."""
     writers = write(tmp_path)
     messages = history(5, 200)
     other = Writer(tmp_path / "n2")
     for message in messages[:place]:
         other.append(message)
     changed = messages[place]
-    other.append(Message(changed.topic, b"another body", changed.queue, changed.tag, changed.key, 0, changed.time, changed.term))
+    other.append(
+        Message(
+            changed.topic,
+            b"another body",
+            changed.queue,
+            changed.tag,
+            changed.key,
+            0,
+            changed.time,
+            changed.term,
+        )
+    )
     for message in messages[place + 1 :]:
         other.append(message)
     other.finish()
     found = run(tmp_path)
-    assert found.verdict == "FAIL" and ("n2", "divergence", "replica.divergence", place) in told(found)
+    assert found.verdict == "FAIL" and ("n2", "divergence", "replica.divergence", place) in told(
+        found
+    )
     (flaw,) = [f.flaw for f in found.findings if f.flaw.rule == "replica.divergence"]
     entry = other.entries[place]
-    assert (flaw.byte_from, flaw.byte_to) == (entry.pos % FILE_BYTES, entry.pos % FILE_BYTES + entry.size)
+    assert (flaw.byte_from, flaw.byte_to) == (
+        entry.pos % FILE_BYTES,
+        entry.pos % FILE_BYTES + entry.size,
+    )
     assert flaw.file.endswith(f"{entry.pos - entry.pos % FILE_BYTES:020d}") and len(writers) == 3
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_that_ends_before_its_synced_mark_lost_something(tmp_path: Path, clean: bool) -> None:
-    """It looks like one that lags, but it was there; a killed node that lacks index units alone has lost nothing."""
+    """It looks like one that lags, but it was there; a killed node that lacks index units alone has
+    lost nothing."""
     for name in NODES:
         writer = Writer(tmp_path / name)
         for message in history(5, 100):
@@ -128,7 +161,8 @@ def test_a_log_that_ends_before_its_synced_mark_lost_something(tmp_path: Path, c
 
 
 def test_a_loss_of_power_above_the_synced_mark_is_no_finding(tmp_path: Path) -> None:
-    """The unit of the last entry of a file was on the disk, and its sector of the log was not. Jury, healthy seed 31000005."""
+    """The unit of the last entry of a file was on the disk, and its sector of the log was not.
+    Jury, healthy seed 31000005."""
     for name in NODES:
         writer = Writer(tmp_path / name)
         for message in history(5, 100):
@@ -139,28 +173,42 @@ def test_a_loss_of_power_above_the_synced_mark_is_no_finding(tmp_path: Path) -> 
     data, sector = path.read_bytes(), last.pos % FILE_BYTES // 512 * 512
     path.write_bytes(data[:sector] + bytes(len(data) - sector))
     found = run(tmp_path)
-    assert found.verdict == "INCOMPLETE" and not [finding for finding in found.findings if finding.fails]
+    assert found.verdict == "INCOMPLETE" and not [
+        finding for finding in found.findings if finding.fails
+    ]
 
 
 def test_rot_of_a_body_is_not_seen_and_a_rotten_word_at_a_file_end_is(tmp_path: Path) -> None:
-    """The first is what the other checks are for; the second would look like another history, but later words agree."""
+    """The first is what the other checks are for; the second would look like another history, but
+    later words agree."""
     writers = write(tmp_path)
     body = in_file(writers[0], 1)[2]
-    flip(tmp_path / "n1" / "g1" / "dledger-n1" / "data" / f"{FILE_BYTES:020d}", body.pos - FILE_BYTES + 100)
+    flip(
+        tmp_path / "n1" / "g1" / "dledger-n1" / "data" / f"{FILE_BYTES:020d}",
+        body.pos - FILE_BYTES + 100,
+    )
     assert run(tmp_path).verdict == "PASS"
     assert audit([str(tmp_path / name) for name in NODES]).verdict == "FAIL"
     last = in_file(writers[2], 0)[-1]
     flip(tmp_path / "n3" / "g1" / "dledger-n3" / "data" / f"{0:020d}", last.pos + 37)
     found = run(tmp_path)
     assert told(found) == [("n3", "bit-rot", "entry.chain", last.index)]
-    assert (found.findings[0].flaw.byte_from, found.findings[0].flaw.byte_to) == (last.pos + 37, last.pos + 38)
+    assert (found.findings[0].flaw.byte_from, found.findings[0].flaw.byte_to) == (
+        last.pos + 37,
+        last.pos + 38,
+    )
 
 
 def test_a_replica_that_lags_is_no_finding_and_no_proof(tmp_path: Path) -> None:
-    """The audit compares as far as a majority has entries; a replica that lacks messages makes it INCOMPLETE."""
+    """The audit compares as far as a majority has entries; a replica that lacks messages makes it
+    INCOMPLETE."""
     writers = write(tmp_path, ends=(0, 0, 30))
     found = run(tmp_path)
-    assert found.verdict == "INCOMPLETE" and told(found) == [] and found.compared == writers[0].entries[-1].index
+    assert (
+        found.verdict == "INCOMPLETE"
+        and told(found) == []
+        and found.compared == writers[0].entries[-1].index
+    )
     assert any("n3" in reason for reason in found.reasons)
 
 
@@ -187,13 +235,24 @@ def test_an_uncommitted_tail_of_a_deposed_leader_is_no_divergence(tmp_path: Path
         time = writer.entries[-1].message.time
         for number in range(3):
             term = 7 if name == "n2" else 8
-            writer.append(Message("flights", b"%d" % number, key=name if name == "n2" else "same", term=term, time=time))
+            writer.append(
+                Message(
+                    "flights",
+                    b"%d" % number,
+                    key=name if name == "n2" else "same",
+                    term=term,
+                    time=time,
+                )
+            )
         writer.finish(committed=len(messages) - 1)
     found = run(tmp_path)
     assert told(found) == [] and found.verdict == "INCOMPLETE"
 
 
-@pytest.mark.parametrize(("kind", "rule"), [("cut", "file.length"), ("gone", "file.missing"), ("zero", "entry.unreadable")])
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [("cut", "file.length"), ("gone", "file.missing"), ("zero", "entry.unreadable")],
+)
 def test_files_that_are_not_what_they_were(tmp_path: Path, kind: str, rule: str) -> None:
     """A file that is short, missing, or does not begin with an entry."""
     write(tmp_path)
@@ -205,11 +264,14 @@ def test_files_that_are_not_what_they_were(tmp_path: Path, kind: str, rule: str)
     else:
         flip(path, 27)
     found = run(tmp_path)
-    assert found.verdict == "FAIL" and ("n1", rule) in {(f.replica, f.flaw.rule) for f in found.findings}
+    assert found.verdict == "FAIL" and ("n1", rule) in {
+        (f.replica, f.flaw.rule) for f in found.findings
+    }
 
 
 def test_a_digest_that_a_node_noted_speaks_for_its_file(tmp_path: Path) -> None:
-    """A recorded digest that differs from the seal proves that the replica has, or had, other bytes."""
+    """A recorded digest that differs from the seal proves that the replica has, or had, other
+    bytes."""
     writers = write(tmp_path, seals=0)
     records = [json.loads(seal_record(writers[0], file).body) for file in (0, 1)]
     for name in NODES:
@@ -222,7 +284,9 @@ def test_a_digest_that_a_node_noted_speaks_for_its_file(tmp_path: Path) -> None:
             digests[str(FILE_BYTES)] = "ab" * 32
         note = sealed({"v": 1, "log_id": writers[0].log_id, "digests": digests})
         (tmp_path / name / "g1" / "state" / "digests").write_bytes(note)
-    assert told(run(tmp_path)) == [("n3", "divergence", "seal.noted", in_file(writers[0], 1)[0].index)]
+    assert told(run(tmp_path)) == [
+        ("n3", "divergence", "seal.noted", in_file(writers[0], 1)[0].index)
+    ]
 
 
 def deep(base: Path) -> Audit:
@@ -259,10 +323,13 @@ def test_records_of_sealed_files_are_held_against_the_files(tmp_path: Path) -> N
 def test_a_history_that_was_written_anew_everywhere_is_seen_by_its_seal(
     tmp_path: Path, other: dict[str, object], rule: str, klass: str
 ) -> None:
-    """All replicas agree and every CRC is right; only the record remembers. What a majority has alike is no rot."""
+    """All replicas agree and every CRC is right; only the record remembers. What a majority has
+    alike is no rot."""
     found = deep_with(tmp_path, lambda writer: seal_record(writer, 1, **other))
     assert found.verdict == "FAIL"
-    assert {(f.replica, f.klass, f.flaw.rule) for f in found.findings} == {(name, klass, rule) for name in NODES}
+    assert {(f.replica, f.klass, f.flaw.rule) for f in found.findings} == {
+        (name, klass, rule) for name in NODES
+    }
 
 
 def rooted(writer: Writer, file: int, **other: object) -> Message:
@@ -270,7 +337,9 @@ def rooted(writer: Writer, file: int, **other: object) -> Message:
     data = bytes(writer.space)
     leaves = [data[entry.pos : entry.pos + entry.size] for entry in in_file(writer, file)]
     tree = {"entries": len(leaves), "root": plain_root(leaves).hex(), **other}
-    return seal_record(writer, file, v=2, tree={key: part for key, part in tree.items() if part is not None})
+    return seal_record(
+        writer, file, v=2, tree={key: part for key, part in tree.items() if part is not None}
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,15 +354,30 @@ def rooted(writer: Writer, file: int, **other: object) -> Message:
     ],
     ids=["right", "root", "entries", "root-that-is-none", "without-entries", "empty"],
 )
-def test_the_root_in_a_seal_is_computed_again(tmp_path: Path, other: dict[str, object], rules: set[str]) -> None:
-    """Where the file has the sealed bytes, the record itself is wrong, on every replica that holds it."""
-    found = deep_with(tmp_path, lambda writer: rooted(writer, 0), lambda writer: rooted(writer, 1, **other))
-    assert {f.flaw.rule for f in found.findings} == rules and (found.verdict == "FAIL") == bool(rules), as_text(found)
-    assert {(f.replica, f.klass) for f in found.findings} == {(name, "wrong-derived") for name in NODES if rules}
+def test_the_root_in_a_seal_is_computed_again(
+    tmp_path: Path, other: dict[str, object], rules: set[str]
+) -> None:
+    """Where the file has the sealed bytes, the record itself is wrong, on every replica that holds
+    it."""
+    found = deep_with(
+        tmp_path, lambda writer: rooted(writer, 0), lambda writer: rooted(writer, 1, **other)
+    )
+    assert {f.flaw.rule for f in found.findings} == rules and (found.verdict == "FAIL") == bool(
+        rules
+    ), as_text(found)
+    assert {(f.replica, f.klass) for f in found.findings} == {
+        (name, "wrong-derived") for name in NODES if rules
+    }
 
 
-@pytest.mark.parametrize(("fields", "rules"), [({"v": 1}, set()), ({"v": 2}, {"seal.tree"})], ids=["version-1", "version-2"])
-def test_a_seal_without_a_tree_has_version_1(tmp_path: Path, fields: dict[str, object], rules: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "rules"),
+    [({"v": 1}, set()), ({"v": 2}, {"seal.tree"})],
+    ids=["version-1", "version-2"],
+)
+def test_a_seal_without_a_tree_has_version_1(
+    tmp_path: Path, fields: dict[str, object], rules: set[str]
+) -> None:
     found = deep_with(tmp_path, lambda writer: seal_record(writer, 0, **fields))
     assert {f.flaw.rule for f in found.findings} == rules
 
@@ -305,7 +389,10 @@ def test_a_damaged_file_is_told_by_its_bytes_and_not_by_its_root(tmp_path: Path)
             writer.append(message)
         writer.append(rooted(writer, 0))
         writer.finish()
-    flip(tmp_path / "n2" / "g1" / "dledger-n2" / "data" / f"{0:020d}", in_file(writers[1], 0)[3].pos + 60)
+    flip(
+        tmp_path / "n2" / "g1" / "dledger-n2" / "data" / f"{0:020d}",
+        in_file(writers[1], 0)[3].pos + 60,
+    )
     assert "seal.tree" not in {f.flaw.rule for f in deep(tmp_path).findings}
 
 
@@ -320,13 +407,18 @@ def test_a_rewritten_file_of_one_replica_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("agreement", [True, False])
-def test_a_record_in_another_history_says_nothing_of_the_majority(tmp_path: Path, agreement: bool) -> None:
-    """The last replica's record, written anew with all its CRCs, names another digest: the others are not accused by it."""
+def test_a_record_in_another_history_says_nothing_of_the_majority(
+    tmp_path: Path, agreement: bool
+) -> None:
+    """The last replica's record, written anew with all its CRCs, names another digest: the others
+    are not accused by it."""
     for name in NODES:
         writer = Writer(tmp_path / name)
         for message in history(5, 200):
             writer.append(message)
-        writer.append(seal_record(writer, 0, **({"sha256": "ab" * 32, "last": 5} if name == "n3" else {})))
+        writer.append(
+            seal_record(writer, 0, **({"sha256": "ab" * 32, "last": 5} if name == "n3" else {}))
+        )
         writer.finish()
     found = run(tmp_path) if agreement else deep(tmp_path)
     assert found.verdict == "FAIL" and {f.replica for f in found.findings} == {"n3"}, as_text(found)

@@ -1,4 +1,5 @@
-"""Groups with appointed masters: whose record of confirmed entries counts, who left that history, and which record of a master is odd."""
+"""Groups with appointed masters: whose record of confirmed entries counts, who left that history,
+and which record of a master is odd."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ class Group:
     def replica(self, name: str, known: Known) -> Replica:
         if (name, known) not in self._known:
             history, confirmed = known
-            writer = write(self._base / f"{history}-{confirmed}", name, HISTORIES[history], committed=confirmed - 1)
+            writer = write(
+                self._base / f"{history}-{confirmed}",
+                name,
+                HISTORIES[history],
+                committed=confirmed - 1,
+            )
             self._known[name, known] = opened(writer)
         one = self._known[name, known]
         return replace(one, flaws=[], reports=[replace(report) for report in one.reports])
@@ -71,12 +77,20 @@ def left(result: GroupResult) -> dict[str, tuple[str, int | None]]:
         one.name: ("stale", one.stale_from) for one in result.replicas if one.stale_from is not None
     }
     found |= {one.name: (flaw.rule, flaw.index) for one in result.replicas for flaw in one.flaws}
-    assert result.divergent == {name: index for name, (rule, index) in found.items() if rule.startswith("replica.")}
+    assert result.divergent == {
+        name: index for name, (rule, index) in found.items() if rule.startswith("replica.")
+    }
     return found
 
 
 DIVERGENCE = "replica.divergence"
-CASES: list[tuple[Sequence[Known], tuple[int | None, str | None, int | None], Mapping[str, tuple[str, int | None]]]] = [
+CASES: list[
+    tuple[
+        Sequence[Known],
+        tuple[int | None, str | None, int | None],
+        Mapping[str, tuple[str, int | None]],
+    ]
+] = [
     # Nobody recorded anything.
     ([("whole", 0), ("tail", 0), ("later", 0)], (None, None, None), {}),
     ([], (None, None, None), {}),
@@ -87,22 +101,42 @@ CASES: list[tuple[Sequence[Known], tuple[int | None, str | None, int | None], Ma
     ([("whole", 6), ("short", 5), ("whole", 6)], (5, "n0", 5), {}),
     # What lies behind the confirmed entries is no matter.
     ([("whole", 5), ("tail", 5), ("later", 5)], (4, "n0", 4), {}),
-    ([("whole", 6), ("tail", 5), ("later", 5)], (5, "n0", 5), {"n1": (DIVERGENCE, 5), "n2": ("stale", 5)}),
+    (
+        [("whole", 6), ("tail", 5), ("later", 5)],
+        (5, "n0", 5),
+        {"n1": (DIVERGENCE, 5), "n2": ("stale", 5)},
+    ),
     # A record of a higher epoch counts more than one of a higher index.
-    ([("whole", 5), ("later", 6), ("whole", 5)], (5, "n1", 5), {"n0": ("stale", 5), "n2": ("stale", 5)}),
+    (
+        [("whole", 5), ("later", 6), ("whole", 5)],
+        (5, "n1", 5),
+        {"n0": ("stale", 5), "n2": ("stale", 5)},
+    ),
     ([("whole", 8), ("later", 6)], (5, "n1", 5), {"n0": (DIVERGENCE, 5)}),
     ([("later", 8), ("latest", 5)], (4, "n1", 4), {"n0": (DIVERGENCE, 4)}),
     # Unless two replicas, and at least half of all, recorded another one.
     ([("later", 6), ("whole", 6), ("whole", 8)], (7, "n2", 7), {"n0": (DIVERGENCE, 5)}),
-    ([("later", 6), ("whole", 6), ("whole", 5)], (5, "n0", 5), {"n1": (DIVERGENCE, 5), "n2": ("stale", 5)}),
-    ([("later", 6), ("whole", 6), ("whole", 6), ("short", 5)], (5, "n1", 5), {"n0": (DIVERGENCE, 5)}),
+    (
+        [("later", 6), ("whole", 6), ("whole", 5)],
+        (5, "n0", 5),
+        {"n1": (DIVERGENCE, 5), "n2": ("stale", 5)},
+    ),
+    (
+        [("later", 6), ("whole", 6), ("whole", 6), ("short", 5)],
+        (5, "n1", 5),
+        {"n0": (DIVERGENCE, 5)},
+    ),
     (
         [("later", 6), ("whole", 6), ("whole", 6), ("short", 5), ("short", 5)],
         (5, "n0", 5),
         {"n1": (DIVERGENCE, 5), "n2": (DIVERGENCE, 5)},
     ),
     # If each contradicts each, the highest epoch stands.
-    ([("later", 7), ("latest", 6), ("early", 8)], (5, "n1", 5), {"n0": (DIVERGENCE, 4), "n2": (DIVERGENCE, 3)}),
+    (
+        [("later", 7), ("latest", 6), ("early", 8)],
+        (5, "n1", 5),
+        {"n0": (DIVERGENCE, 4), "n2": (DIVERGENCE, 3)},
+    ),
 ]
 
 
@@ -149,14 +183,23 @@ def test_a_later_record_counts_if_a_replica_holds_the_entry(group: Group) -> Non
         claimed = recorded if not whole or recorded <= 4 else 4
         agree_by_record(result)
         held = 7 if holder == "whole" else 6
-        proven = "n0" if claimed <= 4 else "n1" if held >= claimed else "n2" if claimed <= 7 else "n0"
+        proven = (
+            "n0" if claimed <= 4 else "n1" if held >= claimed else "n2" if claimed <= 7 else "n0"
+        )
         expected = (claimed if proven != "n0" else 4, proven, claimed)
-        assert (outcome(result), bool(one.flaws)) == (expected, claimed == 8), (recorded, holder, whole)
+        assert (outcome(result), bool(one.flaws)) == (expected, claimed == 8), (
+            recorded,
+            holder,
+            whole,
+        )
 
 
 def test_a_recorded_entry_that_nobody_holds_is_lost(group: Group) -> None:
-    """Each replica that recorded it is named, with the end of its log; not while a replica is missing, or its node could not be heard."""
-    for missing, awaited, lost in product((), ("n9",), repeat=1) and product(((), ("n9",)), (None, 9), ({}, {"n9": "why"})):
+    """Each replica that recorded it is named, with the end of its log; not while a replica is
+    missing, or its node could not be heard."""
+    for missing, awaited, lost in product((), ("n9",), repeat=1) and product(
+        ((), ("n9",)), (None, 9), ({}, {"n9": "why"})
+    ):
         result = group.of(("short", 5), ("short", 5), ("short", 5), ("short", 5))
         result.missing, result.lost = missing, lost
         result.replicas[3].awaited = awaited
@@ -170,7 +213,10 @@ def test_a_recorded_entry_that_nobody_holds_is_lost(group: Group) -> None:
         for one, recorded in zip(result.replicas, (True, True, False, False), strict=True):
             end = one.filled[-1].end
             proof = "index 7 was recorded as confirmed, no replica holds it whole, this one holds 4"
-            assert one.flaws == [Flaw("commit.lost", one.filled[-1].file, 5, end, end, proof)] * recorded
+            assert (
+                one.flaws
+                == [Flaw("commit.lost", one.filled[-1].file, 5, end, end, proof)] * recorded
+            )
 
 
 def test_a_lost_entry_within_the_log_is_at_its_end(group: Group) -> None:
@@ -194,7 +240,10 @@ def test_a_log_that_ends_whole_before_its_own_record_leaves_none(group: Group) -
 def test_who_left_the_history_proves_no_record(group: Group) -> None:
     for known in (("tail", 6), ("whole", 5)):
         result = group.of(("later", 6), known)
-        result.replicas[1].commit, result.replicas[1].clean = {"tail": 9, "whole": 4}[known[0]], False
+        result.replicas[1].commit, result.replicas[1].clean = (
+            {"tail": 9, "whole": 4}[known[0]],
+            False,
+        )
         agree_by_record(result)
         assert outcome(result) == (5, "n0", 5)
 
@@ -204,9 +253,11 @@ def forced(kept: int, epoch: int = 2) -> tuple[int, str]:
 
 
 def test_what_an_operator_gave_up(group: Group) -> None:
-    """A recorded decision of the reference's log that kept nothing from the entry on. It outweighs the records of those who had more; who
-    recorded less left an unconfirmed tail."""
-    for record, confirmed, count in product((None, forced(4), forced(3), forced(5), forced(4, 1)), (5, 6, 8), (1, 2)):
+    """A recorded decision of the reference's log that kept nothing from the entry on. It outweighs
+    the records of those who had more; who recorded less left an unconfirmed tail."""
+    for record, confirmed, count in product(
+        (None, forced(4), forced(3), forced(5), forced(4, 1)), (5, 6, 8), (1, 2)
+    ):
         result = group.of(("later", 7), *[("whole", confirmed)] * count)
         if record is not None:
             result.replicas[0].reports[1].elections = [(5, "[]"), (5, "no JSON"), record]
@@ -214,7 +265,10 @@ def test_what_an_operator_gave_up(group: Group) -> None:
         names = [f"n{number + 1}" for number in range(count)]
         if confirmed > 5 and record == forced(4):
             text = "given up when an operator forced n0 to be master of epoch 2"
-            assert (left(result), result.given_up) == (dict.fromkeys(names, ("stale", 5)), dict.fromkeys(names, text))
+            assert (left(result), result.given_up) == (
+                dict.fromkeys(names, ("stale", 5)),
+                dict.fromkeys(names, text),
+            )
         else:
             accused = dict.fromkeys(names, ("stale", 5) if confirmed == 5 else (DIVERGENCE, 5))
             accused = {"n0": (DIVERGENCE, 5)} if confirmed > 5 and count == 2 else accused
@@ -260,9 +314,16 @@ def test_a_damaged_file_is_compared_though_its_ends_are_equal(group: Group) -> N
 
 
 def test_which_record_gives_up_an_entry() -> None:
-    for kept, epoch, index, own in product((None, "3", 2, 3, 4), (None, "2", 0, 1, 2), (3, 4, 5), (-1, 0, 1, 2)):
+    for kept, epoch, index, own in product(
+        (None, "3", 2, 3, 4), (None, "2", 0, 1, 2), (3, 4, 5), (-1, 0, 1, 2)
+    ):
         value = {"kept": kept, "epoch": epoch}
-        expected = isinstance(kept, int) and isinstance(epoch, int) and kept == index - 1 and 0 <= own < epoch
+        expected = (
+            isinstance(kept, int)
+            and isinstance(epoch, int)
+            and kept == index - 1
+            and 0 <= own < epoch
+        )
         assert gives_up(value, index, own) == expected
     assert not gives_up({"epoch": 2}, 4, 1) and not gives_up({"kept": 3}, 4, 1)
 
@@ -280,7 +341,9 @@ FILE = "g1/dledger-n1/data/00000000000000000000"
 
 def telling(name: str, *records: tuple[int, object]) -> Replica:
     one = Replica("n", "n/g1", "g1", name, "dledger-n1")
-    bodies = [(index, each if isinstance(each, str) else json.dumps(each)) for index, each in records]
+    bodies = [
+        (index, each if isinstance(each, str) else json.dumps(each)) for index, each in records
+    ]
     one.reports = [LogReport(FILE, 0, 100, 1, end=90, elections=bodies)]
     return one
 
@@ -295,17 +358,29 @@ def flaws_of(*replicas: Replica) -> list[list[Flaw]]:
 
 
 def test_a_term_begins_with_the_same_record_everywhere() -> None:
-    """Where it exists. Named is who has another one than most; if two are equally frequent, all are."""
+    """Where it exists. Named is who has another one than most; if two are equally frequent, all
+    are."""
     for told in product(((5, "a"), (6, "a"), (5, "b"), None), repeat=3):
         records = Counter(each for each in told if each is not None)
         ranked = records.most_common()
-        usual = ranked[0][0] if len(ranked) == 1 or (ranked and ranked[0][1] > ranked[1][1]) else None
-        found = flaws_of(*[telling(f"n{at}", *[] if each is None else [(each[0], leads(each[1]))]) for at, each in enumerate(told)])
+        usual = (
+            ranked[0][0] if len(ranked) == 1 or (ranked and ranked[0][1] > ranked[1][1]) else None
+        )
+        found = flaws_of(
+            *[
+                telling(f"n{at}", *[] if each is None else [(each[0], leads(each[1]))])
+                for at, each in enumerate(told)
+            ]
+        )
         for own, flaws in zip(told, found, strict=True):
             if own is None or len(ranked) < 2 or own == usual:
                 assert flaws == [], told
                 continue
-            others = " and ".join(f"{leader} with entry {at}" for at, leader in sorted(records, key=str) if (at, leader) != own)
+            others = " and ".join(
+                f"{leader} with entry {at}"
+                for at, leader in sorted(records, key=str)
+                if (at, leader) != own
+            )
             proof = f"term 2 begins with {own[1]} as leader here, elsewhere with {others}"
             assert flaws == [Flaw("term.leader", FILE, own[0], 90, 90, proof)]
 
@@ -335,9 +410,17 @@ NO_LEADERS: dict[str, object] = {
 @pytest.mark.parametrize("told", NO_LEADERS.values(), ids=NO_LEADERS)
 def test_what_is_no_record_of_a_leader_is_left_out(told: object) -> None:
     """Also where others contradict each other."""
-    ones = [telling("n1", (4, told), (5, leads("a"))), telling("n2", (5, leads("a")), (6, told)), telling("n3", (5, leads("b")))]
+    ones = [
+        telling("n1", (4, told), (5, leads("a"))),
+        telling("n2", (5, leads("a")), (6, told)),
+        telling("n3", (5, leads("b"))),
+    ]
     found = flaws_of(*ones)
-    assert [[(flaw.rule, flaw.index) for flaw in flaws] for flaws in found] == [[], [], [("term.leader", 5)]]
+    assert [[(flaw.rule, flaw.index) for flaw in flaws] for flaws in found] == [
+        [],
+        [],
+        [("term.leader", 5)],
+    ]
 
 
 def test_the_place_of_such_a_record(tmp_path: Path) -> None:
@@ -347,4 +430,9 @@ def test_the_place_of_such_a_record(tmp_path: Path) -> None:
         one.reports[1].elections = [(4, json.dumps(leads(leader)))]
     _, _, (flaw,) = flaws_of(*ones)
     _, file, at = place_of(writers[2], 4)
-    assert (flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) == (file, 4, at, at + writers[2].entries[4].size)
+    assert (flaw.file, flaw.index, flaw.byte_from, flaw.byte_to) == (
+        file,
+        4,
+        at,
+        at + writers[2].entries[4].size,
+    )

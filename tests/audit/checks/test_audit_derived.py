@@ -1,4 +1,5 @@
-"""Index files and consume queues against entries in memory: units that are right, and all that are not; runs of queues in any windows."""
+"""Index files and consume queues against entries in memory: units that are right, and all that are
+not; runs of queues in any windows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ import numpy as np
 import pytest
 
 from ledgermq.audit.checks import derived
-from ledgermq.audit.checks.derived import IndexCheck, QueueCheck, QueueRun, TailReport, differing, near_each_other, space_tail, tails
+from ledgermq.audit.checks.derived import (
+    IndexCheck,
+    QueueCheck,
+    QueueRun,
+    TailReport,
+    differing,
+    near_each_other,
+    space_tail,
+    tails,
+)
 from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.reading.decode import numbered_files
 from ledgermq.audit.reading.walk import LogFile
@@ -85,7 +95,8 @@ def columns(rows: Sequence[Row], sound_before: int = 0) -> Columns:
 
 
 class Space:
-    """Derived files in memory: units by folder and number. Without one, the unit is zero; behind `end` there is nothing."""
+    """Derived files in memory: units by folder and number. Without one, the unit is zero; behind
+    `end` there is nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         self.size = size
@@ -105,7 +116,9 @@ class Space:
         self.read += end - start
         first, last = start // self.size, -(-end // self.size)
         assert last - first < 1000, "a range between numbers that are far apart"
-        data = b"".join(self.units.get((folder, number), bytes(self.size)) for number in range(first, last))
+        data = b"".join(
+            self.units.get((folder, number), bytes(self.size)) for number in range(first, last)
+        )
         data = data[start - first * self.size :][: end - start]
         return data if self.end is None else data[: max(self.end - start, 0)]
 
@@ -129,7 +142,9 @@ def test_numbers_that_are_far_apart_are_read_separately(monkeypatch: pytest.Monk
                 continue
             expected: list[list[int]] = []
             before = -100
-            for number, place in sorted((number, place) for place, number in enumerate(numbers) if number >= 0):
+            for number, place in sorted(
+                (number, place) for place, number in enumerate(numbers) if number >= 0
+            ):
                 if number - before > 3:
                     expected.append([])
                 expected[-1].append(place)
@@ -157,13 +172,24 @@ def index_flaws(rows: Sequence[Row], task: LogFile = TASK) -> list[Flaw]:
     return check.flaws
 
 
-def index_flaw(rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False) -> Flaw:
+def index_flaw(
+    rule: str, index: int, start: int, stop: int, proof: str, torn: bool = False
+) -> Flaw:
     place = index * 32 % 128
-    return Flaw(rule, f"g1/dledger-n1/index/{index * 32 - place:020d}", index, place + start, place + stop, proof, torn)
+    return Flaw(
+        rule,
+        f"g1/dledger-n1/index/{index * 32 - place:020d}",
+        index,
+        place + start,
+        place + stop,
+        proof,
+        torn,
+    )
 
 
 def test_index_units_repeat_their_entries(index_space: Space) -> None:
-    """Every byte of them; entries that are damaged, or in a store, have no right units. One of an older term was replaced."""
+    """Every byte of them; entries that are damaged, or in a store, have no right units. One of an
+    older term was replaced."""
     assert index_flaws(ENTRIES) == [] and index_flaws(ENTRIES[2:3]) == [] and index_flaws([]) == []
     for row, place, by in product(ENTRIES[::2], range(32), (1, 0x80)):
         unit = bytearray(row.unit)
@@ -171,7 +197,14 @@ def test_index_units_repeat_their_entries(index_space: Space) -> None:
         index_space.put(INDEX, row.index, bytes(unit))
         _magic, pos, size, _index, term = struct.unpack(">iqiqq", unit)
         replaced = place >= 24 and 0 <= term < row.term and pos > 0 and size >= 48
-        flaw = index_flaw("index.unit", row.index, place, place + 1, f"{unit[place]:02x} instead of {row.unit[place]:02x}", replaced)
+        flaw = index_flaw(
+            "index.unit",
+            row.index,
+            place,
+            place + 1,
+            f"{unit[place]:02x} instead of {row.unit[place]:02x}",
+            replaced,
+        )
         assert index_flaws(ENTRIES) == index_flaws([row]) == [flaw], (row, place)
         damaged = [replace(each, sound=each is not row) for each in ENTRIES]
         assert index_flaws(damaged) == [] and index_flaws(ENTRIES, STORED) == []
@@ -181,14 +214,23 @@ def test_index_units_repeat_their_entries(index_space: Space) -> None:
 def test_a_unit_of_an_entry_that_was_replaced(index_space: Space) -> None:
     """It is that of an entry: with a magic, this index, an older term, a position and a size."""
     row = ENTRIES[1]
-    for magic, pos, size, index, term in product((1, 2), (0, 1, 900), (47, 48, 500), (11, 12), (-1, 0, 310, 311, 312)):
+    for magic, pos, size, index, term in product(
+        (1, 2), (0, 1, 900), (47, 48, 500), (11, 12), (-1, 0, 310, 311, 312)
+    ):
         unit = struct.pack(">iqiqq", magic, pos, size, index, term)
         index_space.put(INDEX, 11, unit)
         (flaw,) = index_flaws(ENTRIES)
-        assert flaw.torn is (magic == 1 and pos > 0 and size >= 48 and index == 11 and 0 <= term < row.term)
+        assert flaw.torn is (
+            magic == 1 and pos > 0 and size >= 48 and index == 11 and 0 <= term < row.term
+        )
         start, stop = differing(unit, row.unit)
         assert flaw == index_flaw(
-            "index.unit", 11, start, stop, f"{unit[start:stop].hex()} instead of {row.unit[start:stop].hex()}", flaw.torn
+            "index.unit",
+            11,
+            start,
+            stop,
+            f"{unit[start:stop].hex()} instead of {row.unit[start:stop].hex()}",
+            flaw.torn,
         )
 
 
@@ -196,7 +238,9 @@ def test_index_units_that_were_never_written(index_space: Space) -> None:
     """Zero, or behind the end of what is there; half a unit there says nothing either."""
     for row in ENTRIES:
         index_space.put(INDEX, row.index, bytes(32))
-        assert index_flaws(ENTRIES) == [index_flaw("index.missing", row.index, 0, 32, "the unit was never written", torn=True)]
+        assert index_flaws(ENTRIES) == [
+            index_flaw("index.missing", row.index, 0, 32, "the unit was never written", torn=True)
+        ]
         index_space.put(INDEX, row.index, row.unit)
         for kept in (0, 31):
             index_space.end = row.index * 32 + kept
@@ -215,7 +259,9 @@ def test_index_files_that_cannot_be_read(index_space: Space) -> None:
     assert not IndexCheck(TASK).agrees(10, b"") and IndexCheck(STORED).agrees(10, b"x")
 
 
-def test_a_damaged_index_is_not_followed(index_space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_index_is_not_followed(
+    index_space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Units that are far apart are read separately."""
     monkeypatch.setattr(derived, "REACH_MAX", 10)
     far = Row(1 << 20)
@@ -230,7 +276,11 @@ def test_units_of_a_window_that_was_checked_elsewhere(index_space: Space) -> Non
     check = IndexCheck(TASK)
     for first, count in product(range(6), range(7)):
         assert check.agrees(10 + first, units[32 * first : 32 * (first + count)])
-    assert not check.agrees(11, units) and not check.agrees(10, units[:-1] + b"\1") and check.flaws == []
+    assert (
+        not check.agrees(11, units)
+        and not check.agrees(10, units[:-1] + b"\1")
+        and check.flaws == []
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- consume queues
@@ -280,8 +330,8 @@ MIXED = [
 
 
 def test_runs_of_queues_in_any_windows(space: Space) -> None:
-    """First and last message with their places, and the last one that is filed; damaged entries are no messages. The compiled scan takes
-    windows that are in order instead."""
+    """First and last message with their places, and the last one that is filed; damaged entries are
+    no messages. The compiled scan takes windows that are in order instead."""
     file_units(space, MIXED)
     sound = [row for row in MIXED if row.sound]
     expected = []
@@ -344,7 +394,12 @@ def test_a_window_that_was_checked_elsewhere_continues_its_queues(space: Space) 
     check.take(clean_of(rows[:2]), 0, 0)
     right, gap, again = (clean_of(rows[at:]).queues for at in (2, 3, 1))
     other = clean_of([Row(12, 9, topic="b")]).queues
-    assert check.agrees(right) and not check.agrees(gap) and not check.agrees(again) and check.agrees([])
+    assert (
+        check.agrees(right)
+        and not check.agrees(gap)
+        and not check.agrees(again)
+        and check.agrees([])
+    )
     assert not check.agrees(other) and not check.agrees([*right, *other])
     assert QueueCheck(TASK).agrees(gap)
     space.error = OSError(5, "x")
@@ -368,7 +423,13 @@ def test_queue_units_repeat_their_messages(space: Space) -> None:
         unit = bytearray(row.queue_unit)
         unit[place] ^= 1
         space.put(folder(row), row.offset, bytes(unit))
-        flaw = queue_flaw("queue.unit", row, place, place + 1, f"{unit[place]:02x} instead of {row.queue_unit[place]:02x}")
+        flaw = queue_flaw(
+            "queue.unit",
+            row,
+            place,
+            place + 1,
+            f"{unit[place]:02x} instead of {row.queue_unit[place]:02x}",
+        )
         for windows in windows_of(rows):
             assert checked(*windows).flaws == [flaw]
         assert checked(rows, task=STORED).flaws == []
@@ -378,7 +439,9 @@ def test_queue_units_repeat_their_messages(space: Space) -> None:
 def test_a_unit_that_is_zero_in_one_sector_may_be_torn(space: Space) -> None:
     """It lies in two sectors of its file. The rest of it must be right; all zero it waits."""
     task = replace(TASK, queue_file_bytes=2000)
-    space.read_space = lambda folder, file_bytes, start, end, real=space.read_space: real(folder, 60, start, end)  # type: ignore[method-assign]
+    space.read_space = lambda folder, file_bytes, start, end, real=space.read_space: real(
+        folder, 60, start, end
+    )  # type: ignore[method-assign]
     derived_read = space.read_space
     for offset in (24, 25, 125):
         row = Row(10, offset)
@@ -399,9 +462,12 @@ def test_a_unit_that_is_zero_in_one_sector_may_be_torn(space: Space) -> None:
             assert flaw.file.endswith(f"{offset * 20 // 2000 * 2000:020d}")
 
 
-def test_units_that_wait_or_are_blank_are_kept_in_runs(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of messages that follow each other, in whatever windows they come; the last ones of too many runs become one. A unit with any part is
-    there, be it wrong; one of a removed message is there and no flaw of the file."""
+def test_units_that_wait_or_are_blank_are_kept_in_runs(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of messages that follow each other, in whatever windows they come; the last ones of too many
+    runs become one. A unit with any part is there, be it wrong; one of a removed message is there
+    and no flaw of the file."""
     monkeypatch.setattr(derived, "WAITING_MAX", 2)
     rows = [Row(10 + at, 3 + at) for at in range(5)]
     for there in product(["filed", "waiting", "blank"], repeat=5):
@@ -410,7 +476,11 @@ def test_units_that_wait_or_are_blank_are_kept_in_runs(space: Space, monkeypatch
         filed = None
         for row, kind in zip(rows, there, strict=True):
             if kind != "waiting":
-                space.put(folder(row), row.offset, row.queue_unit if kind == "filed" else struct.pack(">qiq", 0, 0x7FFFFFFF, 0))
+                space.put(
+                    folder(row),
+                    row.offset,
+                    row.queue_unit if kind == "filed" else struct.pack(">qiq", 0, 0x7FFFFFFF, 0),
+                )
                 filed = row
             if kind != "filed":
                 known = runs[kind]
@@ -421,14 +491,22 @@ def test_units_that_wait_or_are_blank_are_kept_in_runs(space: Space, monkeypatch
         for windows in windows_of(rows):
             check = checked(*windows)
             (run,) = check.runs()
-            assert (check.flaws, run.waiting, run.blanks) == ([], runs["waiting"], runs["blank"]), there
-            assert (run.filed_offset, run.filed_index) == ((filed.offset, filed.index) if filed else (None, None))
+            assert (check.flaws, run.waiting, run.blanks) == (
+                [],
+                runs["waiting"],
+                runs["blank"],
+            ), there
+            assert (run.filed_offset, run.filed_index) == (
+                (filed.offset, filed.index) if filed else (None, None)
+            )
     for part in range(3):
         parts = [0, 0, 0]
         parts[part] = 1
         space.put(folder(rows[0]), 3, struct.pack(">qiq", *parts))
         check = checked(rows[:1])
-        assert [flaw.rule for flaw in check.flaws] == ["queue.unit"] and check.runs()[0].waiting == []
+        assert [flaw.rule for flaw in check.flaws] == ["queue.unit"] and check.runs()[
+            0
+        ].waiting == []
 
 
 def test_consume_queues_that_end_early_or_cannot_be_read(space: Space) -> None:
@@ -456,14 +534,26 @@ def test_queue_offsets_are_dense(space: Space) -> None:
         start = Row(11, first)
         between = [Row(12 + at, 0, sound=False) for at in range(damaged)]
         between += [Row(12 + damaged + at, 1 + at, queue=7) for at in range(others)]
-        rows = [Row(10, 0, queue=7), start, *between, Row(12 + len(between), second), Row(13 + len(between), second + 1)]
+        rows = [
+            Row(10, 0, queue=7),
+            start,
+            *between,
+            Row(12 + len(between), second),
+            Row(13 + len(between), second + 1),
+        ]
         file_units(space, [row for row in rows if row.sound])
         missing = second - first - 1
-        measures = ((f"g1/dledger-n1/data/{BASE:020d}", start.at, rows[-2].at + 48),) if 0 < missing <= damaged else ()
+        measures = (
+            ((f"g1/dledger-n1/data/{BASE:020d}", start.at, rows[-2].at + 48),)
+            if 0 < missing <= damaged
+            else ()
+        )
         expected = [] if missing == 0 else [density(rows[-2], first + 1, measures)]
         for windows in windows_of(rows):
             check = checked(*windows)
-            assert [flaw for flaw in check.flaws if flaw.rule.startswith("record.")] == expected, rows
+            assert [flaw for flaw in check.flaws if flaw.rule.startswith("record.")] == expected, (
+                rows
+            )
             run = next(run for run in check.runs() if run.queue == 1)
             assert (run.first, run.last, run.count) == (first, second + 1, 3)
         space.units.clear()
@@ -476,19 +566,25 @@ def test_a_lite_topic_may_begin_anew(space: Space, monkeypatch: pytest.MonkeyPat
         rows = [Row(10, 5, topic=topic), Row(11, offset, topic=topic)]
         file_units(space, rows)
         for windows in ([rows], [rows[:1], rows[1:]]):
-            assert checked(*windows).flaws == ([] if (topic, offset) == ("L$x", 300_000) else [density(rows[1], 6)])
+            assert checked(*windows).flaws == (
+                [] if (topic, offset) == ("L$x", 300_000) else [density(rows[1], 6)]
+            )
         again = Row(12, offset + 2, topic=topic)
         file_units(space, [again])
         assert checked([*rows, again]).flaws[-1] == density(again, offset + 1)
         space.units.clear()
 
 
-def test_a_damaged_queue_offset_is_not_followed(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_queue_offset_is_not_followed(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(derived, "REACH_MAX", 10)
     rows = [Row(10, 5), Row(11, 1 << 40), Row(12, 7), Row(13, -3)]
     file_units(space, rows)
     check = checked(rows)
-    assert [flaw.index for flaw in check.flaws] == [11, 12, 13] and all("queue-" in flaw.rule for flaw in check.flaws)
+    assert [flaw.index for flaw in check.flaws] == [11, 12, 13] and all(
+        "queue-" in flaw.rule for flaw in check.flaws
+    )
     assert checked([]).runs() == [] and checked([replace(rows[0], sound=False)]).runs() == []
 
 
@@ -503,7 +599,8 @@ def write_space(path: Path, files: dict[int, bytes]) -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_the_end_of_derived_files(tmp_path: Path, running: bool) -> None:
-    """Of any of them, wherever the last byte is; of a running replica, whose files continue, it is not looked for."""
+    """Of any of them, wherever the last byte is; of a running replica, whose files continue, it is
+    not looked for."""
     task = replace(TASK, root=str(tmp_path / "g1"), end_pos=5 if running else None)
     shown = "g1/q"
     for number, (size, place) in enumerate(product((0, 9, 10, 11), (None, 0, 4, 8))):
@@ -514,9 +611,24 @@ def test_the_end_of_derived_files(tmp_path: Path, running: bool) -> None:
         write_space(path, {20: bytes(10), 30: bytes(content), 50: bytes(10)})
         report = space_tail(task, f"q/{number}", 10)
         file = f"{shown}/{number}/{30:020d}"
-        wrong = [Flaw("file.length", file, None, min(size, 10), max(size, 10), f"{size} bytes instead of 10")] if size != 10 else []
+        wrong = (
+            [
+                Flaw(
+                    "file.length",
+                    file,
+                    None,
+                    min(size, 10),
+                    max(size, 10),
+                    f"{size} bytes instead of 10",
+                )
+            ]
+            if size != 10
+            else []
+        )
         used = 30 + place + 1 if place is not None and place < size and not running else 0
-        assert report == TailReport(f"q/{number}", used, f"{30 if used else 0:020d}", wrong, 20, [(40, 50)])
+        assert report == TailReport(
+            f"q/{number}", used, f"{30 if used else 0:020d}", wrong, 20, [(40, 50)]
+        )
 
 
 def test_names_of_derived_files(tmp_path: Path) -> None:
@@ -525,7 +637,10 @@ def test_names_of_derived_files(tmp_path: Path) -> None:
     write_space(tmp_path / "g1" / "q", {5: b"x", 10: bytes(10), 17: b"x"})
     (tmp_path / "g1" / "q" / f"{20:020d}").symlink_to(tmp_path / "nowhere")
     report = space_tail(task, "q", 10)
-    names = [Flaw("file.name", f"g1/q/{base:020d}", None, 0, 0, "the offset is no multiple of 10") for base in (5, 17)]
+    names = [
+        Flaw("file.name", f"g1/q/{base:020d}", None, 0, 0, "the offset is no multiple of 10")
+        for base in (5, 17)
+    ]
     unread = Flaw("file.read", f"g1/q/{20:020d}", None, 0, 10, "No such file or directory")
     assert report == TailReport("q", 0, f"{0:020d}", [*names, unread], 10, [])
     assert len(numbered_files(str(tmp_path / "g1" / "q"))) == 4
@@ -533,7 +648,8 @@ def test_names_of_derived_files(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_running_replica_that_was_removed_since_it_was_listed(tmp_path: Path) -> None:
-    """It is not there: whether the log needs it is checked later. The same holds for one that would be behind a gap."""
+    """It is not there: whether the log needs it is checked later. The same holds for one that would
+    be behind a gap."""
     task = replace(TASK, root=str(tmp_path / "g1"), end_pos=5)
     write_space(tmp_path / "g1" / "q", {10: bytes(10), 20: bytes(10), 40: bytes(10)})
     for base in (0, 30):
@@ -550,4 +666,7 @@ def test_all_derived_files_of_a_replica(tmp_path: Path) -> None:
     (tmp_path / "g1" / "consumequeue" / "a" / "notes").touch()
     found = list(tails(task))
     folders = ["dledger-n1/index", "consumequeue/a/0", "consumequeue/a/1", "consumequeue/b/0"]
-    assert found == [TailReport(folder, 128 if at == 0 else 60, f"{0:020d}", []) for at, folder in enumerate(folders)]
+    assert found == [
+        TailReport(folder, 128 if at == 0 else 60, f"{0:020d}", [])
+        for at, folder in enumerate(folders)
+    ]

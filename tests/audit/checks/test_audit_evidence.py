@@ -1,4 +1,5 @@
-"""What synced marks, snapshots and consume queues claim about a log, held against the log: claims that are right, and all that are not."""
+"""What synced marks, snapshots and consume queues claim about a log, held against the log: claims
+that are right, and all that are not."""
 
 from __future__ import annotations
 
@@ -36,14 +37,22 @@ FILE_BYTES = 1024
 SLOTS = 8192
 """The bytes of a file of two slots."""
 LOG = "g1/dledger-n1/data/"
-MESSAGES = [membership(NODES), *(Message(f"t{at % 2}", b"x" * 20 * at, at % 3, term=at // 4) for at in range(9))]
+MESSAGES = [
+    membership(NODES),
+    *(Message(f"t{at % 2}", b"x" * 20 * at, at % 3, term=at // 4) for at in range(9)),
+]
 Triple = tuple[int, int, int]
 
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     """Of a log with three files."""
-    found = Writer(tmp_path_factory.mktemp("log") / "n1", data_bytes=FILE_BYTES, index_bytes=128, queue_bytes=40)
+    found = Writer(
+        tmp_path_factory.mktemp("log") / "n1",
+        data_bytes=FILE_BYTES,
+        index_bytes=128,
+        queue_bytes=40,
+    )
     for message in MESSAGES:
         found.append(message)
     return found.finish()
@@ -53,7 +62,15 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
 def one(writer: Writer) -> Replica:
     """The replica of this log, with the reports of its files."""
     sizes = FILE_BYTES, 128, 40
-    found = Replica(str(writer.node_dir), str(writer.root), "g1", "n1", "dledger-n1", log_id=writer.log_id, sizes=sizes)
+    found = Replica(
+        str(writer.node_dir),
+        str(writer.root),
+        "g1",
+        "n1",
+        "dledger-n1",
+        log_id=writer.log_id,
+        sizes=sizes,
+    )
     found.reports = [scan(task) for task in found.tasks()]
     assert len(found.filled) == 3
     return found
@@ -85,14 +102,19 @@ def mark(writer: Writer, index: int, value: Triple, log_id: str | None = None) -
 # --------------------------------------------------------------------------------------------------------------- entries
 
 
-def test_an_entry_is_found_by_its_unit_or_else_in_its_file(writer: Writer, one: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit that leads to another file is not followed; an entry that is in no file is not there, and a damaged one says nothing."""
+def test_an_entry_is_found_by_its_unit_or_else_in_its_file(
+    writer: Writer, one: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that leads to another file is not followed; an entry that is in no file is not there,
+    and a damaged one says nothing."""
     real = evidence.header_at
     for how in ("units", "none", "before", "behind", "no sizes"):
         if how not in ("units", "no sizes"):
             away = {"before": -FILE_BYTES, "behind": FILE_BYTES}.get(how)
 
-            def elsewhere(task: Any, index: int, by: int | None = away) -> tuple[int, tuple[int, ...]] | None:
+            def elsewhere(
+                task: Any, index: int, by: int | None = away
+            ) -> tuple[int, tuple[int, ...]] | None:
                 found = real(task, index)
                 if by is None or found is None:
                     return None
@@ -105,10 +127,16 @@ def test_an_entry_is_found_by_its_unit_or_else_in_its_file(writer: Writer, one: 
         one.sizes = (0 if how == "no sizes" else FILE_BYTES), *one.sizes[1:]
         for placed in writer.entries:
             base = placed.pos - placed.pos % FILE_BYTES
-            wanted = None if how == "no sizes" else Located(base, placed.pos, placed.size, placed.term, placed.chain)
+            wanted = (
+                None
+                if how == "no sizes"
+                else Located(base, placed.pos, placed.size, placed.term, placed.chain)
+            )
             assert locate(one, placed.index) == wanted, how
             if how in ("units", "no sizes"):
-                assert entry(one, placed.index) == (None if wanted is None else triple(writer, placed.index))
+                assert entry(one, placed.index) == (
+                    None if wanted is None else triple(writer, placed.index)
+                )
         assert locate(one, len(writer.entries)) is None and entry(one, -1) is None
     one.sizes = FILE_BYTES, *one.sizes[1:]
     one.reports[0].damaged.append(2)
@@ -135,7 +163,10 @@ def mark_flaw(proof: str, index: int | None = None, end: int = 0) -> Flaw:
 
 
 def not_at_end(one: Replica, index: int) -> list[Flaw]:
-    proof = f"it names entry {index}, the log of a node that was stopped in good order ends with {one.last_index}"
+    proof = (
+        f"it names entry {index}, the log of a node that was stopped in good order ends with"
+        f" {one.last_index}"
+    )
     return [mark_flaw(proof, index, SLOTS)] if index < one.last_index else []
 
 
@@ -147,7 +178,9 @@ def test_a_mark_names_an_entry_as_the_log_has_it(writer: Writer, one: Replica) -
             one.reports[0].damaged = [index] if damaged else []
             check_mark(one, [])
             proof = f"the log says {shown(triple(writer, index))}, the mark {shown(value)}"
-            assert one.flaws == (not_at_end(one, index) if right or damaged else [mark_flaw(proof, index)]), (index, value)
+            assert one.flaws == (
+                not_at_end(one, index) if right or damaged else [mark_flaw(proof, index)]
+            ), (index, value)
 
 
 def test_who_need_not_leave_the_mark_at_the_end(writer: Writer, one: Replica) -> None:
@@ -171,7 +204,9 @@ def test_a_mark_that_names_no_entry(one: Replica) -> None:
         one.flaws, one.mark = [], Mark(term, index, end, 5, str(one.log_id))
         check_mark(one, [])
         right = (term, index, end) == (-1, -1, 0)
-        assert one.flaws == ([] if right else [mark_flaw(f"it names no entry, but term {term} and end {end}")])
+        assert one.flaws == (
+            [] if right else [mark_flaw(f"it names no entry, but term {term} and end {end}")]
+        )
 
 
 def test_both_slots_belong_to_the_log(writer: Writer, one: Replica) -> None:
@@ -180,10 +215,15 @@ def test_both_slots_belong_to_the_log(writer: Writer, one: Replica) -> None:
     for own, older, known in product((None, "other"), (None, "other", "none"), (True, False)):
         one.flaws, one.log_id = [], writer.log_id if known else None
         one.mark = mark(writer, last, triple(writer, last), own)
-        one.older_mark = None if older == "none" else mark(writer, last, triple(writer, last), older)
+        one.older_mark = (
+            None if older == "none" else mark(writer, last, triple(writer, last), older)
+        )
         check_mark(one, [])
         wrong = [own, older].count("other") if known else 0
-        assert one.flaws == [mark_flaw(f"the mark belongs to log other, the replica to {writer.log_id}")] * wrong
+        assert (
+            one.flaws
+            == [mark_flaw(f"the mark belongs to log other, the replica to {writer.log_id}")] * wrong
+        )
 
 
 def test_the_older_slot_names_an_entry_as_the_log_has_it(writer: Writer, one: Replica) -> None:
@@ -191,29 +231,60 @@ def test_the_older_slot_names_an_entry_as_the_log_has_it(writer: Writer, one: Re
     one.clean = False
     for newer, older, damaged in product((4, 9, 12), (-1, 0, 4, 5, 9, 10), (False, True)):
         for value, right in altered(triple(writer, max(older, 0))):
-            one.flaws, one.mark, one.older_mark = [], mark(writer, newer, triple(writer, newer)), mark(writer, older, value)
+            one.flaws, one.mark, one.older_mark = (
+                [],
+                mark(writer, newer, triple(writer, newer)),
+                mark(writer, older, value),
+            )
             one.reports[0].damaged = [older] if damaged else []
             check_mark(one, [])
             told = not right and not damaged and 0 <= older <= min(newer, 9)
-            proof = f"the log says {shown(triple(writer, max(older, 0)))}, the older slot of the mark {shown(value)}"
-            assert [flaw for flaw in one.flaws if flaw.rule == "mark.log"] == ([mark_flaw(proof, older)] if told else [])
+            proof = (
+                f"the log says {shown(triple(writer, max(older, 0)))}, the older slot of the mark"
+                f" {shown(value)}"
+            )
+            assert [flaw for flaw in one.flaws if flaw.rule == "mark.log"] == (
+                [mark_flaw(proof, older)] if told else []
+            )
 
 
 def test_a_log_that_ends_before_its_mark_lost_entries(writer: Writer, one: Replica) -> None:
     """If no other replica has the entry of the mark, the mark may be wrong, too."""
     whole, last = one.reports, one.filled[-1]
-    short = replace(one, flaws=[], reports=[*one.filled[:-1], replace(last, entries=1, last_index=last.first_index, end=last.first_size)])
+    short = replace(
+        one,
+        flaws=[],
+        reports=[
+            *one.filled[:-1],
+            replace(last, entries=1, last_index=last.first_index, end=last.first_size),
+        ],
+    )
     assert short.last_index < 9
     short.mark = mark(writer, 9, triple(writer, 9))
-    proof = f"g1/dledger-n1/syncedmark says that entries up to 9 were on stable storage, the log ends with {short.last_index}"
-    lost = Flaw("mark.end", f"{LOG}{last.base:020d}", short.last_index + 1, last.first_size, triple(writer, 9)[1] - last.base, proof)
+    proof = (
+        "g1/dledger-n1/syncedmark says that entries up to 9 were on stable storage, the log ends"
+        f" with {short.last_index}"
+    )
+    lost = Flaw(
+        "mark.end",
+        f"{LOG}{last.base:020d}",
+        short.last_index + 1,
+        last.first_size,
+        triple(writer, 9)[1] - last.base,
+        proof,
+    )
     for value, right in altered(triple(writer, 9)):
         for others in ([], [one], [short], [short, one]):
             short.flaws, short.mark = [], replace(mark(writer, 9, value), end_pos=value[1])
             check_mark(short, others)
             told = [flaw for flaw in short.flaws if flaw.rule != "mark.end"]
-            wrong = mark_flaw(f"it names entry 9, {shown(value)}: no replica has such an entry", 9, SLOTS)
-            assert told == ([wrong] if others and (not right or one not in others) else []), (value, len(others))
+            wrong = mark_flaw(
+                f"it names entry 9, {shown(value)}: no replica has such an entry", 9, SLOTS
+            )
+            assert told == ([wrong] if others and (not right or one not in others) else []), (
+                value,
+                len(others),
+            )
             assert short.flaws[0] == replace(lost, byte_to=value[1] - last.base)
     assert one.reports is whole
 
@@ -233,13 +304,24 @@ def test_a_running_node_has_the_entry_that_it_describes(writer: Writer, one: Rep
                 proof = f"its node has applied entry {index}, the log ends with 9"
                 last = one.filled[-1]
                 end = min(value[1] - last.base, FILE_BYTES)
-                assert one.flaws == [Flaw("marker.held", f"{LOG}{last.base:020d}", 10, last.end, end, proof)]
+                assert one.flaws == [
+                    Flaw("marker.held", f"{LOG}{last.base:020d}", 10, last.end, end, proof)
+                ]
             elif index < 0 or right or damaged:
                 assert one.flaws == [], (index, value)
             else:
                 base = writer.entries[index].pos // FILE_BYTES * FILE_BYTES
                 proof = f"the log says {shown(triple(writer, index))}, its node {shown(value)}"
-                assert one.flaws == [Flaw("marker.same", f"{LOG}{base:020d}", index, 0, triple(writer, index)[1] - base, proof)]
+                assert one.flaws == [
+                    Flaw(
+                        "marker.same",
+                        f"{LOG}{base:020d}",
+                        index,
+                        0,
+                        triple(writer, index)[1] - base,
+                        proof,
+                    )
+                ]
 
 
 # -------------------------------------------------------------------------------------------------------------- snapshot
@@ -250,8 +332,15 @@ def told(writer: Writer, index: int, value: Triple | None = None, **more: object
     term, end, chain = value or triple(writer, index)
     queues: dict[str, dict[str, int]] = {}
     for placed in writer.entries[: index + 1]:
-        queues.setdefault(placed.message.topic, {})[str(placed.message.queue)] = placed.queue_offset + 1
-    named = {"applied_index": index, "applied_term": term, "applied_end_pos": end, "chain_crc": chain}
+        queues.setdefault(placed.message.topic, {})[str(placed.message.queue)] = (
+            placed.queue_offset + 1
+        )
+    named = {
+        "applied_index": index,
+        "applied_term": term,
+        "applied_end_pos": end,
+        "chain_crc": chain,
+    }
     return {"v": 6, "log_id": writer.log_id, "queues": queues, **named, **more}
 
 
@@ -272,7 +361,9 @@ def test_a_snapshot_names_an_entry_as_the_log_has_it(writer: Writer, one: Replic
     for index in range(10):
         for value, right in altered(triple(writer, index)):
             proof = f"the log says {shown(triple(writer, index))}, the snapshot {shown(value)}"
-            assert flaws_of(one, told(writer, index, value)) == ([] if right else [snapshot_flaw(proof, index)])
+            assert flaws_of(one, told(writer, index, value)) == (
+                [] if right else [snapshot_flaw(proof, index)]
+            )
     one.reports[0].damaged = [1]
     assert flaws_of(one, told(writer, 1, (5, 6, 7))) == []
 
@@ -281,7 +372,11 @@ def test_a_snapshot_says_which_entry_it_is_of(writer: Writer, one: Replica) -> N
     keys = "applied_index", "applied_term", "applied_end_pos", "chain_crc"
     for key, value in product(keys, (None, "1")):
         flaws = flaws_of(one, told(writer, 3, None, **{key: value}))
-        assert flaws == [snapshot_flaw("one of applied_index, applied_term, applied_end_pos, chain_crc is not there")]
+        assert flaws == [
+            snapshot_flaw(
+                "one of applied_index, applied_term, applied_end_pos, chain_crc is not there"
+            )
+        ]
 
 
 def test_a_snapshot_belongs_to_the_log(writer: Writer, one: Replica) -> None:
@@ -299,18 +394,24 @@ def test_a_snapshot_of_a_log_without_entries(writer: Writer, one: Replica) -> No
         right = values == (-1, -1, 0, 0)
         flaw = snapshot_flaw(f"it has no entry, but index {index}, {shown(rest)}")
         assert flaws_of(one, told(writer, index, rest)) == ([] if right else [flaw])
-    one.flaws = known = [snapshot_flaw("state/snapshot has no entry, but its applied_index is that of one")]
+    one.flaws = known = [
+        snapshot_flaw("state/snapshot has no entry, but its applied_index is that of one")
+    ]
     one.snapshot = told(writer, -5, (0, 0, 0))
     check_snapshot(one)
     assert one.flaws is known and len(known) == 1
-    for other in (replace(known[0], file="g1/state/snapshot.previous"), replace(known[0], rule="state.keys")):
+    for other in (
+        replace(known[0], file="g1/state/snapshot.previous"),
+        replace(known[0], rule="state.keys"),
+    ):
         one.flaws = [other]
         check_snapshot(one)
         assert len(one.flaws) == 2
 
 
 def test_a_snapshot_of_an_entry_behind_the_end(writer: Writer, one: Replica) -> None:
-    """A crash may leave that. If the log is known to have reached the entry, what it lost explains the snapshot."""
+    """A crash may leave that. If the log is known to have reached the entry, what it lost explains
+    the snapshot."""
     for index, known, running in product((10, 11), (None, 9, 10, 11), (False, True)):
         one.mark, one.point = None, None
         if known is not None and running:
@@ -320,7 +421,9 @@ def test_a_snapshot_of_an_entry_behind_the_end(writer: Writer, one: Replica) -> 
         reach = 11 if one.point is not None else -1 if one.mark is None else known
         assert reach is not None
         lost = (one.lost_end,) if index <= reach else ()
-        flaw = snapshot_flaw(f"index {index} is applied, the log ends with 9", torn=True, measures=lost)
+        flaw = snapshot_flaw(
+            f"index {index} is applied, the log ends with 9", torn=True, measures=lost
+        )
         assert flaws_of(one, told(writer, index)) == [flaw]
         assert None not in lost
 
@@ -330,28 +433,40 @@ def offset_flaw(key: tuple[str, str], has: object, wants: int, index: int) -> Fl
     return Flaw("snapshot.queues", "g1/state/snapshot", index, 0, 0, proof)
 
 
-def test_the_next_offsets_of_a_snapshot_count_the_messages_of_the_log(writer: Writer, one: Replica) -> None:
-    """After every entry. Of a queue without messages it may say 0; what is no table has no offsets."""
+def test_the_next_offsets_of_a_snapshot_count_the_messages_of_the_log(
+    writer: Writer, one: Replica
+) -> None:
+    """After every entry. Of a queue without messages it may say 0; what is no table has no
+    offsets."""
     for index in range(10):
         right = told(writer, index)["queues"]
         assert flaws_of(one, told(writer, index, None, queues={**right, "other": {"0": 0}})) == []
         for topic, queues in right.items() if index % 3 == 0 else ():
             for queue, offset in queues.items():
                 changed = {**right, topic: {**queues, queue: offset - 1}}
-                assert flaws_of(one, told(writer, index, None, queues=changed)) == [offset_flaw((topic, queue), offset - 1, offset, index)]
+                assert flaws_of(one, told(writer, index, None, queues=changed)) == [
+                    offset_flaw((topic, queue), offset - 1, offset, index)
+                ]
     for other in (None, "x", 3):
         changed = {**right, "rmq_sys_ledgermq_raft": {"0": other}}
-        assert flaws_of(one, told(writer, 9, None, queues=changed)) == [offset_flaw(("rmq_sys_ledgermq_raft", "0"), other, 1, 9)]
+        assert flaws_of(one, told(writer, 9, None, queues=changed)) == [
+            offset_flaw(("rmq_sys_ledgermq_raft", "0"), other, 1, 9)
+        ]
     keys = sorted((topic, queue) for topic, queues in right.items() for queue in queues)
     nothing = [offset_flaw(key, None, right[key[0]][key[1]], 9) for key in keys]
     for queues in (None, 5, [], dict.fromkeys(right, 5)):
         assert flaws_of(one, told(writer, 9, None, queues=queues)) == nothing
-    assert flaws_of(one, told(writer, 9, None, queues={**right, "t": {"x": 3}})) == [offset_flaw(("t", "x"), 3, 0, 9)]
-    assert flaws_of(one, told(writer, 9, None, queues={**right, "L$x": {"0": 3}})) == [offset_flaw(("L$x", "0"), 3, 0, 9)]
+    assert flaws_of(one, told(writer, 9, None, queues={**right, "t": {"x": 3}})) == [
+        offset_flaw(("t", "x"), 3, 0, 9)
+    ]
+    assert flaws_of(one, told(writer, 9, None, queues={**right, "L$x": {"0": 3}})) == [
+        offset_flaw(("L$x", "0"), 3, 0, 9)
+    ]
 
 
 def test_when_next_offsets_are_not_counted(writer: Writer, one: Replica) -> None:
-    """Where entries are lost, so that the log does not know them, and where the state was derived, which compares them."""
+    """Where entries are lost, so that the log does not know them, and where the state was derived,
+    which compares them."""
     wrong = told(writer, 9, None, queues={})
     assert flaws_of(one, wrong)
     one.state = StateReport("not derived")
@@ -370,9 +485,13 @@ def test_a_lite_topic_may_vanish_with_its_offsets(writer: Writer, one: Replica) 
     right = told(writer, 9)["queues"]
     lite = right.pop("t1")
     assert flaws_of(one, told(writer, 9, None, queues=right)) == []
-    assert flaws_of(one, told(writer, 9, None, queues={**right, "t0": {}}))[0].proof.startswith("the next offset of t0/")
+    assert flaws_of(one, told(writer, 9, None, queues={**right, "t0": {}}))[0].proof.startswith(
+        "the next offset of t0/"
+    )
     wrong = {**right, "L$1": {**lite, "0": 77}}
-    assert flaws_of(one, told(writer, 9, None, queues=wrong)) == [offset_flaw(("L$1", "0"), 77, lite["0"], 9)]
+    assert flaws_of(one, told(writer, 9, None, queues=wrong)) == [
+        offset_flaw(("L$1", "0"), 77, lite["0"], 9)
+    ]
 
 
 def trimmed(writer: Writer, one: Replica) -> Replica:
@@ -388,7 +507,10 @@ def test_offsets_of_trimmed_messages_are_those_of_the_minimum(writer: Writer, on
     """The log goes on from there."""
     trimmed(writer, one)
     before = told(writer, one.begin.index - 1)["queues"]
-    minimums = {topic: {queue: [offset, None] for queue, offset in queues.items()} for topic, queues in before.items()}
+    minimums = {
+        topic: {queue: [offset, None] for queue, offset in queues.items()}
+        for topic, queues in before.items()
+    }
     assert flaws_of(one, told(writer, 9, None, minimums=minimums)) == []
     minimums["rmq_sys_ledgermq_raft"] = {"0": [7, None]}
     flaw = offset_flaw(("rmq_sys_ledgermq_raft", "0"), 1, 7, 9)
@@ -404,15 +526,21 @@ def test_the_last_unit_of_a_trimmed_queue_is_kept(writer: Writer, one: Replica) 
     folder = Path(one.root) / "consumequeue" / "t" / "1"
     folder.mkdir(parents=True)
     unit = (7).to_bytes(8, "big") + (8).to_bytes(4, "big") + (9).to_bytes(8, "big")
-    for offset, data, backup in product((4, 5), (unit, bytes(20), b"x" + unit[1:], None), (False, True)):
+    for offset, data, backup in product(
+        (4, 5), (unit, bytes(20), b"x" + unit[1:], None), (False, True)
+    ):
         one.name = "n1" + SUFFIX * backup
         start = (offset - 1) * 20 % 40
         file = folder / f"{(offset - 1) * 20 - start:020d}"
         if data is not None:
             file.write_bytes(bytes([1]) * start + data + bytes([1]) * (20 - start))
-        snapshot = told(writer, -1, (-1, 0, 0), minimums={"t": {"0": [3, None], "1": [offset, [7, 8, 9]]}})
+        snapshot = told(
+            writer, -1, (-1, 0, 0), minimums={"t": {"0": [3, None], "1": [offset, [7, 8, 9]]}}
+        )
         has = "nothing" if data is None else data.hex()
-        proof = f"the snapshot has {unit.hex()} as the unit before the minimum {offset}, here is {has}"
+        proof = (
+            f"the snapshot has {unit.hex()} as the unit before the minimum {offset}, here is {has}"
+        )
         rule = "queue.missing" if data in (None, bytes(20)) else "queue.unit"
         flaw = Flaw(rule, f"g1/consumequeue/t/1/{file.name}", None, start, start + 20, proof)
         assert flaws_of(one, snapshot) == ([] if data == unit or backup else [flaw])
@@ -427,10 +555,13 @@ def state_flaw(index: int | None) -> Flaw:
 
 
 def test_derived_state_counts_as_far_as_the_log_is_intact(one: Replica) -> None:
-    """Otherwise damage explains it: in whatever file up to the last damaged entry that it was derived from."""
+    """Otherwise damage explains it: in whatever file up to the last damaged entry that it was
+    derived from."""
     check_state(one)
     assert one.flaws == [] and one.state is None
-    for last, at, damaged in product((None, 3, 8), ((), (None,), (2,), (5, None)), ((), (3,), (5,), (0, 7), (8,), (9,))):
+    for last, at, damaged in product(
+        (None, 3, 8), ((), (None,), (2,), (5, None)), ((), (3,), (5,), (0, 7), (8,), (9,))
+    ):
         flaws = [state_flaw(index) for index in at]
         one.flaws, one.state = [], StateReport(last_index=last, flaws=flaws)
         one.reports[0].damaged = list(damaged)
@@ -441,8 +572,15 @@ def test_derived_state_counts_as_far_as_the_log_is_intact(one: Replica) -> None:
             assert one.flaws == flaws and one.state == StateReport(last_index=last, flaws=flaws)
             continue
         assert one.state == StateReport("the log is damaged")
-        measures = tuple((report.file, 0, FILE_BYTES) for report in one.reports if (report.first_index or 0) <= max(within))
-        expected = [replace(state_flaw(reach if index is None else index), measures=measures) for index in at]
+        measures = tuple(
+            (report.file, 0, FILE_BYTES)
+            for report in one.reports
+            if (report.first_index or 0) <= max(within)
+        )
+        expected = [
+            replace(state_flaw(reach if index is None else index), measures=measures)
+            for index in at
+        ]
         assert one.flaws == expected, (last, at, damaged)
 
 
@@ -453,7 +591,9 @@ NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
 
 def holder(base: Path, name: str, **snapshots: dict[str, Any]) -> Replica:
     found = Replica(str(base / name), str(base / name / "g1"), "g1", name, f"dledger-{name}")
-    found.snapshots = {{"newest": NEWEST, "older": OLDER}[key]: value for key, value in snapshots.items()}
+    found.snapshots = {
+        {"newest": NEWEST, "older": OLDER}[key]: value for key, value in snapshots.items()
+    }
     return found
 
 
@@ -469,7 +609,9 @@ def differing(*replicas: Replica) -> list[tuple[str, str]]:
             if flaw.rule == "snapshot.same":
                 value = each.snapshots[flaw.file.partition("/")[2]]
                 proof = "another replica's snapshot at this index tells another state"
-                assert flaw == Flaw("snapshot.same", flaw.file, value["applied_index"], 0, len(sealed(value)), proof)
+                assert flaw == Flaw(
+                    "snapshot.same", flaw.file, value["applied_index"], 0, len(sealed(value)), proof
+                )
                 found.append((each.name, flaw.file.partition("/")[2]))
     return found
 
@@ -478,10 +620,17 @@ def test_snapshots_at_one_index_are_equal(tmp_path: Path) -> None:
     """Of one version; of three, that of two is the usual one. A version may be anything."""
     for version in (6, None, "x", [], {}):
         values = [at(5, "a", version), at(5, "b", version), at(5, "a", version)]
-        one, two, three = (holder(tmp_path, name, newest=value) for name, value in zip(NODES, values, strict=True))
+        one, two, three = (
+            holder(tmp_path, name, newest=value) for name, value in zip(NODES, values, strict=True)
+        )
         assert differing(one, two, three) == [("n2", NEWEST)]
     for other in (at(6, "b"), at(5, "b", 7), at("5", "b"), at(5, "a")):
-        assert differing(holder(tmp_path, "n1", newest=at(5, "a")), holder(tmp_path, "n2", newest=other)) == []
+        assert (
+            differing(
+                holder(tmp_path, "n1", newest=at(5, "a")), holder(tmp_path, "n2", newest=other)
+            )
+            == []
+        )
 
 
 def test_older_snapshots_are_compared_with_newer_ones(tmp_path: Path) -> None:
@@ -492,14 +641,18 @@ def test_older_snapshots_are_compared_with_newer_ones(tmp_path: Path) -> None:
 
 
 def test_which_snapshots_are_not_compared(tmp_path: Path) -> None:
-    """One that was verified with its log, one that its log refutes, and the newest of a node that has just been upgraded."""
+    """One that was verified with its log, one that its log refutes, and the newest of a node that
+    has just been upgraded."""
 
     def pair() -> tuple[Replica, Replica]:
         return holder(tmp_path, "n1", newest=at(5, "a")), holder(tmp_path, "n2", newest=at(5, "b"))
 
     one, two = pair()
     two.state = StateReport(compared=[OLDER])
-    two.flaws = [Flaw("snapshot.log", f"g1/{OLDER}", 5, 0, 0, ""), Flaw("state.topics", f"g1/{NEWEST}", 5, 0, 0, "")]
+    two.flaws = [
+        Flaw("snapshot.log", f"g1/{OLDER}", 5, 0, 0, ""),
+        Flaw("state.topics", f"g1/{NEWEST}", 5, 0, 0, ""),
+    ]
     assert differing(one, two) == [("n2", NEWEST)]
     one, two = pair()
     two.state = StateReport(compared=[NEWEST])
@@ -515,15 +668,21 @@ def test_which_snapshots_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_lapsed_leases_are_compared_if_they_are_remembered_since_one_moment(tmp_path: Path) -> None:
-    """With an older snapshot among them, because how far back it remembers depends on the upgrade of its node."""
+    """With an older snapshot among them, because how far back it remembers depends on the upgrade
+    of its node."""
     for older, since, other in product((False, True), (1, 2), ("a", "b")):
         first = at(5, "", lapsed={"since": 1, "k": "a"})
         second = at(5, "", lapsed={"since": since, "k": other})
-        one, two = holder(tmp_path, "n1", newest=first), holder(tmp_path, "n2", **{"older" if older else "newest": second})
+        one, two = (
+            holder(tmp_path, "n1", newest=first),
+            holder(tmp_path, "n2", **{"older" if older else "newest": second}),
+        )
         told = first != second and not (older and since == 2)
         assert bool(differing(one, two)) is told, (older, since, other)
     one = holder(tmp_path, "n1", newest=at(5, "", lapsed={"since": 1}))
-    assert differing(one, holder(tmp_path, "n2", older=at(5, "x", lapsed={"since": 2}))) == [("n2", OLDER)]
+    assert differing(one, holder(tmp_path, "n2", older=at(5, "x", lapsed={"since": 2}))) == [
+        ("n2", OLDER)
+    ]
     assert differing(one, holder(tmp_path, "n3", older=at(5, "", lapsed=[]))) == []
 
 
@@ -533,10 +692,34 @@ def test_lapsed_leases_are_compared_if_they_are_remembered_since_one_moment(tmp_
 def test_no_entry_is_dispatched_that_is_not_committed(one: Replica) -> None:
     """The flaw is at the unit of the last one, in the file of its queue."""
     for compared, index, offset in product((4, 5, 6), (None, 5), (0, 1, 2, 5)):
-        run = QueueRun("t", 3, 0, 9, 10, 0, 0, 0, filed_index=index, filed_offset=None if index is None else offset)
-        one.flaws, one.reports = [], [LogReport("f", 0, 0), LogReport("g", 0, 0, queues=[QueueRun("u", 0, 0, 0, 1, 0, 0, 0), run])]
+        run = QueueRun(
+            "t",
+            3,
+            0,
+            9,
+            10,
+            0,
+            0,
+            0,
+            filed_index=index,
+            filed_offset=None if index is None else offset,
+        )
+        one.flaws, one.reports = (
+            [],
+            [
+                LogReport("f", 0, 0),
+                LogReport("g", 0, 0, queues=[QueueRun("u", 0, 0, 0, 1, 0, 0, 0), run]),
+            ],
+        )
         dispatched_too_far([one], compared)
         start = offset * 20 % 40
         file = f"g1/consumequeue/t/3/{offset * 20 - start:020d}"
-        flaw = Flaw("queue.uncommitted", file, index, start, start + 20, f"entry 5 is dispatched, a majority agrees up to {compared}")
+        flaw = Flaw(
+            "queue.uncommitted",
+            file,
+            index,
+            start,
+            start + 20,
+            f"entry 5 is dispatched, a majority agrees up to {compared}",
+        )
         assert one.flaws == ([flaw] if index == 5 and compared == 4 else [])

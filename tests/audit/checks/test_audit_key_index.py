@@ -1,4 +1,5 @@
-"""The key index against the log: what the product writes passes, whatever byte changes is found, and what does not count is no finding."""
+"""The key index against the log: what the product writes passes, whatever byte changes is found,
+and what does not count is no finding."""
 
 from __future__ import annotations
 
@@ -62,21 +63,29 @@ def test_what_the_product_writes_passes(material: ViewLog) -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_changed_byte_is_found(node: Path, seed: int) -> None:
-    """Header, slots, units, unit 0, what is behind the last unit, filters and the position: the file, and the place."""
+    """Header, slots, units, unit 0, what is behind the last unit, filters and the position: the
+    file, and the place."""
     rng = random.Random(seed)
-    files = sorted(path for folder in ("index", "state/bloom") for path in (node / "g1" / folder).iterdir())
+    files = sorted(
+        path for folder in ("index", "state/bloom") for path in (node / "g1" / folder).iterdir()
+    )
     for path in [*files, node / "g1" / "state" / "keyindex"]:
         for _ in range(6):
             at = rng.randrange(path.stat().st_size)
             flip(path, at)
             found = [flaw for flaw in check(node) if flaw.file == str(path.relative_to(node))]
-            assert any(flaw.byte_from <= at < flaw.byte_to for flaw in found), (path, at, texts(found))
+            assert any(flaw.byte_from <= at < flaw.byte_to for flaw in found), (
+                path,
+                at,
+                texts(found),
+            )
             flip(path, at)
     assert check(node) == []
 
 
 def test_files_that_come_and_go(node: Path) -> None:
-    """Missing, short and unknown files and a missing position are findings; a missing filter is not, because the node rebuilds it."""
+    """Missing, short and unknown files and a missing position are findings; a missing filter is
+    not, because the node rebuilds it."""
     index = node / "g1" / "index"
     first = min(index.iterdir())
     kept = first.read_bytes()
@@ -97,7 +106,8 @@ def test_files_that_come_and_go(node: Path) -> None:
 
 
 def test_what_does_not_count_is_no_finding(node: Path) -> None:
-    """After a kill slots and header of the file being written, and all behind its position, mean nothing; its units below still do."""
+    """After a kill slots and header of the file being written, and all behind its position, mean
+    nothing; its units below still do."""
     (node / "g1" / "abort").touch()
     position = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
     name, slots, _, _, _, count = position["files"][-1][:6]
@@ -115,18 +125,25 @@ def running_task(node: Path) -> LogFile:
     return replace(replica.task(WHOLE), end_pos=DATA_BYTES // 2)
 
 
-def test_an_index_that_is_ahead_of_the_marker_is_compared_with_the_log_up_to_itself(node: Path) -> None:
-    """The position of a running node may be behind the part of the log that is checked otherwise. A wrong unit there is still wrong."""
+def test_an_index_that_is_ahead_of_the_marker_is_compared_with_the_log_up_to_itself(
+    node: Path,
+) -> None:
+    """The position of a running node may be behind the part of the log that is checked otherwise. A
+    wrong unit there is still wrong."""
     task = running_task(node)
     names = key_looks(task)
     assert [flaw for name in names for flaw in check_keys(replace(task, name=name))] == []
     value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
     name, slots = value["files"][-1][:2]
     flip(node / "g1" / "index" / name, 40 + 4 * slots + 20 + 5)
-    assert [flaw.rule for name in names for flaw in check_keys(replace(task, name=name))] == ["keyindex.unit"]
+    assert [flaw.rule for name in names for flaw in check_keys(replace(task, name=name))] == [
+        "keyindex.unit"
+    ]
 
 
-def test_a_key_file_that_a_running_node_removes_meanwhile_is_not_missing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_file_that_a_running_node_removes_meanwhile_is_not_missing(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The node takes it out of the position first. One that the position still names is missing."""
     task = running_task(node)
     path = node / "g1" / "state" / "keyindex"
@@ -149,12 +166,18 @@ def test_a_key_file_that_a_running_node_removes_meanwhile_is_not_missing(node: P
 
 
 def test_a_position_that_lies_is_found(node: Path) -> None:
-    """Sealed with a right checksum, but not what the log and the files say; one of a log that a recovery renamed counts for nothing."""
+    """Sealed with a right checksum, but not what the log and the files say; one of a log that a
+    recovery renamed counts for nothing."""
     path = node / "g1" / "state" / "keyindex"
     value = json.loads(path.read_bytes())
     del value["crc32c"]
     other, lacking = "0" * 36, {key: value[key] for key in value if key != "chain"}
-    changes = ({"chain": value["chain"] ^ 1}, {"files": value["files"][::-1]}, {"store_ms": value["store_ms"] + 1}, {"log_id": other})
+    changes = (
+        {"chain": value["chain"] ^ 1},
+        {"files": value["files"][::-1]},
+        {"store_ms": value["store_ms"] + 1},
+        {"log_id": other},
+    )
     for changed in (*({**value, **change} for change in changes), lacking, {**value, "chaim": 1}):
         path.write_bytes(sealed(changed))
         assert "keyindex.position" in [flaw.rule for flaw in check(node)]
@@ -169,10 +192,13 @@ def test_a_position_that_lies_is_found(node: Path) -> None:
 
 
 def test_damage_of_the_log_is_not_blamed_on_the_index(node: Path, material: ViewLog) -> None:
-    """Destroyed entries, first of a file or within, a lost log file: their units are passed over, the others still held against the log."""
+    """Destroyed entries, first of a file or within, a lost log file: their units are passed over,
+    the others still held against the log."""
     data = node / "g1" / "dledger-n1" / "data"
     for said in (material.messages[3], material.messages[60], material.messages[61]):
-        flip(data / f"{said['pos'] - said['pos'] % DATA_BYTES:020d}", said["pos"] % DATA_BYTES + 139)
+        flip(
+            data / f"{said['pos'] - said['pos'] % DATA_BYTES:020d}", said["pos"] % DATA_BYTES + 139
+        )
     assert check(node) == []
     flip(data / f"{2 * DATA_BYTES:020d}", 5)
     assert check(node) == []
@@ -186,7 +212,9 @@ def test_damage_of_the_log_is_not_blamed_on_the_index(node: Path, material: View
     assert texts(check(node)) == [f"keyindex.unit g1/index/{note[0]} {at}-{at + 1}"]
 
 
-def test_damaged_entries_whose_keys_the_file_before_holds_are_no_finding_of_the_next_one(tmp_path: Path) -> None:
+def test_damaged_entries_whose_keys_the_file_before_holds_are_no_finding_of_the_next_one(
+    tmp_path: Path,
+) -> None:
     """A file begins behind a number of keys of the log, which are those of several messages."""
     cluster = at_rest(114, steps=1400, kinds=("trim",))
     cluster.write(tmp_path)
@@ -208,7 +236,8 @@ def test_damaged_entries_whose_keys_the_file_before_holds_are_no_finding_of_the_
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_trimmed_log_has_an_index_of_more_than_itself(tmp_path: Path, clean: bool) -> None:
-    """The first file that a trim leaves has units of messages that are gone: those are passed over, the others are held against the log."""
+    """The first file that a trim leaves has units of messages that are gone: those are passed over,
+    the others are held against the log."""
     writer = GroupWriter(tmp_path / "n1" / "g1")
     writer.fill()
     writer.trim()
@@ -222,7 +251,8 @@ def test_a_trimmed_log_has_an_index_of_more_than_itself(tmp_path: Path, clean: b
 
 
 def test_a_key_of_another_message_is_found(node: Path) -> None:
-    """Chains and slots of a file that a wrong writer made agree with each other, and still it is not the index of this log."""
+    """Chains and slots of a file that a wrong writer made agree with each other, and still it is
+    not the index of this log."""
     value = json.loads((node / "g1" / "state" / "keyindex").read_bytes())
     name, slots = value["files"][0][:2]
     path = node / "g1" / "index" / name
@@ -237,13 +267,27 @@ def test_a_key_of_another_message_is_found(node: Path) -> None:
     assert at <= found[0].byte_from < found[0].byte_to <= at + 4
 
 
-@given(st.lists(st.tuples(st.sampled_from(["t", "ns@orders", "é" * 3]), st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["t", "ns@orders", "é" * 3]),
+            st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),
+        )
+    )
+)
 def test_hashes_are_javas(pairs: list[tuple[str, str]]) -> None:
-    """The running sums give what hashing letter by letter gives, whatever texts stand side by side."""
+    """The running sums give what hashing letter by letter gives, whatever texts stand side by
+    side."""
     raw = [key.encode() for _, key in pairs]
     data = np.frombuffer(b"".join(raw) + b"\0", np.uint8)
     lengths = np.array([len(key) for key in raw], np.int64)
     at = np.cumsum(lengths) - lengths
     topics = sorted({topic for topic, _ in pairs})
-    found = keys._hashes(data, at, lengths, np.array([topics.index(topic) for topic, _ in pairs], np.int64), [t.encode() for t in topics])
+    found = keys._hashes(
+        data,
+        at,
+        lengths,
+        np.array([topics.index(topic) for topic, _ in pairs], np.int64),
+        [t.encode() for t in topics],
+    )
     assert found.tolist() == [key_hash(topic, key) for topic, key in pairs]

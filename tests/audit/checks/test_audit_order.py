@@ -1,4 +1,5 @@
-"""Order inside the log: producers whose sequence numbers go astray, message groups that lie in several queues."""
+"""Order inside the log: producers whose sequence numbers go astray, message groups that lie in
+several queues."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ def frames(numbers: Sequence[tuple[int, int, int]]) -> list[Message]:
     found = []
     for producer, epoch, first in numbers:
         ids = [native_id(log_id, producer, epoch, first + at) for at in range(FRAME)]
-        found += [Message("flights", b"x" * 40, at % 3, "", key, 0, CREATED, 1, at + 1) for at, key in enumerate(ids)]
+        found += [
+            Message("flights", b"x" * 40, at % 3, "", key, 0, CREATED, 1, at + 1)
+            for at, key in enumerate(ids)
+        ]
     return found
 
 
@@ -57,13 +61,20 @@ def at(writers: list[Writer], number: int) -> Placed:
     return writers[0].entries[2 + FRAME * number]
 
 
-GOOD = [(1, 0, 0), (2, 0, 9), (1, 0, 4), (1, 1, 8), (2, 0, 13)] + [(3, 0, 4 * number) for number in range(12)] + [(1, 1, 12)]
+GOOD = (
+    [(1, 0, 0), (2, 0, 9), (1, 0, 4), (1, 1, 8), (2, 0, 13)]
+    + [(3, 0, 4 * number) for number in range(12)]
+    + [(1, 1, 12)]
+)
 
 
 def test_dense_numbers_are_no_finding(tmp_path: Path) -> None:
-    """Producers beside each other, epochs that rise, more than one log file, a beginning that is not 0."""
+    """Producers beside each other, epochs that rise, more than one log file, a beginning that is
+    not 0."""
     writers = written(tmp_path, frames(GOOD))
-    assert len(list((writers[0].log / "data").iterdir())) > 3 and not told(tmp_path, "order.producer")
+    assert len(list((writers[0].log / "data").iterdir())) > 3 and not told(
+        tmp_path, "order.producer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,43 +84,73 @@ def test_dense_numbers_are_no_finding(tmp_path: Path) -> None:
         ([(1, 0, 0), (1, 0, 8)], 1, "sequence number 8 of producer 1 follows 3"),
         ([(1, 0, 0), (1, 0, 3)], 1, "sequence number 3 of producer 1 follows 3"),
         ([(1, 1, 0), (1, 0, 4)], 1, "producer 1 goes on in an older epoch"),
-        ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 3)], 13, "sequence number 3 of producer 1 follows 3"),
-        ([(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 5)], 13, "sequence number 5 of producer 1 follows 3"),
+        (
+            [(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 3)],
+            13,
+            "sequence number 3 of producer 1 follows 3",
+        ),
+        (
+            [(1, 0, 0), *[(2, 0, 4 * number) for number in range(12)], (1, 0, 5)],
+            13,
+            "sequence number 5 of producer 1 follows 3",
+        ),
     ],
 )
-def test_numbers_that_are_not_dense(tmp_path: Path, numbers: list[tuple[int, int, int]], frame: int, proof: str) -> None:
-    """Twice, with a gap, in an older epoch; in one log file and across files: named on every replica, with the entry."""
+def test_numbers_that_are_not_dense(
+    tmp_path: Path, numbers: list[tuple[int, int, int]], frame: int, proof: str
+) -> None:
+    """Twice, with a gap, in an older epoch; in one log file and across files: named on every
+    replica, with the entry."""
     writers = written(tmp_path, frames(numbers))
     found = told(tmp_path, "order.producer")
-    assert [(name, index) for name, index, _ in found] == [(name, at(writers, frame).index) for name in NODES]
+    assert [(name, index) for name, index, _ in found] == [
+        (name, at(writers, frame).index) for name in NODES
+    ]
     assert all(text.startswith(proof) for *_, text in found)
 
 
 def test_damage_explains_a_gap(tmp_path: Path) -> None:
-    """An entry that cannot be read takes its sequence number with it: that is one finding, not two."""
+    """An entry that cannot be read takes its sequence number with it: that is one finding, not
+    two."""
     writers = written(tmp_path, frames(GOOD))
     for number in (1, 16):
         entry = at(writers, number)
-        flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 4096:020d}", entry.pos % 4096 + 140)
-    assert {rule.index for rule in (f.flaw for f in audit([str(tmp_path / name) for name in NODES]).findings)} == {
+        flip(
+            writers[0].log / "data" / f"{entry.pos - entry.pos % 4096:020d}", entry.pos % 4096 + 140
+        )
+    assert {
+        rule.index
+        for rule in (f.flaw for f in audit([str(tmp_path / name) for name in NODES]).findings)
+    } == {
         at(writers, 1).index,
         at(writers, 16).index,
     }
 
 
 def grouped(queues: Sequence[int], group: str = "customer", topic: str = "orders") -> list[Message]:
-    return [Message(topic, b"x", queue, "", f"id-{number}", 0, CREATED, group=group) for number, queue in enumerate(queues)]
+    return [
+        Message(topic, b"x", queue, "", f"id-{number}", 0, CREATED, group=group)
+        for number, queue in enumerate(queues)
+    ]
 
 
 def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
-    """One or two moves are normal for a topic that got queues; repeated moves are a flaw, unless the topic changes in between."""
+    """One or two moves are normal for a topic that got queues; repeated moves are a flaw, unless
+    the topic changes in between."""
     assert not told_of(tmp_path / "a", grouped([0, 0, 1, 0, 1][:4]))
-    assert not told_of(tmp_path / "b", [*grouped([0, 1, 0], "a"), *grouped([1, 0, 1], "b"), *grouped([2, 2, 2], "c")])
+    assert not told_of(
+        tmp_path / "b",
+        [*grouped([0, 1, 0], "a"), *grouped([1, 0, 1], "b"), *grouped([2, 2, 2], "c")],
+    )
     found = told_of(tmp_path / "c", grouped([0, 1, 0, 1, 0, 1]))
     assert [index for _, index, _ in found] == [5] * 3 and "customer of orders" in found[0][2]
-    topic = Message("rmq_sys_ledgermq_config", json.dumps({"v": 1}).encode(), tag="topic", time=CREATED)
+    topic = Message(
+        "rmq_sys_ledgermq_config", json.dumps({"v": 1}).encode(), tag="topic", time=CREATED
+    )
     assert not told_of(tmp_path / "d", [*grouped([0, 1, 0]), *[topic] * 4, *grouped([1, 0, 1])])
-    assert len(told_of(tmp_path / "e", grouped([0, 1, 0, 1, 0, 1], topic="rmq_sys_team@orders"))) == 3, "a namespace makes no system topic"
+    assert (
+        len(told_of(tmp_path / "e", grouped([0, 1, 0, 1, 0, 1], topic="rmq_sys_team@orders"))) == 3
+    ), "a namespace makes no system topic"
 
 
 def told_of(base: Path, messages: Sequence[Message]) -> list[tuple[str, int | None, str]]:
@@ -126,7 +167,10 @@ class OddWriter(Writer):
 
     @staticmethod
     def record(message: Message, offset: int, pos: int) -> bytes:
-        record, group = Writer.record(message, offset, pos), b"__SHARDINGKEY\x01" + message.group.encode() + b"\x02"
+        record, group = (
+            Writer.record(message, offset, pos),
+            b"__SHARDINGKEY\x01" + message.group.encode() + b"\x02",
+        )
         unique = b"UNIQ_KEY\x01" + message.key.encode() + b"\x02"
         return record.replace(unique + group, group + unique) if message.queue % 2 else record
 
@@ -158,7 +202,9 @@ class Model:
             lost = sum(index < number < placed.index for number in self.unnumbered)
             proof = f"sequence number {sequence} of producer {producer} follows {before}"
             if epoch < older:
-                proof = f"producer {producer} goes on in an older epoch, at sequence number {sequence}"
+                proof = (
+                    f"producer {producer} goes on in an older epoch, at sequence number {sequence}"
+                )
             explained = epoch >= older and 0 < sequence - before - 1 <= lost
             measures = ((self.file, place, placed.pos + 48),) if explained else ()
             if sequence != before + 1 or epoch < older:
@@ -168,34 +214,67 @@ class Model:
     def unnumber(self, flag: int) -> None:
         """A message without a native id, or with an impossible place in its frame."""
         key = "no native id" if flag > 0 else native_id(self.writer.log_id, 1, 1, 3)
-        self.unnumbered.append(self.append(Message("flights", b"x", 0, "", key, 0, CREATED, 1, flag)).index)
+        self.unnumbered.append(
+            self.append(Message("flights", b"x", 0, "", key, 0, CREATED, 1, flag)).index
+        )
 
     def rest(self) -> None:
         for _ in range(12):
             self.append(Message("flights", b"x", tag="topic", time=CREATED))
 
     def group(self, topic: str, group: str, queue: int) -> None:
-        placed = self.append(Message(topic, b"\x02__SHARDINGKEY\x01other\x02", queue, "", "k__SHARDINGKEY\x01x", 0, CREATED, group=group))
+        placed = self.append(
+            Message(
+                topic,
+                b"\x02__SHARDINGKEY\x01other\x02",
+                queue,
+                "",
+                "k__SHARDINGKEY\x01x",
+                0,
+                CREATED,
+                group=group,
+            )
+        )
         before, moves = self.places.get((topic, group), (queue, 0))
         self.places[topic, group] = queue, moves + (queue != before)
         if queue != before and moves == 2:
-            self._flaw("order.group", placed, f"message group {group} of {topic} changes its queue repeatedly")
+            self._flaw(
+                "order.group",
+                placed,
+                f"message group {group} of {topic} changes its queue repeatedly",
+            )
 
     def change(self, tag: str) -> None:
         self.append(Message("rmq_sys_ledgermq_config", b"{}", tag=tag, time=CREATED))
         if tag == "topic":
             self.places.clear()
 
-    def _flaw(self, rule: str, placed: Placed, proof: str, measures: tuple[tuple[str, int, int], ...] = ()) -> None:
-        self.flaws.append(Flaw(rule, self.file, placed.index, placed.pos, placed.pos + placed.size, proof, measures=measures))
+    def _flaw(
+        self, rule: str, placed: Placed, proof: str, measures: tuple[tuple[str, int, int], ...] = ()
+    ) -> None:
+        self.flaws.append(
+            Flaw(
+                rule,
+                self.file,
+                placed.index,
+                placed.pos,
+                placed.pos + placed.size,
+                proof,
+                measures=measures,
+            )
+        )
 
     def told(self, kernel: Kernel | None, window_bytes: int) -> list[Flaw]:
-        """The flaws that a scan finds. All scans follow the producers alike, up to the end of the file."""
+        """The flaws that a scan finds. All scans follow the producers alike, up to the end of the
+        file."""
         (one,) = find_replicas(str(self.writer.node_dir))
         work = Scan(one.tasks()[0], None, kernel)
         for _ in work.columns(window_bytes):
             pass
-        producers = {run.producer: (run.last_sequence, run.last_epoch, run.last_index, run.last_at) for run in work.report.producers}
+        producers = {
+            run.producer: (run.last_sequence, run.last_epoch, run.last_index, run.last_at)
+            for run in work.report.producers
+        }
         assert producers == self.last and work.report.unnumbered == self.unnumbered
         self.runs = self.runs or sorted(work.report.producers, key=lambda run: run.producer)
         assert sorted(work.report.producers, key=lambda run: run.producer) == self.runs
@@ -205,8 +284,8 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_flaws_of_order_in_a_log_of_any_shape(tmp_path: Path, seed: int) -> None:
-    """Producers and groups beside each other, in pieces of any size, by both scans: each flaw with its entry, its proof and what explains
-    it."""
+    """Producers and groups beside each other, in pieces of any size, by both scans: each flaw with
+    its entry, its proof and what explains it."""
     model, rng = Model(tmp_path), random.Random(seed)
     model.rest()
     for _ in range(90):
@@ -214,7 +293,11 @@ def test_flaws_of_order_in_a_log_of_any_shape(tmp_path: Path, seed: int) -> None
         if way == "p":
             producer = rng.randrange(1, 4)
             sequence, epoch, *_ = model.last.get(producer, (6, 1, 0, 0))
-            model.number(producer, epoch + rng.choice((0,) * 9 + (1, -1)) if epoch else 1, sequence + rng.choice((1,) * 6 + (2, 3, 0)))
+            model.number(
+                producer,
+                epoch + rng.choice((0,) * 9 + (1, -1)) if epoch else 1,
+                sequence + rng.choice((1,) * 6 + (2, 3, 0)),
+            )
         elif way == "g":
             topic, group = rng.choice(("orders", "flights")), rng.choice("ab")
             before = model.places.get((topic, group), (0, 0))[0]
@@ -234,7 +317,8 @@ def test_flaws_of_order_in_a_log_of_any_shape(tmp_path: Path, seed: int) -> None
 
 
 def test_a_changed_topic_is_forgotten_once(tmp_path: Path) -> None:
-    """In the piece in which it changed, and in a piece without any group. Three moves since then are a flaw again, wherever pieces end."""
+    """In the piece in which it changed, and in a piece without any group. Three moves since then
+    are a flaw again, wherever pieces end."""
     model = Model(tmp_path)
     for quiet in (False, True, False):
         for queue in (0, 1, 0):
@@ -265,7 +349,9 @@ def test_a_damaged_message_moves_no_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [2, 3])
-def test_groups_that_are_not_remembered(tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_not_remembered(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Begin again: only the youngest ones are."""
     monkeypatch.setattr(order, "GROUPS_MAX", most)
     model = Model(tmp_path)
@@ -276,7 +362,12 @@ def test_groups_that_are_not_remembered(tmp_path: Path, most: int, monkeypatch: 
     assert model.told(None, 1 << 20) == (model.flaws if most == 3 else [])
 
 
-@given(st.lists(st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1)), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1)),
+        min_size=1,
+    )
+)
 def test_numbers_of_ids(numbers: list[tuple[int, int, int]]) -> None:
     """The number in an id is parsed correctly, wherever the property strings are."""
     import numpy as np

@@ -1,8 +1,10 @@
-"""An audit of a running cluster says the same at whatever moment the cluster goes on: before each of its calls, and before all of them.
+"""An audit of a running cluster says the same at whatever moment the cluster goes on: before each
+of its calls, and before all of them.
 
-The moments are those of one simulated cluster, whose log grows, begins new files, is trimmed and sealed and changes its leader, while
-snapshots, checkpoints, marks and the key index follow. The audit is given the state of one moment before a call, and of a later one from
-that call on (docs/audit.md, Running nodes).
+The moments are those of one simulated cluster, whose log grows, begins new files, is trimmed and
+sealed and changes its leader, while snapshots, checkpoints, marks and the key index follow. The
+audit is given the state of one moment before a call, and of a later one from that call on
+(docs/audit.md, Running nodes).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ ADDRESSES = [f"127.0.0.1:{9000 + number}" for number in range(3)]
 
 @dataclass
 class Story:
-    """The moments of a cluster: some before the marker, then the one at which the marker is applied, then later ones."""
+    """The moments of a cluster: some before the marker, then the one at which the marker is
+    applied, then later ones."""
 
     nodes: list[SimulatedNode]
     moments: list[dict[str, Image]] = field(default_factory=list)
@@ -56,13 +59,16 @@ class Teller:
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world = world
         self.auditing = Auditing(world, chance, 0)
-        self.story = Story([SimulatedNode(name, world.settings.group, world) for name in world.names])
+        self.story = Story(
+            [SimulatedNode(name, world.settings.group, world) for name in world.names]
+        )
 
     def tell(self) -> None:
         story = self.story
         # Delayed messages hold the log.
         self.world.delayer.wind_down()
-        # The log is trimmed; then the pins of the audit keep what is left, and what is derived follows behind that.
+        # The log is trimmed; then the pins of the audit keep what is left, and what is derived
+        # follows behind that.
         self.until(lambda: all(life.begin_index > 0 for life in self.lives()), "trimmed", self.trim)
         self.auditing.index(trims=False)
         for node in story.nodes:
@@ -71,7 +77,9 @@ class Teller:
         self.go_on()
         story.take()
         story.marker = self.auditing._mark("audit-1")
-        self.until(lambda: all(node.applied >= story.marker[0] for node in story.nodes), "at the marker")
+        self.until(
+            lambda: all(node.applied >= story.marker[0] for node in story.nodes), "at the marker"
+        )
         story.marked = len(story.moments)
         story.take()
         for _ in range(MOMENTS_BEHIND - 1):
@@ -89,7 +97,9 @@ class Teller:
     def lives(self) -> list[Life]:
         return [node._life for node in self.story.nodes]
 
-    def until(self, enough: Callable[[], bool], what: str, again: Callable[[], None] = lambda: None) -> None:
+    def until(
+        self, enough: Callable[[], bool], what: str, again: Callable[[], None] = lambda: None
+    ) -> None:
         """Let time pass until something is so."""
         for _ in range(60):
             if enough():
@@ -100,10 +110,19 @@ class Teller:
 
     def go_on(self) -> None:
         """Until every node has replaced its snapshot, and its log has begun a new file."""
-        ends = {node.name: (node._life.store.durable_snapshot_index, node._life.log.end_pos + FILE_BYTES) for node in self.story.nodes}
+        ends = {
+            node.name: (
+                node._life.store.durable_snapshot_index,
+                node._life.log.end_pos + FILE_BYTES,
+            )
+            for node in self.story.nodes
+        }
         found = [(node, *ends[node.name]) for node in self.story.nodes]
         self.until(
-            lambda: all(n._life.store.durable_snapshot_index > index and n._life.log.end_pos > end for n, index, end in found),
+            lambda: all(
+                n._life.store.durable_snapshot_index > index and n._life.log.end_pos > end
+                for n, index, end in found
+            ),
             "a snapshot and a file later",
         )
 
@@ -111,7 +130,11 @@ class Teller:
         nodes = self.story.nodes
         term = max(node._life.term for node in nodes)
         follower = next(node.name for node in nodes if node._life.role is not Role.LEADER)
-        self.until(lambda: any(n._life.term > term for n in nodes), "led by another", lambda: self.world.transfer(follower))
+        self.until(
+            lambda: any(n._life.term > term for n in nodes),
+            "led by another",
+            lambda: self.world.transfer(follower),
+        )
 
 
 class _Told(Exception):
@@ -133,7 +156,8 @@ def story() -> Story:
 
 
 def audit_of(story: Story, moment: Callable[[int, bool], int]) -> tuple[Audit, Here]:
-    """Audit the nodes as they were at the moment that is told for the number of each call, and whether the marker was asked for."""
+    """Audit the nodes as they were at the moment that is told for the number of each call, and
+    whether the marker was asked for."""
     at = 0
     marked = False
 
@@ -143,8 +167,13 @@ def audit_of(story: Story, moment: Callable[[int, bool], int]) -> tuple[Audit, H
         at = moment(number, marked)
         assert (at >= story.marked) is marked
 
-    nodes = [Frozen(node.name, node.group, [one[node.name] for one in story.moments], lambda: at) for node in story.nodes]
-    here = Here(dict(zip(ADDRESSES, nodes, strict=True)), nodes[0].group, lambda _: story.marker, before)
+    nodes = [
+        Frozen(node.name, node.group, [one[node.name] for one in story.moments], lambda: at)
+        for node in story.nodes
+    ]
+    here = Here(
+        dict(zip(ADDRESSES, nodes, strict=True)), nodes[0].group, lambda _: story.marker, before
+    )
     with connected(here) as connection:
         return audit_running(RunningCluster(connection, 1.0, lambda: 0.0), deep=True), here  # type: ignore[arg-type]
 
@@ -162,21 +191,28 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_story_has_what_it_should(story: Story) -> None:
-    """Between the first moment with the marker and the last one everything that an audit reads late has passed the marker."""
+    """Between the first moment with the marker and the last one everything that an audit reads late
+    has passed the marker."""
     assert len(story.moments) == story.marked + MOMENTS_BEHIND
     for node in story.nodes:
         first, last = story.moments[story.marked][node.name], story.moments[-1][node.name]
         assert first.begin == last.begin == story.moments[0][node.name].begin and first.begin[0] > 0
-        assert max(first.points) >= story.marker[0] and {one[node.name].life for one in story.moments} == {first.life}
-        key_files = [{name for name in one.files if name.startswith("g1/index/")} for one in (first, last)]
-        assert key_files[1] - key_files[0] and key_files[0] - key_files[1], "key files were made, and removed"
+        assert max(first.points) >= story.marker[0] and {
+            one[node.name].life for one in story.moments
+        } == {first.life}
+        key_files = [
+            {name for name in one.files if name.startswith("g1/index/")} for one in (first, last)
+        ]
+        assert key_files[1] - key_files[0] and key_files[0] - key_files[1], (
+            "key files were made, and removed"
+        )
         for name in ("g1/state/snapshot", "g1/state/snapshot.previous", "g1/state/keyindex"):
             assert first.files[name] != last.files[name]
 
 
 def check_changes(story: Story, chosen: Callable[[int, str], bool]) -> None:
-    """For every chosen call: before it the cluster is as it was, from it on as it was later. What happens behind the marker happens at
-    once."""
+    """For every chosen call: before it the cluster is as it was, from it on as it was later. What
+    happens behind the marker happens at once."""
     early, late, last = story.marked - 1, story.marked, len(story.moments) - 1
     result, here = audit_of(story, lambda number, marked: late if marked else 0)
     passes(result, story.marker[0], "no change")
@@ -194,7 +230,8 @@ def check_changes(story: Story, chosen: Callable[[int, str], bool]) -> None:
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("part", range(SHARE))
 def test_a_change_before_any_call_to_a_node_is_no_finding(story: Story, part: int) -> None:
-    """The first node is asked for all that is asked of any; the others change at the same moments."""
+    """The first node is asked for all that is asked of any; the others change at the same
+    moments."""
     check_changes(story, lambda number, address: address == ADDRESSES[0] and number % SHARE == part)
 
 
@@ -214,6 +251,8 @@ def test_changes_at_several_calls_are_no_finding(story: Story) -> None:
         turns = sorted(chance.randrange(len(here.calls)) for _ in range(MOMENTS_BEHIND - 1))
         result, _ = audit_of(
             story,
-            lambda number, marked, turns=turns: story.marked + sum(number >= turn for turn in turns) if marked else 0,  # type: ignore[misc]
+            lambda number, marked, turns=turns: (
+                story.marked + sum(number >= turn for turn in turns) if marked else 0
+            ),  # type: ignore[misc]
         )
         passes(result, story.marker[0], turns)

@@ -19,20 +19,32 @@ def at(index: int | None, **changes: object) -> Flaw:
     return replace(ONE, index=index, byte_from=start, byte_to=start + 4, **changes)  # type: ignore[arg-type]
 
 
-OTHERS: list[dict[str, object]] = [{"rule": "entry.body"}, {"file": "h"}, {"torn": True}, {"measures": ()}]
+OTHERS: list[dict[str, object]] = [
+    {"rule": "entry.body"},
+    {"file": "h"},
+    {"torn": True},
+    {"measures": ()},
+]
 
 
 def test_flaws_of_consecutive_entries_become_one() -> None:
     """In the order in which they are found; the number of the others is told."""
-    for indexes in (indexes for count in range(5) for indexes in product((3, 4, 5, 7), repeat=count)):
+    for indexes in (
+        indexes for count in range(5) for indexes in product((3, 4, 5, 7), repeat=count)
+    ):
         runs: list[list[int]] = []
         for index in indexes:
             if runs and index == runs[-1][-1] + 1:
                 runs[-1].append(index)
             else:
                 runs.append([index])
-        proofs = [f"p; and {len(run) - 1} more entries in a row" if len(run) > 1 else "p" for run in runs]
-        expected = [replace(at(run[0]), byte_to=10 * run[-1] + 4, proof=proof) for run, proof in zip(runs, proofs, strict=True)]
+        proofs = [
+            f"p; and {len(run) - 1} more entries in a row" if len(run) > 1 else "p" for run in runs
+        ]
+        expected = [
+            replace(at(run[0]), byte_to=10 * run[-1] + 4, proof=proof)
+            for run, proof in zip(runs, proofs, strict=True)
+        ]
         assert coalesce([at(index) for index in indexes], 10) == expected
 
 
@@ -57,14 +69,24 @@ def test_flaws_without_an_entry_stay_alone() -> None:
 
 
 def test_bytes_of_a_run_may_lie_in_any_order() -> None:
-    joined = coalesce([replace(at(3), byte_from=50, byte_to=90), replace(at(4), byte_from=40, byte_to=60)], 10)
+    joined = coalesce(
+        [replace(at(3), byte_from=50, byte_to=90), replace(at(4), byte_from=40, byte_to=60)], 10
+    )
     assert [(flaw.byte_from, flaw.byte_to) for flaw in joined] == [(40, 90)]
 
 
 @pytest.mark.parametrize("limit", range(7))
 def test_beyond_the_limit_one_flaw_stands_for_a_rule_and_a_file(limit: int) -> None:
-    """Of the first entry that is known, over all bytes, torn only if all are, and compared with nothing."""
-    flaws = [at(9, torn=True), at(5), at(None), at(7, torn=True), replace(at(1, torn=True), file="h"), replace(at(None), file="i")]
+    """Of the first entry that is known, over all bytes, torn only if all are, and compared with
+    nothing."""
+    flaws = [
+        at(9, torn=True),
+        at(5),
+        at(None),
+        at(7, torn=True),
+        replace(at(1, torn=True), file="h"),
+        replace(at(None), file="i"),
+    ]
     told = coalesce(flaws, limit)
     assert told[: min(limit, 6)] == flaws[:limit]
     rest = flaws[limit:]
@@ -101,10 +123,14 @@ def test_every_rule_has_a_next_step() -> None:
     """Its own, or that of its class."""
     for rule, known in RULES.items():
         finding = Finding(known.klass, "n1", "g1", replace(ONE, rule=rule))
-        assert finding.next_step == RULE_STEP.get(rule, NEXT_STEP[known.klass]) and finding.next_step
+        assert (
+            finding.next_step == RULE_STEP.get(rule, NEXT_STEP[known.klass]) and finding.next_step
+        )
 
 
-@pytest.mark.parametrize(("voters", "majority"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
+@pytest.mark.parametrize(
+    ("voters", "majority"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)]
+)
 def test_whose_copies_prove_what_is_right(voters: int, majority: int) -> None:
     """Those of a majority of the voters, or that of the one with the confirmed history."""
     names = tuple("abcdefg"[:voters])

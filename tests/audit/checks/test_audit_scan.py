@@ -1,4 +1,5 @@
-"""One log file on its own: what a scan tells of it, to the byte, whatever is wrong with one field of one entry."""
+"""One log file on its own: what a scan tells of it, to the byte, whatever is wrong with one field
+of one entry."""
 
 from __future__ import annotations
 
@@ -27,7 +28,18 @@ from ledgermq.audit.rules import Flaw, coalesce
 from tests.audit.altering import log_bytes, put_log
 from tests.audit.both_scans import differences, report_of
 from tests.audit.client_cases import native_id
-from tests.audit.log_writer import CREATED, RAFT, STORAGE, Message, Placed, Writer, checksum, election, java_hash, membership
+from tests.audit.log_writer import (
+    CREATED,
+    RAFT,
+    STORAGE,
+    Message,
+    Placed,
+    Writer,
+    checksum,
+    election,
+    java_hash,
+    membership,
+)
 
 DELIVERY = "rmq_sys_ledgermq_delivery"
 KERNELS = [None] if KERNEL is None else [None, KERNEL]
@@ -39,7 +51,9 @@ def opened(writer: Writer, *, deep: bool = False) -> list[LogFile]:
     return one.tasks(deep)
 
 
-def scanned(task: LogFile, kernel: Kernel | None = None, window_bytes: int = 4 << 20) -> tuple[LogReport, list[Columns]]:
+def scanned(
+    task: LogFile, kernel: Kernel | None = None, window_bytes: int = 4 << 20
+) -> tuple[LogReport, list[Columns]]:
     work = Scan(task, None, kernel)
     columns = list(work.columns(window_bytes))
     return work.report, columns
@@ -47,15 +61,27 @@ def scanned(task: LogFile, kernel: Kernel | None = None, window_bytes: int = 4 <
 
 def own_flaws(report: LogReport) -> list[Flaw]:
     """Those of the log file and its entries; derived files and the order of queues have others."""
-    return [flaw for flaw in report.flaws if flaw.file == report.file and flaw.rule != "record.queue-offset"]
+    return [
+        flaw
+        for flaw in report.flaws
+        if flaw.file == report.file and flaw.rule != "record.queue-offset"
+    ]
 
 
 def window_of(count: int, writer: Writer) -> int:
-    """So many bytes that a piece has this number of entries, all of the size of the first: one more must be whole in it."""
+    """So many bytes that a piece has this number of entries, all of the size of the first: one more
+    must be whole in it."""
     return (count + 1) * writer.entries[0].size + 60
 
 
-def write(base: Path, messages: Sequence[Message], *, data_bytes: int = 8192, writer: type[Writer] = Writer, **finish: Any) -> Writer:
+def write(
+    base: Path,
+    messages: Sequence[Message],
+    *,
+    data_bytes: int = 8192,
+    writer: type[Writer] = Writer,
+    **finish: Any,
+) -> Writer:
     found = writer(base / "n1", data_bytes=data_bytes)
     for message in messages:
         found.append(message)
@@ -67,7 +93,16 @@ def record(topic: str, tag: str, body: object, term: int = 1) -> Message:
 
 
 def plain(number: int, term: int = 1, size: int = 30) -> Message:
-    return Message(f"t{number % 2}", b"x" * size, number % 3, f"tag{number % 2}", f"k{number}", 0, CREATED + number, term)
+    return Message(
+        f"t{number % 2}",
+        b"x" * size,
+        number % 3,
+        f"tag{number % 2}",
+        f"k{number}",
+        0,
+        CREATED + number,
+        term,
+    )
 
 
 # A log in order
@@ -88,7 +123,10 @@ HISTORY = [
     record("t1", "seal", {}),
     Message("t0", b"TAGS\x01trim\x02", tag="trim", time=CREATED + 7),
     *[plain(number, 2, 300) for number in range(9, 16)],
-    *[Message("t0", b"x", 0, "", native_id("log", 7, 1, 5 + at), 0, CREATED + 16, 2, at + 1) for at in range(3)],
+    *[
+        Message("t0", b"x", 0, "", native_id("log", 7, 1, 5 + at), 0, CREATED + 16, 2, at + 1)
+        for at in range(3)
+    ],
     Message(RAFT, b"forced", tag="forced", term=3, time=CREATED + 20),
     Message(RAFT, b"\xff", tag="term-start", term=3, time=CREATED + 20),
     Message(RAFT, b"other", tag="other", term=3, time=CREATED + 21),
@@ -105,19 +143,28 @@ def kept_in(entries: Sequence[Placed]) -> dict[str, list[tuple[int, str]]]:
         "resets": [(DELIVERY, "reset")],
     }
     return {
-        name: [(e.index, e.message.body.decode("utf-8", "replace")) for e in entries if (e.message.topic, e.message.tag) in chosen]
+        name: [
+            (e.index, e.message.body.decode("utf-8", "replace"))
+            for e in entries
+            if (e.message.topic, e.message.tag) in chosen
+        ]
         for name, chosen in wanted.items()
     }
 
 
 def in_files(writer: Writer) -> list[list[Placed]]:
     count = (writer.pos // writer.data_bytes) + 1
-    return [[e for e in writer.entries if e.pos // writer.data_bytes == number] for number in range(count)]
+    return [
+        [e for e in writer.entries if e.pos // writer.data_bytes == number]
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=["python", "compiled"][: len(KERNELS)])
 @pytest.mark.parametrize("window_bytes", [300, 900, 4 << 20])
-def test_the_report_of_a_file_in_order(tmp_path: Path, kernel: Kernel | None, window_bytes: int) -> None:
+def test_the_report_of_a_file_in_order(
+    tmp_path: Path, kernel: Kernel | None, window_bytes: int
+) -> None:
     """Every field, in windows that end anywhere."""
     writer = write(tmp_path, HISTORY, data_bytes=2048)
     tasks, space, chain, counted = opened(writer), log_bytes(writer), writer.seed, 0
@@ -157,7 +204,9 @@ def test_the_report_of_a_file_in_order(tmp_path: Path, kernel: Kernel | None, wi
         }
         assert {key: told[key] for key in expected} == expected
         native = [e.index for e in entries if e.message.flag]
-        assert [(7, run.first_index, run.last_index) for run in report.producers] == [(7, native[0], native[-1]) for _ in native[:1]]
+        assert [(7, run.first_index, run.last_index) for run in report.producers] == [
+            (7, native[0], native[-1]) for _ in native[:1]
+        ]
         assert {(run.topic, run.queue): run.last_index for run in report.queues} == {
             (e.message.topic, e.message.queue): e.index for e in entries
         }
@@ -170,7 +219,9 @@ def test_the_report_of_a_file_in_order(tmp_path: Path, kernel: Kernel | None, wi
 
 
 def check_columns(columns: Sequence[Columns], entries: Sequence[Placed], base: int) -> None:
-    assert [index for each in columns for index in each.index.tolist()] == [e.index for e in entries]
+    assert [index for each in columns for index in each.index.tolist()] == [
+        e.index for e in entries
+    ]
     rows = [(each, row) for each in columns for row in range(len(each))]
     for ordinal, ((each, row), entry) in enumerate(zip(rows, entries, strict=True)):
         message = entry.message
@@ -180,11 +231,24 @@ def check_columns(columns: Sequence[Columns], entries: Sequence[Placed], base: i
             entry.term,
             entry.chain,
         )
-        assert (each.channel[row], each.queue[row], each.queue_offset[row]) == (message.channel, message.queue, entry.queue_offset)
+        assert (each.channel[row], each.queue[row], each.queue_offset[row]) == (
+            message.channel,
+            message.queue,
+            entry.queue_offset,
+        )
         assert (each.store_ms[row], each.total_size[row]) == (message.time, entry.size - 48)
-        assert each.topics[int(each.topic_of[row])].decode() == message.topic and each.tags_code[row] == java_hash(message.tag)
-        assert each.body_crc[row] == checksum(Writer.record(message, entry.queue_offset, entry.pos + 48))
-        assert each.intact[row] and each.proven[row] and each.sound[row] and each.ordinal[row] == ordinal
+        assert each.topics[int(each.topic_of[row])].decode() == message.topic and each.tags_code[
+            row
+        ] == java_hash(message.tag)
+        assert each.body_crc[row] == checksum(
+            Writer.record(message, entry.queue_offset, entry.pos + 48)
+        )
+        assert (
+            each.intact[row]
+            and each.proven[row]
+            and each.sound[row]
+            and each.ordinal[row] == ordinal
+        )
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=["python", "compiled"][: len(KERNELS)])
@@ -217,7 +281,9 @@ def test_the_records_of_masters_at_the_end_of_a_file(tmp_path: Path, kernel: Ker
 
 def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
     """Behind each window, and once more for what is behind the last entry."""
-    writer = write(tmp_path, [plain(number, size=30 + number) for number in range(6)], data_bytes=2048)
+    writer = write(
+        tmp_path, [plain(number, size=30 + number) for number in range(6)], data_bytes=2048
+    )
     told: list[int] = []
     done = 0
     for columns in Scan(opened(writer)[0], told.append).columns(window_of(2, writer)):
@@ -230,10 +296,15 @@ def test_progress_is_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
         assert (told[0], told[-1], sum(told)) == (writer.entries[2].pos, 2048 - writer.pos, 2048)
     for kernel in KERNELS:
         told = []
-        assert scan(opened(writer)[0], told.append, kernel) == scanned(opened(writer)[0], kernel)[0] and sum(told) == 2048
+        assert (
+            scan(opened(writer)[0], told.append, kernel) == scanned(opened(writer)[0], kernel)[0]
+            and sum(told) == 2048
+        )
         told = []
         scan(replace(opened(writer)[0], end_pos=writer.entries[4].pos), told.append, kernel)
-        assert sum(told) == writer.entries[4].pos, "behind the limit of a running replica, nothing is checked"
+        assert sum(told) == writer.entries[4].pos, (
+            "behind the limit of a running replica, nothing is checked"
+        )
 
 
 def test_store_times_begin_at_none(tmp_path: Path) -> None:
@@ -247,7 +318,14 @@ def test_store_times_begin_at_none(tmp_path: Path) -> None:
 # One field of one entry
 
 
-FIELDS = {"magic": (0, 4), "size": (4, 8), "index": (8, 16), "term": (16, 24), "pos": (24, 32), "channel": (32, 36)}
+FIELDS = {
+    "magic": (0, 4),
+    "size": (4, 8),
+    "index": (8, 16),
+    "term": (16, 24),
+    "pos": (24, 32),
+    "channel": (32, 36),
+}
 FIELDS |= {"chain-word": (36, 40), "body-crc": (40, 44), "body-size": (44, 48)}
 OWN = ("magic", "size", "index", "pos", "body-size")
 """Fields whose right value is known without the chain."""
@@ -263,11 +341,15 @@ def chain_of(head: bytes, body: bytes, before: int) -> int:
 
 @pytest.mark.parametrize("field", [*FIELDS, "body", "body and term"])
 def test_one_wrong_field_of_a_header(tmp_path: Path, field: str) -> None:
-    """The field alone, if its right value is known, or the chain tells which one it is; else the entry."""
+    """The field alone, if its right value is known, or the chain tells which one it is; else the
+    entry."""
     writer = write(tmp_path, [plain(at) for at in range(5)])
     (task, *_), whole = opened(writer), bytes(log_bytes(writer))
     for entry in writer.entries:
-        at, before = entry.pos, writer.entries[entry.index - 1].chain if entry.index else writer.seed
+        at, before = (
+            entry.pos,
+            writer.entries[entry.index - 1].chain if entry.index else writer.seed,
+        )
         data = bytearray(whole)
         start, stop = FIELDS.get(field, (48, entry.size))
         data[at + (stop - 1 if field != "body" else 140)] ^= 1 if field != "body and term" else 0
@@ -285,9 +367,19 @@ def test_one_wrong_field_of_a_header(tmp_path: Path, field: str) -> None:
         seed = "chain.seed" if entry.index == 0 else "entry.chain"
         text = f"the body has CRC {has:08x}, its header says {wants:08x}"
         if field in OWN:
-            text = f"{number(data[at + start : at + stop])} instead of {number(whole[at + start : at + stop])}"
-        elif field in ("term", "channel") or (field == "chain-word" and entry is writer.entries[-1]):
-            start, stop, rule, text = 0, entry.size, seed, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}"
+            text = (
+                f"{number(data[at + start : at + stop])} instead of"
+                f" {number(whole[at + start : at + stop])}"
+            )
+        elif field in ("term", "channel") or (
+            field == "chain-word" and entry is writer.entries[-1]
+        ):
+            start, stop, rule, text = (
+                0,
+                entry.size,
+                seed,
+                f"the chain CRC is {stored:08x}, recomputed {calculated:08x}",
+            )
         elif field == "chain-word":
             text = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
         elif field == "body and term":
@@ -297,13 +389,26 @@ def test_one_wrong_field_of_a_header(tmp_path: Path, field: str) -> None:
         word = stored if rule != "entry.chain-word" else entry.chain
         for window_bytes in (4 << 20, window_of(1, writer)):
             report, columns = scanned(task, None, window_bytes)
-            assert own_flaws(report) == [Flaw(rule, task.shown, entry.index, start + at, stop + at, text, torn=True)]
+            assert own_flaws(report) == [
+                Flaw(rule, task.shown, entry.index, start + at, stop + at, text, torn=True)
+            ]
             assert report.damaged == ([] if whole_entry else [entry.index])
-            assert joined(columns, "intact") == [whole_entry or other is not entry for other in writer.entries]
-            assert joined(columns, "proven") == joined(columns, "sound") == [proven or other is not entry for other in writer.entries]
+            assert joined(columns, "intact") == [
+                whole_entry or other is not entry for other in writer.entries
+            ]
+            assert (
+                joined(columns, "proven")
+                == joined(columns, "sound")
+                == [proven or other is not entry for other in writer.entries]
+            )
             assert joined(columns, "index") == [0, 1, 2, 3, 4]
-            assert joined(columns, "chain") == [word if other is entry else other.chain for other in writer.entries]
-            assert (report.last_index, report.last_intact_index) == (4, 4 if whole_entry or entry.index < 4 else 3)
+            assert joined(columns, "chain") == [
+                word if other is entry else other.chain for other in writer.entries
+            ]
+            assert (report.last_index, report.last_intact_index) == (
+                4,
+                4 if whole_entry or entry.index < 4 else 3,
+            )
             assert report.sound == 4 + proven
 
 
@@ -321,7 +426,10 @@ def test_a_wrong_field_beside_another_damage_proves_nothing(tmp_path: Path, seco
     data[entry.pos + {"term": 23, "channel": 35, "body": 140}[second]] ^= 1
     put_log(writer, data)
     report, (columns,) = scanned(opened(writer)[0])
-    found = [(flaw.rule, flaw.byte_from - entry.pos, flaw.byte_to - entry.pos) for flaw in own_flaws(report)]
+    found = [
+        (flaw.rule, flaw.byte_from - entry.pos, flaw.byte_to - entry.pos)
+        for flaw in own_flaws(report)
+    ]
     damage = ("entry.body", 48, entry.size) if second == "body" else ("entry.chain", 0, entry.size)
     assert sorted(found) == sorted([("entry.magic", 0, 4), damage])
     assert columns.proven.tolist() == [True, False, True]
@@ -342,10 +450,20 @@ def test_both_words_of_an_entry(tmp_path: Path) -> None:
         for window_bytes in (4 << 20, window_of(1, writer)):
             report, _ = scanned(task, None, window_bytes)
             flaws = [
-                Flaw(rule, task.shown, at, writer.entries[at].pos + start, writer.entries[at].pos + stop, "", True)
+                Flaw(
+                    rule,
+                    task.shown,
+                    at,
+                    writer.entries[at].pos + start,
+                    writer.entries[at].pos + stop,
+                    "",
+                    True,
+                )
                 for rule, at, start, stop in expected
             ]
-            assert [replace(flaw, proof="") for flaw in own_flaws(report)] == [replace(flaw, proof="") for flaw in coalesce(flaws, 9)]
+            assert [replace(flaw, proof="") for flaw in own_flaws(report)] == [
+                replace(flaw, proof="") for flaw in coalesce(flaws, 9)
+            ]
 
 
 def test_a_chain_may_go_on_from_zero(tmp_path: Path) -> None:
@@ -359,9 +477,19 @@ def test_a_chain_may_go_on_from_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=["python", "compiled"][: len(KERNELS)])
-def test_the_body_of_a_kept_record_that_has_an_origin(tmp_path: Path, kernel: Kernel | None) -> None:
+def test_the_body_of_a_kept_record_that_has_an_origin(
+    tmp_path: Path, kernel: Kernel | None
+) -> None:
     """The number of its bytes stands right behind the index of the origin."""
-    writer = write(tmp_path, [plain(0), plain(1), record(DELIVERY, "reset", {"group": "g"}), replace(plain(3), time=CREATED + 9)])
+    writer = write(
+        tmp_path,
+        [
+            plain(0),
+            plain(1),
+            record(DELIVERY, "reset", {"group": "g"}),
+            replace(plain(3), time=CREATED + 9),
+        ],
+    )
     remade(writer, {2: {124: q(1)}})
     report, _ = scanned(opened(writer)[0], kernel)
     assert (report.resets, report.flaws) == ([(2, '{"group": "g"}')], [])
@@ -369,7 +497,11 @@ def test_the_body_of_a_kept_record_that_has_an_origin(tmp_path: Path, kernel: Ke
 
 def test_damage_in_windows_of_any_size_is_told_alike(tmp_path: Path) -> None:
     """By both scans: a window in order is taken by the compiled one, whatever was before it."""
-    writer = write(tmp_path, [election(1, "n1"), *[plain(at) for at in range(6)], election(2, "n1", CREATED + 9)], data_bytes=2048)
+    writer = write(
+        tmp_path,
+        [election(1, "n1"), *[plain(at) for at in range(6)], election(2, "n1", CREATED + 9)],
+        data_bytes=2048,
+    )
     (task, *_), whole = opened(writer), bytes(log_bytes(writer))
     for entry, place in product(writer.entries[:5:4], (3, 15, 39, 60)):
         data = bytearray(whole)
@@ -380,7 +512,8 @@ def test_damage_in_windows_of_any_size_is_told_alike(tmp_path: Path) -> None:
 
 
 def remade(writer: Writer, entries: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Put bytes at places of entries, and make all checksums right again, of each entry's body and of the chain."""
+    """Put bytes at places of entries, and make all checksums right again, of each entry's body and
+    of the chain."""
     space, chain = log_bytes(writer), writer.seed
     for entry in writer.entries:
         at = entry.pos
@@ -401,12 +534,17 @@ def i(value: int) -> bytes:
 
 
 JUMPS: list[tuple[list[int], list[int], list[tuple[str, int, str, int]]]] = [
-    # Fields, right indexes, and rule, place, proof, index of each flaw: one wrong field is an error, a lasting jump is a gap.
+    # Fields, right indexes, and rule, place, proof, index of each flaw: one wrong field is an
+    # error, a lasting jump is a gap.
     ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], []),
     ([9, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [("entry.index", 0, "9 instead of 0", 0)]),
     ([0, 9, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [("entry.index", 1, "9 instead of 1", 1)]),
     ([0, 1, 2, 3, 4, 9], [0, 1, 2, 3, 4, 5], [("entry.index", 5, "9 instead of 5", 5)]),
-    ([0, 1, 9, 3, 9, 5], [0, 1, 2, 3, 4, 5], [("entry.index", 2, "9 instead of 2", 2), ("entry.index", 4, "9 instead of 4", 4)]),
+    (
+        [0, 1, 9, 3, 9, 5],
+        [0, 1, 2, 3, 4, 5],
+        [("entry.index", 2, "9 instead of 2", 2), ("entry.index", 4, "9 instead of 4", 4)],
+    ),
     ([0, 1, 5, 6, 7, 8], [0, 1, 5, 6, 7, 8], [("entry.gap", 2, "index 5 follows index 1", 2)]),
     ([0, 1, 2, 3, 5, 6], [0, 1, 2, 3, 5, 6], [("entry.gap", 4, "index 5 follows index 3", 4)]),
     ([0, 1, 2, 1, 2, 3], [0, 1, 2, 1, 2, 3], [("entry.repeat", 3, "index 1 follows index 2", 1)]),
@@ -417,7 +555,9 @@ JUMPS: list[tuple[list[int], list[int], list[tuple[str, int, str, int]]]] = [
 
 
 @pytest.mark.parametrize(("fields", "right", "flaws"), JUMPS)
-def test_indexes_that_do_not_count_up(tmp_path: Path, fields: list[int], right: list[int], flaws: list[tuple[str, int, str, int]]) -> None:
+def test_indexes_that_do_not_count_up(
+    tmp_path: Path, fields: list[int], right: list[int], flaws: list[tuple[str, int, str, int]]
+) -> None:
     writer = write(tmp_path, [plain(at) for at in range(6)])
     remade(writer, {at: {8: q(index)} for at, index in enumerate(fields)})
     report, (columns,) = scanned(opened(writer)[0])
@@ -427,20 +567,32 @@ def test_indexes_that_do_not_count_up(tmp_path: Path, fields: list[int], right: 
         for at, (rule, _, proof, index) in zip(places, flaws, strict=True)
     ]
     # The field is part of what the chain covers, and it is made right again over the wrong one.
-    assert [flaw for flaw in own_flaws(report) if not flaw.rule.startswith(("entry.chain", "chain."))] == expected
-    assert columns.index.tolist() == right and (report.first_index, report.last_index) == (right[0], right[-1])
+    assert [
+        flaw for flaw in own_flaws(report) if not flaw.rule.startswith(("entry.chain", "chain."))
+    ] == expected
+    assert columns.index.tolist() == right and (report.first_index, report.last_index) == (
+        right[0],
+        right[-1],
+    )
 
 
 def test_indexes_across_windows(tmp_path: Path) -> None:
-    """The last index of a window counts for the next one, and its next entry for the last one of a window."""
+    """The last index of a window counts for the next one, and its next entry for the last one of a
+    window."""
     for count, (fields, right, flaws) in product((1, 2, 3), JUMPS[5:9]):
         writer = write(tmp_path / "w", [plain(at) for at in range(6)])
         remade(writer, {at: {8: q(index)} for at, index in enumerate(fields)})
         report, columns = scanned(opened(writer)[0], None, window_of(count, writer))
         assert len(columns[0]) == count
-        found = [flaw for flaw in own_flaws(report) if not flaw.rule.startswith(("entry.chain", "chain."))]
+        found = [
+            flaw
+            for flaw in own_flaws(report)
+            if not flaw.rule.startswith(("entry.chain", "chain."))
+        ]
         told = [(flaw.rule, flaw.byte_from, flaw.proof, flaw.index) for flaw in found]
-        assert told == [(rule, writer.entries[at].pos + 8, proof, index) for rule, at, proof, index in flaws]
+        assert told == [
+            (rule, writer.entries[at].pos + 8, proof, index) for rule, at, proof, index in flaws
+        ]
         assert [index for each in columns for index in each.index.tolist()] == right
     for count, wrong, bit in product((1, 2), (1, 3, 5), (2, 64)):
         writer = write(tmp_path / "w", [plain(at) for at in range(6)])
@@ -465,7 +617,8 @@ def test_of_two_entries_the_one_with_the_wrong_index_is_told(tmp_path: Path) -> 
 
 
 def test_of_two_entries_a_damaged_one_may_have_the_right_index(tmp_path: Path) -> None:
-    """The chain leads to an entry also with the CRC that its header names: at the begin of a log and behind a place that cannot be read."""
+    """The chain leads to an entry also with the CRC that its header names: at the begin of a log
+    and behind a place that cannot be read."""
     for first, count, wrong, place in product((0, 2), (2, 3), (0, 1), (43, 60)):
         writer = write(tmp_path, [plain(at) for at in range(first + count)])
         data, entries = log_bytes(writer), writer.entries[first:]
@@ -476,7 +629,10 @@ def test_of_two_entries_a_damaged_one_may_have_the_right_index(tmp_path: Path) -
         put_log(writer, data)
         for window_bytes in (4 << 20, window_of(1, writer)):
             report, columns = scanned(opened(writer)[0], None, window_bytes)
-            found = {(flaw.rule, flaw.index) for flaw in own_flaws(report)} - {("entry.unreadable", 1), ("entry.chain", 2)}
+            found = {(flaw.rule, flaw.index) for flaw in own_flaws(report)} - {
+                ("entry.unreadable", 1),
+                ("entry.chain", 2),
+            }
             body = "entry.body-crc" if place == 43 and not (first and wrong) else "entry.body"
             assert found == {("entry.index", first + wrong), (body, first + 1 - wrong)}
             assert joined(columns, "index")[first // 2 :] == list(range(first, first + count))
@@ -496,14 +652,18 @@ def test_of_three_entries_the_third_one_tells_which_index_is_right(tmp_path: Pat
         assert [flaw.index for flaw in own_flaws(report) if flaw.rule == "entry.index"] == [wrong]
 
 
-def test_of_two_entries_the_first_one_may_be_damaged_in_its_index_and_its_word(tmp_path: Path) -> None:
+def test_of_two_entries_the_first_one_may_be_damaged_in_its_index_and_its_word(
+    tmp_path: Path,
+) -> None:
     writer = write(tmp_path, [plain(at) for at in range(2)])
     data = log_bytes(writer)
     data[15] ^= 64
     data[39] ^= 1
     put_log(writer, data)
     report, columns = scanned(opened(writer)[0])
-    assert joined(columns, "index") == [0, 1] and ("entry.index", 0) in [(flaw.rule, flaw.index) for flaw in own_flaws(report)]
+    assert joined(columns, "index") == [0, 1] and ("entry.index", 0) in [
+        (flaw.rule, flaw.index) for flaw in own_flaws(report)
+    ]
 
 
 def test_an_entry_leaves_room_for_a_blank(tmp_path: Path) -> None:
@@ -513,16 +673,30 @@ def test_an_entry_leaves_room_for_a_blank(tmp_path: Path) -> None:
     for room in (8, 7, 0):
         path.write_bytes(bytes(log_bytes(writer)[: entry.pos + entry.size + room]))
         length = entry.pos + entry.size + room
-        flaws = [Flaw("file.length", task.shown, None, length, 2048, f"{length} bytes instead of 2048")]
-        flaws += [Flaw("entry.room", task.shown, 2, entry.pos, entry.pos + entry.size, "the entry leaves no room for a blank", True)] * (
-            room < 8
-        )
+        flaws = [
+            Flaw("file.length", task.shown, None, length, 2048, f"{length} bytes instead of 2048")
+        ]
+        flaws += [
+            Flaw(
+                "entry.room",
+                task.shown,
+                2,
+                entry.pos,
+                entry.pos + entry.size,
+                "the entry leaves no room for a blank",
+                True,
+            )
+        ] * (room < 8)
         for kernel, window_bytes in product(KERNELS, (4 << 20, window_of(1, writer))):
             report, _ = scanned(task, kernel, window_bytes)
-            assert sorted(own_flaws(report), key=lambda flaw: flaw.rule) == sorted(flaws, key=lambda flaw: flaw.rule), room
+            assert sorted(own_flaws(report), key=lambda flaw: flaw.rule) == sorted(
+                flaws, key=lambda flaw: flaw.rule
+            ), room
         path.write_bytes(bytes(log_bytes(writer)).ljust(2048, b"\0"))
     path.write_bytes(bytes(2050))
-    assert own_flaws(scanned(task)[0]) == [Flaw("file.length", task.shown, None, 2048, 2050, "2050 bytes instead of 2048")]
+    assert own_flaws(scanned(task)[0]) == [
+        Flaw("file.length", task.shown, None, 2048, 2050, "2050 bytes instead of 2048")
+    ]
 
 
 # One field of one record
@@ -536,41 +710,102 @@ Case = tuple[str, Mapping[int, bytes], str, int, int | None, str]
 RECORDS: list[Case] = [
     # Bytes of the entry, and rule, first and last place in it and proof of the flaw.
     ("total size", {48: i(1)}, "record.total-size", 48, 52, "TOTALSIZE is not bodySize"),
-    ("unknown magic", {52: b"\xda\xa3\x20\xa8"}, "record.magic", 52, 56, "MAGICCODE does not fit the topic"),
+    (
+        "unknown magic",
+        {52: b"\xda\xa3\x20\xa8"},
+        "record.magic",
+        52,
+        56,
+        "MAGICCODE does not fit the topic",
+    ),
     ("crc", {56: i(5)}, "record.crc", 56, 60, "BODYCRC is not that of the body"),
     ("queue", {60: i(-1)}, "record.topic", 60, None, "the topic or the queue id is illegal"),
     ("topic", {141: b"\x80"}, "record.topic", 60, None, "the topic or the queue id is illegal"),
-    ("flag", {64: i(-1)}, "record.native", 64, 68, "FLAG is not the place of a native message in its frame"),
-    ("flag 1", {64: i(1)}, "record.native", 64, 68, "FLAG is not the place of a native message in its frame"),
+    (
+        "flag",
+        {64: i(-1)},
+        "record.native",
+        64,
+        68,
+        "FLAG is not the place of a native message in its frame",
+    ),
+    (
+        "flag 1",
+        {64: i(1)},
+        "record.native",
+        64,
+        68,
+        "FLAG is not the place of a native message in its frame",
+    ),
     ("position", {76: q(1)}, "record.position", 76, 84, "PHYSICALOFFSET is not pos + 48"),
-    ("sysflag", {84: i(1)}, "record.sysflag", 84, 88, "SYSFLAG is none of those that a record may have"),
+    (
+        "sysflag",
+        {84: i(1)},
+        "record.sysflag",
+        84,
+        88,
+        "SYSFLAG is none of those that a record may have",
+    ),
     ("born host", {96: q(1)}, "record.constant", 96, 124, "a field that must be zero is not"),
     ("times", {120: i(1)}, "record.constant", 96, 124, "a field that must be zero is not"),
     ("origin", {124: q(-1)}, "record.origin", 124, 132, "its origin is not before it"),
     ("own origin", {124: q(2)}, "record.origin", 124, 132, "its origin is not before it"),
     ("body length", {132: i(5)}, "record.structure", 132, None, "its parts do not fill the record"),
-    ("open end", {-1: b"x"}, "record.properties", 136, None, "the property string does not end in 02"),
+    (
+        "open end",
+        {-1: b"x"},
+        "record.properties",
+        136,
+        None,
+        "the property string does not end in 02",
+    ),
     ("channel", {32: i(1)}, "entry.channel", 32, 36, "the channel does not fit the record"),
 ]
 
 
-@pytest.mark.parametrize(("bytes_at", "rule", "start", "stop", "proof"), [case[1:] for case in RECORDS], ids=[case[0] for case in RECORDS])
+@pytest.mark.parametrize(
+    ("bytes_at", "rule", "start", "stop", "proof"),
+    [case[1:] for case in RECORDS],
+    ids=[case[0] for case in RECORDS],
+)
 def test_one_wrong_field_of_a_record(
-    tmp_path: Path, bytes_at: Mapping[int, bytes], rule: str, start: int, stop: int | None, proof: str
+    tmp_path: Path,
+    bytes_at: Mapping[int, bytes],
+    rule: str,
+    start: int,
+    stop: int | None,
+    proof: str,
 ) -> None:
-    """With checksums that agree: the field, of an entry that was written at once. The deep scan tells no more of it."""
+    """With checksums that agree: the field, of an entry that was written at once. The deep scan
+    tells no more of it."""
     writer = write(tmp_path, [as_record(at) for at in range(4)])
     entry = writer.entries[2]
     remade(writer, {2: {place % entry.size: new for place, new in bytes_at.items()}})
     for window_bytes, deep in product((4 << 20, window_of(1, writer)), (False, True)):
         report, columns = scanned(opened(writer, deep=deep)[0], None, window_bytes)
-        found = [flaw for flaw in own_flaws(report) if flaw.rule != "record.structure" or rule == "record.structure"]
+        found = [
+            flaw
+            for flaw in own_flaws(report)
+            if flaw.rule != "record.structure" or rule == "record.structure"
+        ]
         stop_at = entry.size if stop is None else stop
         assert found == [Flaw(rule, report.file, 2, entry.pos + start, entry.pos + stop_at, proof)]
         sound = rule not in ("record.structure", "record.magic")
-        assert [flag for each in columns for flag in each.sound.tolist()] == [True, True, sound, True]
-        assert [number for each in columns for number in each.ordinal.tolist()] == [0, 1, 2, 2 + sound] and report.sound == 3 + sound
-        assert report.damaged == [] and report.unnumbered == ([2] if rule == "record.native" else [])
+        assert [flag for each in columns for flag in each.sound.tolist()] == [
+            True,
+            True,
+            sound,
+            True,
+        ]
+        assert [number for each in columns for number in each.ordinal.tolist()] == [
+            0,
+            1,
+            2,
+            2 + sound,
+        ] and report.sound == 3 + sound
+        assert report.damaged == [] and report.unnumbered == (
+            [2] if rule == "record.native" else []
+        )
 
 
 def test_a_damaged_entry_is_not_judged_as_a_record(tmp_path: Path) -> None:
@@ -582,12 +817,18 @@ def test_a_damaged_entry_is_not_judged_as_a_record(tmp_path: Path) -> None:
             data[entry.pos + place % entry.size : entry.pos + place % entry.size + len(new)] = new
         put_log(writer, data)
         report, _ = scanned(replace(task, deep=True))
-        assert [flaw.rule for flaw in own_flaws(report)] == ["entry.chain" if min(bytes_at) == 32 else "entry.body"]
+        assert [flaw.rule for flaw in own_flaws(report)] == [
+            "entry.chain" if min(bytes_at) == 32 else "entry.body"
+        ]
 
 
-def flawed(base: Path, message: Message, bytes_at: Mapping[int, bytes], *, deep: bool = False) -> list[str]:
+def flawed(
+    base: Path, message: Message, bytes_at: Mapping[int, bytes], *, deep: bool = False
+) -> list[str]:
     """The rules that the third of four records breaks."""
-    writer = write(base, [as_record(0), as_record(1), message, replace(as_record(3), term=message.term)])
+    writer = write(
+        base, [as_record(0), as_record(1), message, replace(as_record(3), term=message.term)]
+    )
     remade(writer, {2: bytes_at})
     return [flaw.rule for flaw in own_flaws(scanned(opened(writer, deep=deep)[0])[0])]
 
@@ -600,11 +841,15 @@ def test_values_that_a_record_may_have(tmp_path: Path) -> None:
         found = flawed(tmp_path, replace(message, flag=flag, key=key), {84: i(packing)})
         assert found == ([] if allowed else ["record.sysflag"]), (packing, flag)
     for origin in (0, 1, 2, 3):
-        assert flawed(tmp_path, message, {124: q(origin)}) == ([] if origin < 2 else ["record.origin"])
+        assert flawed(tmp_path, message, {124: q(origin)}) == (
+            [] if origin < 2 else ["record.origin"]
+        )
     first = write(tmp_path / "first", [as_record(0)])
     for origin in (0, 1):
         remade(first, {0: {124: q(origin)}})
-        assert [flaw.rule for flaw in own_flaws(scanned(opened(first)[0])[0])] == ["record.origin"] * origin
+        assert [flaw.rule for flaw in own_flaws(scanned(opened(first)[0])[0])] == [
+            "record.origin"
+        ] * origin
     imported = replace(membership(("n1",)), topic="t", channel=0, tag="x")
     writer = write(tmp_path / "imported", [imported, imported])
     remade(writer, {1: {96: q(1), 120: i(1)}})
@@ -623,7 +868,9 @@ def test_properties_are_pairs(tmp_path: Path) -> None:
     place = entry.size - len(b"UNIQ_KEY\x01k2\x02TAGS\x01tag\x02")
     for deep in (False, True):
         assert flawed(tmp_path, message, {}, deep=deep) == []
-        assert flawed(tmp_path, message, {place + 8: b"x"}, deep=deep) == ["record.properties"] * deep
+        assert (
+            flawed(tmp_path, message, {place + 8: b"x"}, deep=deep) == ["record.properties"] * deep
+        )
     remade(writer, {2: {place + 8: b"x"}})
     (flaw,) = own_flaws(scanned(opened(writer, deep=True)[0])[0])
     assert flaw == Flaw(
@@ -640,7 +887,8 @@ def test_properties_are_pairs(tmp_path: Path) -> None:
 
 
 def test_places_in_a_frame(tmp_path: Path) -> None:
-    """Every three messages with flags 0 to 3, of which the second may have no native id: a flag above 1 is that of the one before and 1."""
+    """Every three messages with flags 0 to 3, of which the second may have no native id: a flag
+    above 1 is that of the one before and 1."""
     messages: list[Message] = []
     odd: list[int] = []
     for flags in product(range(4), repeat=3):
@@ -657,17 +905,30 @@ def test_places_in_a_frame(tmp_path: Path) -> None:
     flaws = [flaw for flaw in own_flaws(report) if flaw.rule == "record.native"]
     proof = "FLAG is not the place of a native message in its frame"
     entries = [writer.entries[at] for at in odd]
-    assert flaws == coalesce([Flaw("record.native", report.file, e.index, e.pos + 64, e.pos + 68, proof) for e in entries], 2000)
+    assert flaws == coalesce(
+        [
+            Flaw("record.native", report.file, e.index, e.pos + 64, e.pos + 68, proof)
+            for e in entries
+        ],
+        2000,
+    )
 
 
 def test_the_first_place_in_a_window_or_behind_damage_is_not_known(tmp_path: Path) -> None:
     ids = [native_id("log", 1, 1, at) for at in range(3)]
-    messages = [Message("t", b"", 0, "", key, 0, CREATED, 1, flag) for key, flag in zip(ids, (1, 3, 3), strict=True)]
+    messages = [
+        Message("t", b"", 0, "", key, 0, CREATED, 1, flag)
+        for key, flag in zip(ids, (1, 3, 3), strict=True)
+    ]
     writer = write(tmp_path, messages)
     task = opened(writer)[0]
 
     def odd(window_bytes: int) -> list[int | None]:
-        return [flaw.index for flaw in own_flaws(scanned(task, None, window_bytes)[0]) if flaw.rule == "record.native"]
+        return [
+            flaw.index
+            for flaw in own_flaws(scanned(task, None, window_bytes)[0])
+            if flaw.rule == "record.native"
+        ]
 
     assert (odd(4 << 20), odd(window_of(1, writer)), odd(window_of(2, writer))) == ([1], [], [1])
     data = log_bytes(writer)
@@ -686,19 +947,38 @@ def test_terms_and_store_times_never_decrease(tmp_path: Path) -> None:
     def expected(rows: Sequence[int]) -> list[Flaw]:
         found = []
         for before, at in pairwise(rows):
-            place, (term, time), (last_term, last_time) = writer.entries[at].pos, steps[at], steps[before]
+            place, (term, time), (last_term, last_time) = (
+                writer.entries[at].pos,
+                steps[at],
+                steps[before],
+            )
             if term < last_term:
-                found.append(Flaw("entry.term-order", task.shown, at, place + 16, place + 24, f"term {term} follows term {last_term}"))
+                found.append(
+                    Flaw(
+                        "entry.term-order",
+                        task.shown,
+                        at,
+                        place + 16,
+                        place + 24,
+                        f"term {term} follows term {last_term}",
+                    )
+                )
             if time < last_time:
                 proof = f"store time {CREATED + time} follows {CREATED + last_time}"
-                found.append(Flaw("record.store-time", task.shown, at, place + 104, place + 112, proof))
+                found.append(
+                    Flaw("record.store-time", task.shown, at, place + 104, place + 112, proof)
+                )
         return coalesce(found, 2000)
 
     for window_bytes in (4 << 20, window_of(1, writer), window_of(2, writer)):
         put_log(writer, whole)
         report, _ = scanned(task, None, window_bytes)
         assert own_flaws(report) == expected(range(6))
-        assert (report.last_term, report.last_sound_term, report.last_store_ms) == (2, 2, CREATED + 2)
+        assert (report.last_term, report.last_sound_term, report.last_store_ms) == (
+            2,
+            2,
+            CREATED + 2,
+        )
         for broken in (1, 4, 5):
             data = bytearray(whole)
             data[writer.entries[broken].pos + 60] ^= 1
@@ -707,17 +987,26 @@ def test_terms_and_store_times_never_decrease(tmp_path: Path) -> None:
             order = [flaw for flaw in own_flaws(report) if flaw.rule != "entry.body"]
             assert order == expected([at for at in range(6) if at != broken])
             last = 4 if broken == 5 else 5
-            assert (report.last_term, report.last_sound_term, report.last_store_ms) == (2, steps[last][0], CREATED + steps[last][1])
+            assert (report.last_term, report.last_sound_term, report.last_store_ms) == (
+                2,
+                steps[last][0],
+                CREATED + steps[last][1],
+            )
     data = bytearray(whole)
     data[writer.entries[0].pos + 60] ^= 1
     put_log(writer, data[: 2 * size] + bytes(len(data) - 2 * size))
-    assert [flaw.rule for flaw in own_flaws(scanned(task)[0])] == ["entry.body"], "nothing comes before the first proven entry"
+    assert [flaw.rule for flaw in own_flaws(scanned(task)[0])] == ["entry.body"], (
+        "nothing comes before the first proven entry"
+    )
 
 
 def test_store_times_fall_only_where_a_time_epoch_begins(tmp_path: Path) -> None:
-    """The record may stand anywhere; one with its tag on another topic, or any other entry, begins no epoch. Both scans say the same."""
+    """The record may stand anywhere; one with its tag on another topic, or any other entry, begins
+    no epoch. Both scans say the same."""
     far = CREATED + 10**9
-    record = Message("rmq_sys_ledgermq_raft", b'{"v":1,"before":1}', 0, "time-epoch", "", 0, CREATED)
+    record = Message(
+        "rmq_sys_ledgermq_raft", b'{"v":1,"before":1}', 0, "time-epoch", "", 0, CREATED
+    )
     before, behind = replace(plain(0), time=far), replace(plain(1), time=CREATED + 1)
     for number, (what, rules) in enumerate(
         [
@@ -735,8 +1024,13 @@ def test_store_times_fall_only_where_a_time_epoch_begins(tmp_path: Path) -> None
         for window_bytes in (4 << 20, window_of(1, writer)):
             report, _ = scanned(task, None, window_bytes)
             assert [flaw.rule for flaw in own_flaws(report)] == rules, number
-            assert report.time_epochs == [at for at, message in enumerate(what) if message == record]
-            assert (report.last_store_ms, report.highest_store_ms) == (what[-1].time, max(message.time for message in what))
+            assert report.time_epochs == [
+                at for at, message in enumerate(what) if message == record
+            ]
+            assert (report.last_store_ms, report.highest_store_ms) == (
+                what[-1].time,
+                max(message.time for message in what),
+            )
             if KERNEL is not None:
                 assert report_of(task, KERNEL, window_bytes) == report_of(task, None, window_bytes)
 
@@ -750,21 +1044,31 @@ def second_file(base: Path) -> tuple[Writer, LogFile, Placed]:
 
 
 def test_the_chain_before_a_file(tmp_path: Path) -> None:
-    """The seed, or the word of the last entry of the file before, which the index leads to. Without it only the body is checked."""
+    """The seed, or the word of the last entry of the file before, which the index leads to. Without
+    it only the body is checked."""
     writer, task, first = second_file(tmp_path)
     (whole_task, *_), whole = opened(writer), bytes(log_bytes(writer))
-    assert scanned(whole_task)[0].prev_chain == writer.seed and scanned(task)[0].prev_chain == writer.entries[first.index - 1].chain
+    assert (
+        scanned(whole_task)[0].prev_chain == writer.seed
+        and scanned(task)[0].prev_chain == writer.entries[first.index - 1].chain
+    )
     assert own_flaws(scanned(replace(whole_task, seed=None))[0]) == []
     assert scanned(replace(whole_task, seed=None))[0].prev_chain is None
     far = replace(task, begin_pos=600, seed=9)
-    assert [flaw.rule for flaw in own_flaws(scanned(far)[0])] == ["chain.seed"] and scanned(far)[0].prev_chain == 9
+    assert [flaw.rule for flaw in own_flaws(scanned(far)[0])] == ["chain.seed"] and scanned(far)[
+        0
+    ].prev_chain == 9
     other = write(tmp_path / "other", [plain(0, size=300), plain(1, size=300)], data_bytes=600)
     assert scanned(opened(other)[1])[0].prev_chain == other.entries[0].chain
     Path(task.path).write_bytes(whole[600:623] + b"\x09" + whole[624:1200])
-    assert [(flaw.rule, flaw.index) for flaw in own_flaws(scanned(task)[0])] == [("entry.chain", first.index)]
+    assert [(flaw.rule, flaw.index) for flaw in own_flaws(scanned(task)[0])] == [
+        ("entry.chain", first.index)
+    ]
     for place in range(8, 15):
         Path(task.path).write_bytes(whole[600 : 600 + place] + b"\x01" + whole[601 + place : 1200])
-        assert scanned(task)[0].prev_chain is None, "an index that is much too large leads to no entry"
+        assert scanned(task)[0].prev_chain is None, (
+            "an index that is much too large leads to no entry"
+        )
     Path(whole_task.path).unlink()
     for place, flaws in (
         (None, []),
@@ -778,7 +1082,9 @@ def test_the_chain_before_a_file(tmp_path: Path) -> None:
             data[place] ^= 1
         Path(task.path).write_bytes(data)
         report, (columns,) = scanned(task)
-        assert [replace(flaw, proof="") for flaw in own_flaws(report) if flaw.index == first.index] == flaws, place
+        assert [
+            replace(flaw, proof="") for flaw in own_flaws(report) if flaw.index == first.index
+        ] == flaws, place
         assert report.prev_chain is None and columns.intact.tolist()[0] == (not flaws)
     for index in (0, -1):
         data = bytearray(whole[600:1200])
@@ -796,12 +1102,19 @@ def test_the_body_of_an_entry_with_nothing_before_it(tmp_path: Path) -> None:
     has, wants = checksum(bytes(data[48 : first.size])), struct.unpack(">I", data[40:44])[0]
     (flaw,) = own_flaws(scanned(task)[0])
     assert flaw == Flaw(
-        "entry.body", task.shown, first.index, 40, first.size, f"the body has CRC {has:08x}, its header says {wants:08x}", True
+        "entry.body",
+        task.shown,
+        first.index,
+        40,
+        first.size,
+        f"the body has CRC {has:08x}, its header says {wants:08x}",
+        True,
     )
 
 
 def test_an_entry_behind_an_unreadable_place(tmp_path: Path) -> None:
-    """Nothing continues to it: the place before it explains that, though the rest of the header there may be right."""
+    """Nothing continues to it: the place before it explains that, though the rest of the header
+    there may be right."""
     writer = write(tmp_path, [plain(at) for at in range(4)])
     (task, *_), whole = opened(writer), bytes(log_bytes(writer))
     lost, entry = writer.entries[1], writer.entries[2]
@@ -812,15 +1125,22 @@ def test_an_entry_behind_an_unreadable_place(tmp_path: Path) -> None:
         put_log(writer, data)
         report, _columns = scanned(task, kernel)
         unreadable, chain = own_flaws(report)
-        assert (unreadable.rule, unreadable.byte_from, unreadable.byte_to) == ("entry.unreadable", lost.pos, entry.pos)
+        assert (unreadable.rule, unreadable.byte_from, unreadable.byte_to) == (
+            "entry.unreadable",
+            lost.pos,
+            entry.pos,
+        )
         proof = "the entry before it cannot be read, so nothing continues to this one"
         measures = ((task.shown, entry.pos - 1, entry.pos),)
-        assert chain == Flaw("entry.chain", task.shown, 2, entry.pos, entry.pos + entry.size, proof, True, measures)
+        assert chain == Flaw(
+            "entry.chain", task.shown, 2, entry.pos, entry.pos + entry.size, proof, True, measures
+        )
         assert report.entries == 3 and report.last_index == 3
 
 
 def test_entries_behind_an_unreadable_place_count_on_from_themselves(tmp_path: Path) -> None:
-    """A wrong index of the first one is told by the second and the third, one of the second by the chain."""
+    """A wrong index of the first one is told by the second and the third, one of the second by the
+    chain."""
     for wrong, count in (*product((None, 2), (1, 2, 3)), (3, 2), (3, 3)):
         writer = write(tmp_path, [plain(at) for at in range(2 + count)])
         data = log_bytes(writer)
@@ -831,7 +1151,11 @@ def test_entries_behind_an_unreadable_place_count_on_from_themselves(tmp_path: P
         put_log(writer, data)
         report, columns = scanned(opened(writer)[0])
         known = wrong != 2 or count > 1
-        assert [index for each in columns[1:] for index in each.index.tolist()] == [2 if known else 66, 3, 4][:count]
+        assert [index for each in columns[1:] for index in each.index.tolist()] == [
+            2 if known else 66,
+            3,
+            4,
+        ][:count]
         found = [flaw.rule for flaw in own_flaws(report)]
         assert ("entry.index" in found) == (wrong is not None and count > 1)
 
@@ -872,11 +1196,18 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(scans, "open_file", failing)
         report, columns = scanned(task, None, window_of(2, writer))
-    assert (own_flaws(report), report.entries, [len(each) for each in columns]) == ([flaw], 2, [2]) and files[0].closed
+    assert (own_flaws(report), report.entries, [len(each) for each in columns]) == (
+        [flaw],
+        2,
+        [2],
+    ) and files[0].closed
     assert [run.topic for run in report.queues] == ["t0", "t1"]
     Path(task.path).unlink()
     report, columns = scanned(task)
-    assert (own_flaws(report), columns) == ([Flaw("file.read", task.shown, None, 0, 0, "No such file or directory")], [])
+    assert (own_flaws(report), columns) == (
+        [Flaw("file.read", task.shown, None, 0, 0, "No such file or directory")],
+        [],
+    )
 
 
 def damage_units(writer: Writer, *folders: str) -> None:
@@ -885,7 +1216,9 @@ def damage_units(writer: Writer, *folders: str) -> None:
         path.write_bytes(path.read_bytes()[:35] + b"\xff" + path.read_bytes()[36:])
 
 
-@pytest.mark.parametrize(("folder", "rule"), [("dledger-n1/index", "index.unit"), ("consumequeue/topic/1", "queue.unit")])
+@pytest.mark.parametrize(
+    ("folder", "rule"), [("dledger-n1/index", "index.unit"), ("consumequeue/topic/1", "queue.unit")]
+)
 def test_damaged_units_beside_a_file_in_order(tmp_path: Path, folder: str, rule: str) -> None:
     writer = write(tmp_path, [as_record(at) for at in range(4)])
     damage_units(writer, folder)
@@ -893,8 +1226,11 @@ def test_damaged_units_beside_a_file_in_order(tmp_path: Path, folder: str, rule:
         assert [flaw.rule for flaw in scanned(opened(writer)[0], kernel)[0].flaws] == [rule]
 
 
-def test_flaws_are_in_the_order_of_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then those of the order of messages, of the index and of the queues; beyond a limit they are told together."""
+def test_flaws_are_in_the_order_of_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then those of the order of messages, of the index and of the queues; beyond a limit they are
+    told together."""
     writer = write(tmp_path, [as_record(at) for at in range(8)])
     remade(writer, {at: {124: q(-1), 84: i(1)} for at in (2, 4, 6)})
     damage_units(writer, "dledger-n1/index", "consumequeue/topic/1")
@@ -902,7 +1238,11 @@ def test_flaws_are_in_the_order_of_their_places(tmp_path: Path, monkeypatch: pyt
     report, _ = scanned(task)
     entries = [writer.entries[at].pos for at in (2, 4, 6)]
     places = [(flaw.rule, flaw.byte_from) for flaw in own_flaws(report)]
-    assert places == [found for at in entries for found in (("record.sysflag", at + 84), ("record.origin", at + 124))]
+    assert places == [
+        found
+        for at in entries
+        for found in (("record.sysflag", at + 84), ("record.origin", at + 124))
+    ]
     assert [flaw.rule for flaw in report.flaws[6:]] == ["index.unit", "queue.unit"]
     monkeypatch.setattr(scans, "FLAWS_MAX", 2)
     assert len(scanned(task)[0].flaws) == 2 + 4
@@ -916,8 +1256,11 @@ def test_a_running_node_is_checked_to_the_end_of_what_it_applied(tmp_path: Path)
         assert (report.entries, report.end, report.length, own_flaws(report)) == (3, end, 8192, [])
 
 
-def test_an_object_in_a_store_is_digested_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digest and the root of its entries, in one pass. Nothing derived lies beside it, so that the chain before it is not known."""
+def test_an_object_in_a_store_is_digested_as_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest and the root of its entries, in one pass. Nothing derived lies beside it, so that
+    the chain before it is not known."""
     writer, task, first = second_file(tmp_path)
     store, key = MemoryStore(), "g1/file"
     obstore.put(store, key, Path(task.path).read_bytes())
@@ -928,18 +1271,33 @@ def test_an_object_in_a_store_is_digested_as_it_is_read(tmp_path: Path, monkeypa
     for kernel in KERNELS:
         report, _ = scanned(replace(task, key=key, seed=writer.seed), kernel)
         end = plain_report.end
-        assert (report.sha256, report.root) == (bytewise.digest(task.path, 600), bytewise.entries_root(task.path, end))
-        assert (report.file, report.flaws, report.entries, report.end, report.prev_chain) == (key, [], 3, end, None)
+        assert (report.sha256, report.root) == (
+            bytewise.digest(task.path, 600),
+            bytewise.entries_root(task.path, end),
+        )
+        assert (report.file, report.flaws, report.entries, report.end, report.prev_chain) == (
+            key,
+            [],
+            3,
+            end,
+            None,
+        )
         alone = replace(task, key=key, begin_pos=600, seed=writer.entries[first.index - 1].chain)
         report, _ = scanned(alone, kernel)
-        assert (report.prev_chain, report.flaws, report.length) == (alone.seed, [], 600) and report.sha256
+        assert (report.prev_chain, report.flaws, report.length) == (
+            alone.seed,
+            [],
+            600,
+        ) and report.sha256
     gone = scanned(replace(task, key="g1/none"))[0].flaws
     assert gone == [Flaw("file.read", "g1/none", None, 0, 0, "No such file or directory")]
 
 
-def test_an_object_is_digested_whole_whatever_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every byte once and in order, in parts of any size: the walk reaches the end of a file behind a blank, a torn tail, a place that
-    cannot be read, zeros, and entries up to the last byte."""
+def test_an_object_is_digested_whole_whatever_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte once and in order, in parts of any size: the walk reaches the end of a file behind
+    a blank, a torn tail, a place that cannot be read, zeros, and entries up to the last byte."""
     writer, task, first = second_file(tmp_path)
     whole = Path(task.path).read_bytes()
     end, second = scanned(task)[0].end, first.size
@@ -957,7 +1315,11 @@ def test_an_object_is_digested_whole_whatever_is_in_it(tmp_path: Path, monkeypat
         bytes(600),
         b"",
     ]
-    store, key, alone = MemoryStore(), "g1/file", replace(task, key="g1/file", begin_pos=600, seed=writer.entries[first.index - 1].chain)
+    store, key, alone = (
+        MemoryStore(),
+        "g1/file",
+        replace(task, key="g1/file", begin_pos=600, seed=writer.entries[first.index - 1].chain),
+    )
     monkeypatch.setattr(objects, "_store", lambda: store)
     monkeypatch.setattr(objects, "access", lambda: objects.StoreAccess("s3://bucket"))
     monkeypatch.setattr(bytewise, "CHUNK", 64)
@@ -966,6 +1328,8 @@ def test_an_object_is_digested_whole_whatever_is_in_it(tmp_path: Path, monkeypat
         obstore.put(store, key, content)
         Path(task.path).write_bytes(content)
         report, _ = scanned(alone, kernel, 300)
-        chunks = [hashlib.sha256(content[at : at + 64]).digest() for at in range(0, len(content), 64)]
+        chunks = [
+            hashlib.sha256(content[at : at + 64]).digest() for at in range(0, len(content), 64)
+        ]
         assert report.sha256 == hashlib.sha256(b"".join(chunks)).hexdigest()
         assert report.root == bytewise.entries_root(task.path, report.end)

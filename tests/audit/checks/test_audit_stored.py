@@ -1,4 +1,5 @@
-"""Directories that the product itself wrote: the storage package and the applier on one side, the auditor on the other."""
+"""Directories that the product itself wrote: the storage package and the applier on one side, the
+auditor on the other."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ from tests.audit.damage_cases import flip
 FILE_BYTES = 16384
 
 
-def write(base: Path, batches: int = 20, *, killed: str = "", extra: int = 0) -> dict[str, StoredReplica]:
-    """The same appends on three replicas, over several log, index and consume queue files, with two terms."""
+def write(
+    base: Path, batches: int = 20, *, killed: str = "", extra: int = 0
+) -> dict[str, StoredReplica]:
+    """The same appends on three replicas, over several log, index and consume queue files, with two
+    terms."""
     replicas = {}
     for name in NODES:
         replica = StoredReplica(base / name, FILE_BYTES, 32 * 64, 20 * 30)
@@ -24,12 +28,18 @@ def write(base: Path, batches: int = 20, *, killed: str = "", extra: int = 0) ->
             if turn % (batches // 2) == 0:
                 replica.append(1 + turn, term_start(1 + turn), CREATED_MS + turn)
             count = 1 + turn % 13
-            replica.append(1 + turn - turn % (batches // 2), batch_of(number, count, 10 * turn), CREATED_MS + turn)
+            replica.append(
+                1 + turn - turn % (batches // 2),
+                batch_of(number, count, 10 * turn),
+                CREATED_MS + turn,
+            )
             number += count
         replica.sync()
         if name == killed:
             for turn in range(extra):
-                replica.append(99, batch_of(number + turn, 1, 50), CREATED_MS + batches, apply=False)
+                replica.append(
+                    99, batch_of(number + turn, 1, 50), CREATED_MS + batches, apply=False
+                )
         replica.stop(clean=name != killed)
         replicas[name] = replica
     return replicas
@@ -52,12 +62,15 @@ def test_a_killed_replica_passes(tmp_path: Path) -> None:
     replicas = write(tmp_path, killed="n2", extra=3)
     result = run(tmp_path)
     assert (result.verdict, [f.text for f in result.findings], result.reasons) == ("PASS", [], [])
-    assert result.compared == replicas["n1"].store.log.end_index < replicas["n2"].store.log.end_index
+    assert (
+        result.compared == replicas["n1"].store.log.end_index < replicas["n2"].store.log.end_index
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_flips_in_stored_directories_are_found(tmp_path: Path, seed: int) -> None:
-    """A flipped byte in any log, index, queue, slot, identity or snapshot file that storage wrote: FAIL with the place."""
+    """A flipped byte in any log, index, queue, slot, identity or snapshot file that storage wrote:
+    FAIL with the place."""
     write(tmp_path)
     rng = random.Random(seed)
     files = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "checkpoint")
@@ -71,6 +84,7 @@ def test_flips_in_stored_directories_are_found(tmp_path: Path, seed: int) -> Non
         here = [
             f.text
             for f in result.findings
-            if (f.replica, f.flaw.file) == (node, str(path.relative_to(tmp_path / node))) and f.flaw.byte_from <= offset < f.flaw.byte_to
+            if (f.replica, f.flaw.file) == (node, str(path.relative_to(tmp_path / node)))
+            and f.flaw.byte_from <= offset < f.flaw.byte_to
         ]
         assert result.verdict == "FAIL" and here, (path, offset, [f.text for f in result.findings])

@@ -66,9 +66,12 @@ def test_replicas_trimmed_to_different_begins_pass(tmp_path: Path, trims: tuple[
 
 @pytest.mark.parametrize("file", [0, 1])
 @pytest.mark.parametrize("damage", [False, True])
-def test_queues_may_begin_where_the_snapshot_says_before_the_log_does(tmp_path: Path, file: int, damage: bool) -> None:
-    """A replica that is installed while a trim waits has the messages of its log that the trim removes, and makes its queues from the
-    snapshot, which has the trim. From the first kept message on a blanked unit is damage."""
+def test_queues_may_begin_where_the_snapshot_says_before_the_log_does(
+    tmp_path: Path, file: int, damage: bool
+) -> None:
+    """A replica that is installed while a trim waits has the messages of its log that the trim
+    removes, and makes its queues from the snapshot, which has the trim. From the first kept message
+    on a blanked unit is damage."""
     writers = write(tmp_path)
     for writer in writers:
         trim(writer)
@@ -87,12 +90,17 @@ def test_queues_may_begin_where_the_snapshot_says_before_the_log_does(tmp_path: 
         data[at : at + 20] = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
         unit.write_bytes(data)
     found = run(tmp_path)
-    assert (found.verdict, rules(found)) == (("FAIL", {("n3", "wrong-derived", "queue.unit")}) if damage else ("PASS", set()))
-    assert [(flaw.byte_from, flaw.byte_to) for flaw in (finding.flaw for finding in found.findings)] == ([(at, at + 20)] if damage else [])
+    assert (found.verdict, rules(found)) == (
+        ("FAIL", {("n3", "wrong-derived", "queue.unit")}) if damage else ("PASS", set())
+    )
+    assert [
+        (flaw.byte_from, flaw.byte_to) for flaw in (finding.flaw for finding in found.findings)
+    ] == ([(at, at + 20)] if damage else [])
 
 
 def test_snapshots_of_nodes_that_were_upgraded_at_different_entries(tmp_path: Path) -> None:
-    """The first snapshot of a new form may know less than another node's of the same entry; without an older form beside it, it may not."""
+    """The first snapshot of a new form may know less than another node's of the same entry; without
+    an older form beside it, it may not."""
     for writer in write(tmp_path):
         trim(writer)
     newest = tmp_path / "n3/g1/state/snapshot"
@@ -106,7 +114,8 @@ def test_snapshots_of_nodes_that_were_upgraded_at_different_entries(tmp_path: Pa
 
 
 def test_both_ways_through_an_engine_say_the_same(tmp_path: Path) -> None:
-    """What crosses to another process as text comes back as it was: the Spark engine sees a trimmed log as the local one does."""
+    """What crosses to another process as text comes back as it was: the Spark engine sees a trimmed
+    log as the local one does."""
     for writer in write(tmp_path):
         trim(writer)
 
@@ -116,7 +125,11 @@ def test_both_ways_through_an_engine_say_the_same(tmp_path: Path) -> None:
 
     directories = [str(tmp_path / name) for name in NODES]
     there, here = audit(directories, remote), audit(directories)
-    assert (there.verdict, there.notes, there.compared) == (here.verdict, here.notes, here.compared) == ("PASS", here.notes, here.compared)
+    assert (
+        (there.verdict, there.notes, there.compared)
+        == (here.verdict, here.notes, here.compared)
+        == ("PASS", here.notes, here.compared)
+    )
 
 
 def test_a_prefix_that_nobody_trimmed_is_missing(tmp_path: Path) -> None:
@@ -139,7 +152,8 @@ def test_a_begin_that_nobody_decided_is_missing(tmp_path: Path) -> None:
 
 
 def test_damage_in_a_trimmed_replica_is_found(tmp_path: Path) -> None:
-    """A flipped bit behind the begin, a wrong link to the entry before it, a damaged begin file, a missing file: each is found."""
+    """A flipped bit behind the begin, a wrong link to the entry before it, a damaged begin file, a
+    missing file: each is found."""
     for case in ("bit", "link", "begin", "file", "queue", "index"):
         base = tmp_path / case
         writers = write(base)
@@ -155,7 +169,13 @@ def test_damage_in_a_trimmed_replica_is_found(tmp_path: Path) -> None:
             expected = ("n3", "bit-rot")
         elif case == "link":
             before = writers[2].entries[begin.index - 1]
-            value = {"v": 1, "log_id": writers[2].log_id, "index": begin.index, "pos": begin.pos, "term": before.term}
+            value = {
+                "v": 1,
+                "log_id": writers[2].log_id,
+                "index": begin.index,
+                "pos": begin.pos,
+                "term": before.term,
+            }
             (log / "begin").write_bytes(sealed({**value, "chain": before.chain ^ 1}))
             expected = ("n3", "bit-rot")
         elif case == "begin":
@@ -169,12 +189,15 @@ def test_damage_in_a_trimmed_replica_is_found(tmp_path: Path) -> None:
             min(folder.iterdir()).unlink()
             expected = ("n3", "wrong-derived" if case == "queue" else "missing")
         found = run(base)
-        assert found.verdict == "FAIL" and expected in {(replica, klass) for replica, klass, _ in rules(found)}, (case, rules(found))
+        assert found.verdict == "FAIL" and expected in {
+            (replica, klass) for replica, klass, _ in rules(found)
+        }, (case, rules(found))
         assert {replica for replica, _, _ in rules(found)} == {"n3"}, case
 
 
 def test_an_interrupted_trim_is_ordinary(tmp_path: Path) -> None:
-    """Files before the begin that are still there, all or some, are neither read nor held against the replica."""
+    """Files before the begin that are still there, all or some, are neither read nor held against
+    the replica."""
     writers = write(tmp_path / "run")
     shutil.copytree(tmp_path / "run" / "n1", tmp_path / "old")
     for writer in writers:
@@ -189,7 +212,8 @@ def test_an_interrupted_trim_is_ordinary(tmp_path: Path) -> None:
 
 
 def test_a_trimmed_log_needs_a_snapshot(tmp_path: Path) -> None:
-    """Without a snapshot, the effect of the trimmed entries is unknown; the previous generation is as good as the newest."""
+    """Without a snapshot, the effect of the trimmed entries is unknown; the previous generation is
+    as good as the newest."""
     writers = write(tmp_path)
     for writer in writers:
         trim(writer)

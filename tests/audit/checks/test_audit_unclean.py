@@ -29,7 +29,9 @@ def run(base: Path) -> Audit:
 
 def cluster(base: Path, **more: object) -> Writer:
     """Three replicas that were killed; the second is the one at which things are lost."""
-    return write_cluster(base, history(6, 40), **{"clean": False, "mark": MARK, "snapshot": False, **more})[1]  # type: ignore[arg-type]
+    return write_cluster(
+        base, history(6, 40), **{"clean": False, "mark": MARK, "snapshot": False, **more}
+    )[1]  # type: ignore[arg-type]
 
 
 def lose(path: Path, start: int, stop: int) -> None:
@@ -45,18 +47,22 @@ def data_file(writer: Writer, entry: Placed) -> tuple[Path, int]:
 
 
 def sector_above(writer: Writer, index: int) -> tuple[Path, int]:
-    """File and position of a sector that is completely within entries behind `index`, in the same file."""
+    """File and position of a sector that is completely within entries behind `index`, in the same
+    file."""
     path, at = data_file(writer, writer.entries[index])
     return path, (at + writer.entries[index].size + SECTOR - 1) // SECTOR * SECTOR
 
 
 def outcome(result: Audit) -> tuple[bool, set[str]]:
     """Whether anything failed, and the classes."""
-    return any(finding.fails for finding in result.findings), {finding.klass for finding in result.findings}
+    return any(finding.fails for finding in result.findings), {
+        finding.klass for finding in result.findings
+    }
 
 
 def test_sectors_above_the_mark_that_were_never_written_are_no_damage(tmp_path: Path) -> None:
-    """Though a majority holds what should stand there: this replica never said it were on stable storage. It lags."""
+    """Though a majority holds what should stand there: this replica never said it were on stable
+    storage. It lags."""
     writer = cluster(tmp_path)
     path, at = sector_above(writer, MARK)
     lose(path, at, at + SECTOR)
@@ -67,13 +73,17 @@ def test_sectors_above_the_mark_that_were_never_written_are_no_damage(tmp_path: 
 
 @pytest.mark.parametrize("left", ["an entry", "the end of one"])
 @pytest.mark.parametrize("how", ["zeros", "a byte more"])
-def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_damage(tmp_path: Path, how: str, left: str) -> None:
-    """The log of this replica ended in the middle of a sector that the others filled later, and the sector before it was never written.
-    Behind it there is a whole entry, or only the end of one."""
+def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_damage(
+    tmp_path: Path, how: str, left: str
+) -> None:
+    """The log of this replica ended in the middle of a sector that the others filled later, and the
+    sector before it was never written. Behind it there is a whole entry, or only the end of one."""
     writer = cluster(tmp_path)
     path, at = sector_above(writer, MARK)
     same = [entry for entry in writer.entries if data_file(writer, entry)[0] == path]
-    behind = next(number for number, entry in enumerate(same) if data_file(writer, entry)[1] > at + SECTOR)
+    behind = next(
+        number for number, entry in enumerate(same) if data_file(writer, entry)[1] > at + SECTOR
+    )
     last = same[behind if left == "an entry" else behind - 1]
     end = data_file(writer, last)[1] + last.size
     assert last is not same[-1] and end % SECTOR and end > at + SECTOR
@@ -83,12 +93,17 @@ def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_dam
     lose(path, at, at + SECTOR)
     if how == "a byte more":
         flip(path, end + SECTOR - end % SECTOR - 1)
-    assert outcome(run(tmp_path)) == ((False, {TORN_TAIL}) if how == "zeros" else (True, {TORN_TAIL, BIT_ROT}))
+    assert outcome(run(tmp_path)) == (
+        (False, {TORN_TAIL}) if how == "zeros" else (True, {TORN_TAIL, BIT_ROT})
+    )
 
 
-@pytest.mark.parametrize("how", ["a byte more", "in good order", "below the mark", "the last entry"])
+@pytest.mark.parametrize(
+    "how", ["a byte more", "in good order", "below the mark", "the last entry"]
+)
 def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -> None:
-    """A changed byte, a clean stop, a synced place, and a damaged last entry that a majority has."""
+    """A changed byte, a clean stop, a synced place, and a damaged last entry that a majority
+    has."""
     writer = cluster(tmp_path, mark=MARK + 10 if how == "below the mark" else MARK)
     path, at = sector_above(writer, MARK)
     if how == "the last entry":
@@ -106,7 +121,11 @@ def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -
 def test_a_file_whose_first_sectors_were_never_written_is_no_gap(tmp_path: Path) -> None:
     """Entries in the same file and in the next one may exist nevertheless."""
     writer = cluster(tmp_path)
-    first = next(entry for entry in writer.entries if entry.index > MARK and entry.pos % writer.data_bytes == 0)
+    first = next(
+        entry
+        for entry in writer.entries
+        if entry.index > MARK and entry.pos % writer.data_bytes == 0
+    )
     path, at = data_file(writer, first)
     lose(path, at, at + 2 * SECTOR)
     assert outcome(run(tmp_path)) == (False, {TORN_TAIL})
@@ -130,14 +149,17 @@ def test_a_blank_whose_next_file_was_never_written_is_no_damage(tmp_path: Path) 
 
 
 def test_index_units_of_the_file_of_the_mark_may_be_lacking(tmp_path: Path) -> None:
-    """They are synced with the first sync after the log went on to the next file; those of older files are on the disk."""
+    """They are synced with the first sync after the log went on to the next file; those of older
+    files are on the disk."""
     writer = cluster(tmp_path, mark=-1 + len(history(6, 40)))
     marked = writer.entries[-1]
     base = marked.pos - marked.pos % writer.data_bytes
     first = next(entry.index for entry in writer.entries if entry.pos >= base)
     unit = writer.log / "index" / f"{first * 32 // writer.index_bytes * writer.index_bytes:020d}"
     lose(unit, first * 32 % writer.index_bytes, first * 32 % writer.index_bytes + 40)
-    assert outcome(run(tmp_path)) == (True, {TORN_TAIL, "wrong-derived"}), "half a unit within a sector is damage"
+    assert outcome(run(tmp_path)) == (True, {TORN_TAIL, "wrong-derived"}), (
+        "half a unit within a sector is damage"
+    )
     lose(unit, first * 32 % writer.index_bytes, first * 32 % writer.index_bytes + 64)
     assert outcome(run(tmp_path)) == (False, {TORN_TAIL})
     lose(writer.log / "index" / f"{0:020d}", 32, 64)
@@ -145,8 +167,11 @@ def test_index_units_of_the_file_of_the_mark_may_be_lacking(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_agreement_without_the_index_units_of_the_last_file_is_no_finding(tmp_path: Path, clean: bool) -> None:
-    """After a power cut all units may be missing: only the bytes of the log show its entries, and the report says so."""
+def test_agreement_without_the_index_units_of_the_last_file_is_no_finding(
+    tmp_path: Path, clean: bool
+) -> None:
+    """After a power cut all units may be missing: only the bytes of the log show its entries, and
+    the report says so."""
     writer = cluster(tmp_path, mark=len(history(6, 40)) - 1, clean=clean, snapshot=True)
     base = writer.entries[-1].pos - writer.entries[-1].pos % writer.data_bytes
     first = next(entry.index for entry in writer.entries if entry.pos >= base)
@@ -155,7 +180,10 @@ def test_agreement_without_the_index_units_of_the_last_file_is_no_finding(tmp_pa
         if start < writer.index_bytes:
             lose(path, start, writer.index_bytes)
     result = audit([str(tmp_path / name) for name in NODES], agreement=True)
-    assert (result.verdict, [finding.text for finding in result.findings if finding.fails]) == ("INCOMPLETE", [])
+    assert (result.verdict, [finding.text for finding in result.findings if finding.fails]) == (
+        "INCOMPLETE",
+        [],
+    )
     assert any("n2 ends" in reason for reason in result.reasons)
 
 
@@ -164,10 +192,15 @@ def test_an_index_unit_of_an_entry_that_was_replaced_may_be_left(tmp_path: Path)
     writer = cluster(tmp_path, mark=len(history(6, 40)) - 1)
     last = writer.entries[-1]
     assert last.term > 1
-    path = writer.log / "index" / f"{last.index * 32 // writer.index_bytes * writer.index_bytes:020d}"
+    path = (
+        writer.log / "index" / f"{last.index * 32 // writer.index_bytes * writer.index_bytes:020d}"
+    )
     at = last.index * 32 % writer.index_bytes
     data = bytearray(path.read_bytes())
-    data[at + 12 : at + 16], data[at + 24 : at + 32] = (200).to_bytes(4, "big"), (last.term - 1).to_bytes(8, "big")
+    data[at + 12 : at + 16], data[at + 24 : at + 32] = (
+        (200).to_bytes(4, "big"),
+        (last.term - 1).to_bytes(8, "big"),
+    )
     path.write_bytes(data)
     assert outcome(run(tmp_path)) == (False, {TORN_TAIL})
     (writer.root / "abort").unlink()
@@ -175,14 +208,27 @@ def test_an_index_unit_of_an_entry_that_was_replaced_may_be_left(tmp_path: Path)
 
 
 def test_consume_queue_units_above_the_snapshot_may_be_lacking(tmp_path: Path) -> None:
-    """In the middle too, and halves of units at the edge of a sector; what the snapshot covers has to be there."""
+    """In the middle too, and halves of units at the edge of a sector; what the snapshot covers has
+    to be there."""
     for name, covered in (("loose", False), ("covered", True)):
         base = tmp_path / name
         messages = history(6, 200)
-        writer = write_cluster(base, messages, lambda one: setattr(one, "queue_bytes", 2000), clean=False, snapshot=covered)[1]
-        path = next(path for path in sorted((writer.root / "consumequeue").rglob("0" * 20)) if any(path.read_bytes()[600:620]))
+        writer = write_cluster(
+            base,
+            messages,
+            lambda one: setattr(one, "queue_bytes", 2000),
+            clean=False,
+            snapshot=covered,
+        )[1]
+        path = next(
+            path
+            for path in sorted((writer.root / "consumequeue").rglob("0" * 20))
+            if any(path.read_bytes()[600:620])
+        )
         lose(path, SECTOR, SECTOR + 8)
-        assert outcome(run(base))[0] == covered, "the unit from byte 500 to 520 lacks what lies in the second sector"
+        assert outcome(run(base))[0] == covered, (
+            "the unit from byte 500 to 520 lacks what lies in the second sector"
+        )
         lose(path, 0, 40)
         assert outcome(run(base))[0] == covered
 
@@ -190,10 +236,18 @@ def test_consume_queue_units_above_the_snapshot_may_be_lacking(tmp_path: Path) -
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("policy", [FlushPolicy.DURABLE, FlushPolicy.MEMORY, FlushPolicy.HYBRID])
-def test_clusters_that_end_all_at_once_never_fail(tmp_path: Path, policy: FlushPolicy, power: bool) -> None:
-    """Every way of appending, the store pool among them, under every flush policy, killed or without power in the middle of faults."""
+def test_clusters_that_end_all_at_once_never_fail(
+    tmp_path: Path, policy: FlushPolicy, power: bool
+) -> None:
+    """Every way of appending, the store pool among them, under every flush policy, killed or
+    without power in the middle of faults."""
     for seed in (3, 9, 19, 52):
-        settings = replace(Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=None if seed % 2 else "pool")
+        settings = replace(
+            Settings.of_nodes(3),
+            file_bytes=SMALL_FILE_BYTES,
+            policy=policy,
+            append=None if seed % 2 else "pool",
+        )
         settings = replace(settings, append=None) if policy is FlushPolicy.DURABLE else settings
         world = World(seed, settings=settings)
         at_ms = random.Random(f"ended {seed}").randrange(300, 1500)

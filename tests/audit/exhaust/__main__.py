@@ -1,4 +1,5 @@
-"""`python -m tests.audit.exhaust`: every byte of every file of a small cluster, damaged at every level of consistency, before the auditor.
+"""`python -m tests.audit.exhaust`: every byte of every file of a small cluster, damaged at every
+level of consistency, before the auditor.
 
     python -m tests.audit.exhaust --pieces DIR --processes 2
     python -m tests.audit.exhaust --mode agreement --only state/
@@ -6,10 +7,11 @@
     python -m tests.audit.exhaust --repair 50 --mode whole
     python -m tests.audit.exhaust --replay "one whole flip n1/raft/identity.json 125 01 crc"
 
-A piece is some hundred bytes of one file on all three nodes, or one file as a whole. With `--pieces DIR` what is done is kept there, and
-the same command goes on where it was broken off, as long as the auditor, the run and the damaged files are the same. One case in `CROSS`
-is audited a second time, plainly; with `--repair N` one in N is repaired, too. The exit status is 1 when the auditor said PASS, or accused
-another replica, where no row of the table in `judging.py` says why.
+A piece is some hundred bytes of one file on all three nodes, or one file as a whole. With `--pieces
+DIR` what is done is kept there, and the same command goes on where it was broken off, as long as
+the auditor, the run and the damaged files are the same. One case in `CROSS` is audited a second
+time, plainly; with `--repair N` one in N is repaired, too. The exit status is 1 when the auditor
+said PASS, or accused another replica, where no row of the table in `judging.py` says why.
 """
 
 from __future__ import annotations
@@ -58,12 +60,15 @@ class Piece:
 
 
 def pieces(cluster: str, mode: str, only: str) -> Iterator[tuple[str, str, str, int]]:
-    """(cluster, mode, path on the first node, first byte or −1 for the file as a whole), small files first."""
+    """(cluster, mode, path on the first node, first byte or −1 for the file as a whole), small
+    files first."""
     atlas = field_of(cluster).atlas
     paths = [path for path in atlas.image if path.startswith("n1/") and only in path]
     for path in sorted(paths, key=lambda path: ("/data/" in path, path)):
         yield cluster, mode, path, -1
-        yield from ((cluster, mode, path, start) for start in range(0, len(atlas.image[path]), BYTES))
+        yield from (
+            (cluster, mode, path, start) for start in range(0, len(atlas.image[path]), BYTES)
+        )
 
 
 _fields: dict[str, Field] = {}
@@ -93,11 +98,14 @@ def forget() -> None:
 
 def new_home() -> tempfile.TemporaryDirectory[str]:
     """A directory for clusters, in memory where there is such a file system."""
-    return tempfile.TemporaryDirectory(prefix="exhaust-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    return tempfile.TemporaryDirectory(
+        prefix="exhaust-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    )
 
 
 def move_in(home: str) -> None:
-    """Make clusters of its own in a process of the pool: those that it has from its parent are shared by all of them."""
+    """Make clusters of its own in a process of the pool: those that it has from its parent are
+    shared by all of them."""
     _fields.clear()
     _homes[:] = [home]
 
@@ -145,25 +153,45 @@ def main() -> int:
     parser.add_argument("--mode", action="append", choices=MODES, help="else all")
     parser.add_argument("--only", default="", help="files whose path on n1 holds this text")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--share", default="0/1", help="N/M: of all pieces each M-th, from the N-th on")
-    parser.add_argument("--for", dest="seconds", type=float, help="begin no further piece after so many seconds")
-    parser.add_argument("--pieces", type=Path, help="a directory for what is done; what is there is not done again")
+    parser.add_argument(
+        "--share", default="0/1", help="N/M: of all pieces each M-th, from the N-th on"
+    )
+    parser.add_argument(
+        "--for", dest="seconds", type=float, help="begin no further piece after so many seconds"
+    )
+    parser.add_argument(
+        "--pieces", type=Path, help="a directory for what is done; what is there is not done again"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--repair", type=int, default=0, help="repair one case in so many as well; with --replay that one")
+    parser.add_argument(
+        "--repair",
+        type=int,
+        default=0,
+        help="repair one case in so many as well; with --replay that one",
+    )
     parser.add_argument("--replay", help="one case, as it was printed")
     options = parser.parse_args()
     if options.replay:
         return replay(Case.of(options.replay), repaired=options.repair > 0)
     names = [
-        name for mode in options.mode or MODES for cluster in options.cluster or CLUSTERS for name in pieces(cluster, mode, options.only)
+        name
+        for mode in options.mode or MODES
+        for cluster in options.cluster or CLUSTERS
+        for name in pieces(cluster, mode, options.only)
     ]
     share, shares = map(int, options.share.split("/"))
     total, done = Piece("all"), 0
     atlases = [field_of(cluster).atlas for cluster in options.cluster or CLUSTERS]
     kept = None if options.pieces is None else Kept(options.pieces, atlases)
-    for piece in run(names[share::shares], options.processes, kept, options.seconds, options.repair):
+    for piece in run(
+        names[share::shares], options.processes, kept, options.seconds, options.repair
+    ):
         done += 1
-        total.cases, total.seconds, total.plain = total.cases + piece.cases, total.seconds + piece.seconds, total.plain + piece.plain
+        total.cases, total.seconds, total.plain = (
+            total.cases + piece.cases,
+            total.seconds + piece.seconds,
+            total.plain + piece.plain,
+        )
         total.verdicts.update(piece.verdicts)
         total.levels.update(piece.levels)
         total.repairs.update(piece.repairs)
@@ -171,15 +199,32 @@ def main() -> int:
         for text in piece.complaints[:TOLD]:
             print(text, flush=True)
         if done % 50 == 0:
-            print(f"{done} of {len(names[share::shares])} pieces, {total.cases} cases, {len(total.complaints)} complaints", flush=True)
-    figures = {**vars(total), "pieces": done, "of": len(names[share::shares]), "complaints": len(total.complaints)}
+            print(
+                f"{done} of {len(names[share::shares])} pieces, {total.cases} cases,"
+                f" {len(total.complaints)} complaints",
+                flush=True,
+            )
+    figures = {
+        **vars(total),
+        "pieces": done,
+        "of": len(names[share::shares]),
+        "complaints": len(total.complaints),
+    }
     if options.json is not None:
-        options.json.write_text(json.dumps({**figures, "complaints": total.complaints}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**figures, "complaints": total.complaints}, indent=1) + "\n"
+        )
     print(json.dumps(figures, indent=1))
     return 1 if total.complaints else 0
 
 
-def run(names: list[tuple[str, str, str, int]], processes: int, kept: Kept | None, seconds: float | None, repairs: int) -> Iterator[Piece]:
+def run(
+    names: list[tuple[str, str, str, int]],
+    processes: int,
+    kept: Kept | None,
+    seconds: float | None,
+    repairs: int,
+) -> Iterator[Piece]:
     """Every piece, in any order."""
     until = None if seconds is None else time.monotonic() + seconds
     left = []
@@ -188,8 +233,16 @@ def run(names: list[tuple[str, str, str, int]], processes: int, kept: Kept | Non
         if done is None:
             left.append(name)
         else:
-            yield Piece(**{key: Counter(part) if isinstance(part, dict) else part for key, part in done.items()})
-    with new_home() as home, ProcessPoolExecutor(processes, initializer=move_in, initargs=(home,)) as pool:
+            yield Piece(
+                **{
+                    key: Counter(part) if isinstance(part, dict) else part
+                    for key, part in done.items()
+                }
+            )
+    with (
+        new_home() as home,
+        ProcessPoolExecutor(processes, initializer=move_in, initargs=(home,)) as pool,
+    ):
         waiting = iter(left)
         running: list[Future[Piece]] = []
         while True:
@@ -214,7 +267,10 @@ def replay(case: Case, *, repaired: bool) -> int:
         print("nothing is changed")
         return 0
     result = found.ground.plain(changes, case.mode)
-    print(f"{case}: {found.atlas.label(case.path, case.at)}: changes {', '.join(changes)}\n{result.verdict} {'; '.join(result.reasons)}")
+    print(
+        f"{case}: {found.atlas.label(case.path, case.at)}: changes"
+        f" {', '.join(changes)}\n{result.verdict} {'; '.join(result.reasons)}"
+    )
     for finding in result.findings:
         print(f"  {finding.text}: {finding.flaw.proof}")
     wrong = found.complaint(case, result)

@@ -1,7 +1,9 @@
-"""The small clusters that are damaged byte by byte: three replicas of a Raft group and of an HA group, some sixty entries of all kinds.
+"""The small clusters that are damaged byte by byte: three replicas of a Raft group and of an HA
+group, some sixty entries of all kinds.
 
-The leader and the machine of the product make the entries (`World`); the storage of the product writes them, and all that is derived from
-them, once for every replica. Files are as small as the product makes them. Nothing is damaged here.
+The leader and the machine of the product make the entries (`World`); the storage of the product
+writes them, and all that is derived from them, once for every replica. Files are as small as the
+product makes them. Nothing is damaged here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.levels import FIRST_LEVEL, TREE_LEVEL
 from ledgermq.proto.proofs.entries_tree import EntriesTree
 from ledgermq.proto.records import control
-from ledgermq.proto.records.control import AuditRecord, ControlRecord, LevelRecord, SealRecord, TrimRecord
+from ledgermq.proto.records.control import (
+    AuditRecord,
+    ControlRecord,
+    LevelRecord,
+    SealRecord,
+    TrimRecord,
+)
 from ledgermq.proto.types import Draft, Frame, HardState, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
 from ledgermq.storage.files import sealed_json
@@ -42,7 +50,8 @@ from tests.node_core.core_world import World
 DATA_BYTES, INDEX_BYTES, QUEUE_BYTES = 4096, 32 * 20, 20 * 6
 KEY_SLOTS, KEY_UNITS = 5, 16
 UNSYNCED = 20
-"""So many of the last entries are in the key index of a killed node, and not yet counted by its position."""
+"""So many of the last entries are in the key index of a killed node, and not yet counted by its
+position."""
 SEALED = (0, DATA_BYTES)
 """Log files of which a record tells the digest."""
 STEPS: Sequence[tuple[str, int, int]] = (
@@ -95,21 +104,25 @@ SHAPES = {
     "ha-whole": Shape("ha", Rule.IN_SYNC, False, TREE_LEVEL),
 }
 CLUSTERS = {"one": ("raft", "ha"), "other": ("raft-trimmed", "ha-whole")}
-"""Two clusters: each has both kinds of groups, and a trimmed one and a whole one. In the second one seals have roots, and groups have log
-trees."""
+"""Two clusters: each has both kinds of groups, and a trimmed one and a whole one. In the second one
+seals have roots, and groups have log trees."""
 
 
 class Small(StoredReplica):
     """One replica in the making."""
 
     def __init__(self, node_directory: Path, shape: Shape) -> None:
-        super().__init__(node_directory, DATA_BYTES, INDEX_BYTES, QUEUE_BYTES, group=shape.group, rule=shape.rule)
+        super().__init__(
+            node_directory, DATA_BYTES, INDEX_BYTES, QUEUE_BYTES, group=shape.group, rule=shape.rule
+        )
         self.shape = shape
         self.voted = 0
         self.term, self.now_ms = 0, CREATED_MS
         self.apply()
 
-    def put(self, batch: UnsealedBatch, store_ms: int | None = None, term: int | None = None) -> None:
+    def put(
+        self, batch: UnsealedBatch, store_ms: int | None = None, term: int | None = None
+    ) -> None:
         """One range of the log; queue offsets go on where the machine is."""
         self.now_ms = self.now_ms + 1 if store_ms is None else store_ms
         self.term = self.term if term is None else term
@@ -118,11 +131,15 @@ class Small(StoredReplica):
             self.voted = self.term
         offsets = np.zeros(len(batch), np.int64)
         ends: dict[tuple[str, int], int] = {}
-        for at, (number, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
+        for at, (number, queue) in enumerate(
+            zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)
+        ):
             key = batch.topics[number], queue
             offsets[at] = ends.get(key, self.machine.end(*key))
             ends[key] = int(offsets[at]) + 1
-        self.store.log.append_leader(self.term, batch, offsets, self.now_ms, bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91]))
+        self.store.log.append_leader(
+            self.term, batch, offsets, self.now_ms, bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
+        )
         self.apply()
         self.sync()
 
@@ -138,34 +155,57 @@ class Small(StoredReplica):
         return list(range(log.begin_pos, log.end_pos - log.end_pos % DATA_BYTES, DATA_BYTES))
 
     def digest(self, base: int) -> str:
-        return file_digest(self.store.disk, f"{self.store.log_directory}/data/{base:020d}", lambda count: None)
+        return file_digest(
+            self.store.disk, f"{self.store.log_directory}/data/{base:020d}", lambda count: None
+        )
 
     def root(self, base: int) -> str:
         """The root of the tree over the entries of a complete file."""
         tree = EntriesTree()
         first, last, end = self.edges(base)
-        tree.add(self.store.disk.read_file(f"{self.store.log_directory}/data/{base:020d}")[: end - base])
+        tree.add(
+            self.store.disk.read_file(f"{self.store.log_directory}/data/{base:020d}")[: end - base]
+        )
         assert tree.count == last - first + 1
         return tree.root().hex()
 
     def edges(self, base: int) -> tuple[int, int, int]:
         """The first and the last entry of a complete file, and the position behind it."""
         log = self.store.log
-        inside = [index for index in range(log.begin_index, log.end_index + 1) if base <= log.pos_of(index) < base + DATA_BYTES]
+        inside = [
+            index
+            for index in range(log.begin_index, log.end_index + 1)
+            if base <= log.pos_of(index) < base + DATA_BYTES
+        ]
         entry = log.read(inside[-1], 1)
         return inside[0], inside[-1], log.pos_of(inside[-1]) + int(entry.sizes[0])
 
     def seal(self, base: int) -> None:
         """The record of a complete file."""
         root = self.root(base) if self.shape.level >= TREE_LEVEL else ""
-        self.record(SealRecord(base, *self.edges(base), self.digest(base), ("n1", "n2", "n3"), root))
+        self.record(
+            SealRecord(base, *self.edges(base), self.digest(base), ("n1", "n2", "n3"), root)
+        )
 
     def trim(self, base: int) -> None:
         """Everything before that file goes."""
         log = self.store.log
-        begin = next(index for index in range(log.begin_index, log.end_index + 1) if log.pos_of(index) >= base)
+        begin = next(
+            index
+            for index in range(log.begin_index, log.end_index + 1)
+            if log.pos_of(index) >= base
+        )
         before = log.term_at(begin - 1), log.chain_at(begin - 1)
-        self.record(TrimRecord(begin, log.pos_of(begin), *before, self.machine.begin_index, ((0, self.digest(0)),), "time"))
+        self.record(
+            TrimRecord(
+                begin,
+                log.pos_of(begin),
+                *before,
+                self.machine.begin_index,
+                ((0, self.digest(0)),),
+                "time",
+            )
+        )
         self.snapshot()
         self.record(AuditRecord("audit-before"))
         self.snapshot()
@@ -173,10 +213,12 @@ class Small(StoredReplica):
         self.store.queues.trim(self.machine.begin_pos)
 
     def stop(self, *, clean: bool = True) -> None:
-        """As a node stops, with every file that a running one would have written by and by. In the key index of a killed one lies more
-        than its position tells."""
+        """As a node stops, with every file that a running one would have written by and by. In the
+        key index of a killed one lies more than its position tells."""
         store, machine, log = self.store, self.machine, self.store.log
-        index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
+        index = KeyIndex(
+            store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS
+        )
         index.start(log.begin_index, log.end_index, log.chain_at)
         index.load(itertools.repeat(None))
         synced = machine.applied_index - (0 if clean else UNSYNCED)
@@ -201,12 +243,31 @@ class Small(StoredReplica):
 
     def write_notes(self) -> None:
         """The small files that a node keeps beside its log."""
-        disk, state, log_id = self.store.disk, self.store.state_directory, self.store.identity.log_id
-        met = {name: f"00000000-0000-4000-8000-00000000000{name[-1]}" for name in NODES if name != self.store.identity.replica}
-        identity.write_peers(disk, state, met, met, {name: (mine, 1, "boot") for name, mine in met.items()}, vouched=True)
+        disk, state, log_id = (
+            self.store.disk,
+            self.store.state_directory,
+            self.store.identity.log_id,
+        )
+        met = {
+            name: f"00000000-0000-4000-8000-00000000000{name[-1]}"
+            for name in NODES
+            if name != self.store.identity.replica
+        }
+        identity.write_peers(
+            disk,
+            state,
+            met,
+            met,
+            {name: (mine, 1, "boot") for name, mine in met.items()},
+            vouched=True,
+        )
         identity.note_boot(disk, state, f"{self.store.identity.replica}-000000000001")
         complete = self.complete_files()
-        roots = {"roots": {str(base): self.root(base) for base in complete}} if self.shape.level >= TREE_LEVEL else {}
+        roots = (
+            {"roots": {str(base): self.root(base) for base in complete}}
+            if self.shape.level >= TREE_LEVEL
+            else {}
+        )
         notes = {
             "digests": {"digests": {str(base): self.digest(base) for base in complete}, **roots},
             "scrub": {"files": [[base, CREATED_MS] for base in complete]},
@@ -223,13 +284,28 @@ def story() -> list[tuple[int, int, bytes]]:
     log = MemoryLog()
     first = encode_entries([control.draft(record_of(Members(NODES), ""), CREATED_MS)])
     place = {"first_index": 0, "term": 0, "pos": 0, "prev_chain": log.chain}
-    seal(first, queue_offsets=np.zeros(1, np.int64), store_ms=CREATED_MS, store_host=bytes(8), **place)
+    seal(
+        first,
+        queue_offsets=np.zeros(1, np.int64),
+        store_ms=CREATED_MS,
+        store_host=bytes(8),
+        **place,
+    )
     log.append(make_range(first, 0, 1, **place))
     world = World(log)
     everything = Fields(
-        "id-everything", "T", ["one", "key", "two words"], trace_context="00-ab", born_host="höst", user={"a": "b", "TAGS": "u"}
+        "id-everything",
+        "T",
+        ["one", "key", "two words"],
+        trace_context="00-ab",
+        born_host="höst",
+        user={"a": "b", "TAGS": "u"},
     )
-    world.turn(Produce(world.token, [Draft("n", 1, b"all of it", encode(everything), EPOCH_MS, java_hash("T"))]))
+    world.turn(
+        Produce(
+            world.token, [Draft("n", 1, b"all of it", encode(everything), EPOCH_MS, java_hash("T"))]
+        )
+    )
     urgent = Fields("id-urgent", priority=7, gzip=True)
     world.turn(Produce(world.token, [Draft("m", 0, b"", encode(urgent), EPOCH_MS)]))
     for name, a, b in STEPS:
@@ -237,15 +313,23 @@ def story() -> list[tuple[int, int, bytes]]:
     ((producer, number),) = world.next.items()
     world.turn(ProduceFrame(world.token, "n", packed(producer, world.producers[producer], number)))
     world.heal()
-    rows = [(entries, at, int(size)) for entries in log.ranges for at, size in zip(entries.starts.tolist(), entries.sizes, strict=True)]
-    entries = [(entries.term, bytes(entries.data[at : at + size])) for entries, at, size in rows[1:]]
+    rows = [
+        (entries, at, int(size))
+        for entries in log.ranges
+        for at, size in zip(entries.starts.tolist(), entries.sizes, strict=True)
+    ]
+    entries = [
+        (entries.term, bytes(entries.data[at : at + size])) for entries, at, size in rows[1:]
+    ]
     return [(term, int.from_bytes(entry[104:112], "big"), entry) for term, entry in entries]
 
 
 def packed(producer: int, epoch: int, number: int) -> Frame:
     """A frame of one message whose body is compressed."""
     body = lz4.frame.compress(b"ledger " * 9)
-    batch = encode_messages("n", 0, [body], born_ms=EPOCH_MS, message_ids=[native_id(LOG_TAG, producer, epoch, number)])
+    batch = encode_messages(
+        "n", 0, [body], born_ms=EPOCH_MS, message_ids=[native_id(LOG_TAG, producer, epoch, number)]
+    )
     batch.data[64:68] = (1).to_bytes(4, "big")
     batch.data[84:88] = LZ4.to_bytes(4, "big")
     return Frame(producer, epoch, number, batch)
@@ -268,14 +352,24 @@ def steps(shape: Shape) -> list[Step]:
     """What happens to every replica of the group, one after the other."""
     found: list[Step] = [_entry(*entry) for entry in story()]
     found.insert(len(found) // 2, Small.snapshot)
-    joined = replace(Members(NODES, frozenset({"n4"}), {"n4": "00000000-0000-4000-8000-000000000004"}), rule=shape.rule)
-    found += [_record(record_of(joined, "n4 joins")), _record(record_of(Members(NODES, rule=shape.rule), "n4 leaves"))]
+    joined = replace(
+        Members(NODES, frozenset({"n4"}), {"n4": "00000000-0000-4000-8000-000000000004"}),
+        rule=shape.rule,
+    )
+    found += [
+        _record(record_of(joined, "n4 joins")),
+        _record(record_of(Members(NODES, rule=shape.rule), "n4 leaves")),
+    ]
     found += [_record(LevelRecord(level)) for level in range(FIRST_LEVEL + 1, shape.level + 1)]
     found += [_seal(base) for base in SEALED]
     if shape.trimmed:
         found.append(lambda one: one.trim(DATA_BYTES))
     late = Fields("id-late", "T", ["one"])
-    found.append(lambda one: one.put(encode_entries([Draft("n", 0, b"late", encode(late), EPOCH_MS, java_hash("T"))])))
+    found.append(
+        lambda one: one.put(
+            encode_entries([Draft("n", 0, b"late", encode(late), EPOCH_MS, java_hash("T"))])
+        )
+    )
     return [*found, _record(AuditRecord("audit-last"))]
 
 
@@ -291,8 +385,11 @@ def _record(record: ControlRecord) -> Step:
     return lambda one: one.record(record)
 
 
-def build(base: Path, cluster: str = "one", *, lives: int | None = None, clean: Collection[str] = NODES) -> list[str]:
-    """The cluster on disk; its node directories. `lives`: only the first steps of each group. `clean`: replicas stopped in good order."""
+def build(
+    base: Path, cluster: str = "one", *, lives: int | None = None, clean: Collection[str] = NODES
+) -> list[str]:
+    """The cluster on disk; its node directories. `lives`: only the first steps of each group.
+    `clean`: replicas stopped in good order."""
     for name in NODES:
         for shape in (SHAPES[which] for which in CLUSTERS[cluster]):
             one = Small(base / name, shape)

@@ -1,7 +1,9 @@
-"""Making damage consistent: everything that docs/format.md says is a function of other bytes, computed again for bytes that were changed.
+"""Making damage consistent: everything that docs/format.md says is a function of other bytes,
+computed again for bytes that were changed.
 
-Each function is one level: it writes what belongs to it into the files of one replica, whatever the other levels did before. The code is
-written from docs/format.md with `struct`, `zlib` and the CRC-32C package; it shares nothing with the product or the auditor.
+Each function is one level: it writes what belongs to it into the files of one replica, whatever the
+other levels did before. The code is written from docs/format.md with `struct`, `zlib` and the
+CRC-32C package; it shares nothing with the product or the auditor.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from typing import Any
 
 import crc32c
 
-from tests.audit.fuzz.anatomy import BODY_AT, HARD_STATE_BYTES, MARK_BYTES, PAGE, QUEUE_UNIT, UNIT, Anatomy, Entry
+from tests.audit.fuzz.anatomy import (
+    BODY_AT,
+    HARD_STATE_BYTES,
+    MARK_BYTES,
+    PAGE,
+    QUEUE_UNIT,
+    UNIT,
+    Anatomy,
+    Entry,
+)
 from tests.audit.fuzz.clusters import Image
 
 CHUNK = 1 << 20
@@ -53,7 +64,9 @@ class Files:
     @property
     def changes(self) -> dict[str, bytes | None]:
         """What differs from the image."""
-        return {path: bytes(data) for path, data in self.changed.items() if data != self.image.get(path)}
+        return {
+            path: bytes(data) for path, data in self.changed.items() if data != self.image.get(path)
+        }
 
 
 Level = Callable[[Files, int], None]
@@ -64,7 +77,9 @@ def record(files: Files, row: int) -> None:
     """BODYCRC: the CRC-32 of the message's body."""
     entry = files.one.entries[row]
     raw = files[entry.path]
-    length = int.from_bytes(files.image[entry.path][entry.at + BODY_AT - 4 : entry.at + BODY_AT], "big")
+    length = int.from_bytes(
+        files.image[entry.path][entry.at + BODY_AT - 4 : entry.at + BODY_AT], "big"
+    )
     if length:
         body = raw[entry.at + BODY_AT : entry.at + BODY_AT + length]
         files.put(entry.path, entry.at + 56, struct.pack(">i", zlib.crc32(body) & 0x7FFFFFFF))
@@ -85,8 +100,15 @@ def chain(files: Files, row: int) -> None:
         former = files.word(before.path, before.at + 36)
     else:
         begin = files.image.get(f"{files.one.log}/begin")
-        former = crc32c.crc32c(files.one.identity["log_id"].encode()) if begin is None else int(json.loads(begin)["chain"])
-    head = bytes(files[entry.path][entry.at : entry.at + 36] + files[entry.path][entry.at + 40 : entry.at + 44])
+        former = (
+            crc32c.crc32c(files.one.identity["log_id"].encode())
+            if begin is None
+            else int(json.loads(begin)["chain"])
+        )
+    head = bytes(
+        files[entry.path][entry.at : entry.at + 36]
+        + files[entry.path][entry.at + 40 : entry.at + 44]
+    )
     files.put(entry.path, entry.at + 36, struct.pack(">I", crc32c.crc32c(head, former)))
 
 
@@ -104,12 +126,18 @@ def units(files: Files, row: int) -> None:
     base, at = divmod(entry.index * UNIT, int(one.identity["index_file_bytes"]))
     path = f"{one.log}/index/{base * int(one.identity['index_file_bytes']):020d}"
     files.put(path, at, struct.pack(">iqiqq", magic, pos, size, index, term))
-    base, at = divmod(entry.queue_offset * QUEUE_UNIT, int(one.identity["consume_queue_file_bytes"]))
+    base, at = divmod(
+        entry.queue_offset * QUEUE_UNIT, int(one.identity["consume_queue_file_bytes"])
+    )
     path = f"{one.root}/consumequeue/{entry.topic}/{entry.queue}/{base * int(one.identity['consume_queue_file_bytes']):020d}"
     if any(files.image.get(path, b"")[at : at + QUEUE_UNIT]):
         code = bytes(files[path][at + 12 : at + 20])
         tag = _tag(files.image[entry.path][entry.at : entry.at + entry.size], raw)
-        files.put(path, at, bytes(raw[76:84] + raw[48:52]) + (code if tag is None else struct.pack(">q", tag)))
+        files.put(
+            path,
+            at,
+            bytes(raw[76:84] + raw[48:52]) + (code if tag is None else struct.pack(">q", tag)),
+        )
 
 
 def _tag(was: bytes, now: bytes | bytearray) -> int | None:
@@ -126,7 +154,8 @@ def _tag(was: bytes, now: bytes | bytearray) -> int | None:
 
 
 def ends(files: Files, row: int) -> None:
-    """What repeats a chain CRC or a term beside the log: synced mark, snapshots, position of the key index; each with its own checksum."""
+    """What repeats a chain CRC or a term beside the log: synced mark, snapshots, position of the
+    key index; each with its own checksum."""
     one = files.one
     points = {entry.index: (entry.path, entry.at) for entry in one.entries}
 
@@ -134,11 +163,17 @@ def ends(files: Files, row: int) -> None:
         if index not in points:
             return None
         path, at = points[index]
-        return int.from_bytes(files[path][at + 16 : at + 24], "big", signed=True), files.word(path, at + 36)
+        return int.from_bytes(files[path][at + 16 : at + 24], "big", signed=True), files.word(
+            path, at + 36
+        )
 
     mark = f"{one.log}/syncedmark"
     for at in (0, PAGE):
-        found = of(struct.unpack_from(">q", files[mark], at + 64)[0]) if any(files[mark][at : at + 4]) else None
+        found = (
+            of(struct.unpack_from(">q", files[mark], at + 64)[0])
+            if any(files[mark][at : at + 4])
+            else None
+        )
         if found is not None:
             files.put(mark, at + 56, struct.pack(">q", found[0]))
             files.put(mark, at + 80, struct.pack(">I", found[1]))
@@ -152,7 +187,9 @@ def ends(files: Files, row: int) -> None:
         index = value["next"] - 1 if key else value["applied_index"]
         found = of(index) if isinstance(index, int) else None
         if found is not None:
-            value |= {"chain": found[1]} if key else {"chain_crc": found[1], "applied_term": found[0]}
+            value |= (
+                {"chain": found[1]} if key else {"chain_crc": found[1], "applied_term": found[0]}
+            )
             files.replace(path, sealed(value))
 
 
@@ -167,16 +204,22 @@ def noted(files: Files, row: int) -> None:
 
 
 def seals(files: Files, row: int) -> None:
-    """The digests and the roots in seal records, and all that follows from other records: CRCs, the chain up to the end, the snapshots."""
+    """The digests and the roots in seal records, and all that follows from other records: CRCs, the
+    chain up to the end, the snapshots."""
     one = files.one
     for number, entry, was, _now in seal_records(files):
         base = int(was["base"])
-        if f"{one.log}/data/{base:020d}" not in files.image or (digest := _digest(files, base)) == was["sha256"]:
+        if (
+            f"{one.log}/data/{base:020d}" not in files.image
+            or (digest := _digest(files, base)) == was["sha256"]
+        ):
             continue
         raw = files.image[entry.path][entry.at : entry.at + entry.size]
         files.put(entry.path, entry.at + raw.index(b'"sha256":"') + 10, digest.encode())
         if "tree" in was:
-            files.put(entry.path, entry.at + raw.index(b'"root":"') + 8, _root(files, base).encode())
+            files.put(
+                entry.path, entry.at + raw.index(b'"root":"') + 8, _root(files, base).encode()
+            )
         for level in (record, body, chain, later):
             level(files, number)
     if retained(files):
@@ -184,16 +227,24 @@ def seals(files: Files, row: int) -> None:
 
 
 def retained(files: Files) -> bool:
-    """What the snapshots repeat of the seal records, as these are now; whether any of them is another one. A record that cannot be read any
-    more leaves the snapshots as they are, and so does a root that is none with regard to the leaves."""
-    others = [(was, now) for _number, _entry, was, now in seal_records(files) if now is not None and now != was]
+    """What the snapshots repeat of the seal records, as these are now; whether any of them is
+    another one. A record that cannot be read any more leaves the snapshots as they are, and so does
+    a root that is none with regard to the leaves."""
+    others = [
+        (was, now)
+        for _number, _entry, was, now in seal_records(files)
+        if now is not None and now != was
+    ]
     for name in ("snapshot", "snapshot.previous") if others else ():
         path = f"{files.one.root}/state/{name}"
         text = bytes(files[path])
         for was, now in others:
-            # A record without its digest, because the name of the field was altered, says nothing about it.
+            # A record without its digest, because the name of the field was altered, says nothing
+            # about it.
             digest = str(now.get("sha256", was["sha256"]))
-            text = text.replace(_as_retained(was), _as_retained(now)).replace(was["sha256"].encode(), digest.encode())
+            text = text.replace(_as_retained(was), _as_retained(now)).replace(
+                was["sha256"].encode(), digest.encode()
+            )
         value = _parsed(text)
         if value is None:
             continue
@@ -206,18 +257,30 @@ def retained(files: Files) -> bool:
     return bool(others)
 
 
-def seal_records(files: Files) -> Iterator[tuple[int, Entry, dict[str, Any], dict[str, Any] | None]]:
-    """The row and entry of every seal record, what it said, and what it says now; None if it cannot be read any more."""
+def seal_records(
+    files: Files,
+) -> Iterator[tuple[int, Entry, dict[str, Any], dict[str, Any] | None]]:
+    """The row and entry of every seal record, what it said, and what it says now; None if it cannot
+    be read any more."""
     for number, entry in enumerate(files.one.entries):
         raw = files.image[entry.path][entry.at : entry.at + entry.size]
         if b"TAGS\x01seal\x02" in raw:
             start, stop = raw.index(b'{"'), raw.rindex(b"}") + 1
-            yield number, entry, json.loads(raw[start:stop]), _parsed(files[entry.path][entry.at + start : entry.at + stop])
+            yield (
+                number,
+                entry,
+                json.loads(raw[start:stop]),
+                _parsed(files[entry.path][entry.at + start : entry.at + stop]),
+            )
 
 
 def _as_retained(seal: dict[str, Any]) -> bytes:
     """A seal as a snapshot keeps it: without its version."""
-    return json.dumps({key: part for key, part in seal.items() if key != "v"}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(
+        {key: part for key, part in seal.items() if key != "v"},
+        sort_keys=True,
+        separators=(",", ":"),
+    ).encode()
 
 
 def _leaf(seal: dict[str, Any]) -> bytes:
@@ -225,7 +288,9 @@ def _leaf(seal: dict[str, Any]) -> bytes:
     try:
         root = bytes.fromhex(seal["tree"]["root"])
         places = seal["base"], seal["first"], seal["last"] - seal["first"] + 1, seal["end"]
-        return hashlib.sha256(b"\0" + struct.pack(">8sQQQQ32s", b"LMQTREE1", *places, root)).digest()
+        return hashlib.sha256(
+            b"\0" + struct.pack(">8sQQQQ32s", b"LMQTREE1", *places, root)
+        ).digest()
     except (KeyError, TypeError, ValueError, struct.error):
         return b""
 
@@ -239,7 +304,11 @@ def _digest(files: Files, base: int) -> str:
 def _root(files: Files, base: int) -> str:
     """The root of the tree over the entries of a log file."""
     path = f"{files.one.log}/data/{base:020d}"
-    inside = [files[path][entry.at : entry.at + entry.size] for entry in files.one.entries if entry.path == path]
+    inside = [
+        files[path][entry.at : entry.at + entry.size]
+        for entry in files.one.entries
+        if entry.path == path
+    ]
     return _tree([hashlib.sha256(b"\0" + bytes(entry)).digest() for entry in inside]).hex()
 
 
@@ -269,7 +338,11 @@ LEVELS: dict[str, Level] = {
 
 def slot_crc(files: Files, path: str, at: int, size: int) -> None:
     """The checksum of a slot of the synced mark or the hard state."""
-    files.put(path, at + size - 4, struct.pack(">I", crc32c.crc32c(bytes(files[path][at : at + size - 4]))))
+    files.put(
+        path,
+        at + size - 4,
+        struct.pack(">I", crc32c.crc32c(bytes(files[path][at : at + size - 4]))),
+    )
 
 
 def slot_size(path: str) -> int:
@@ -286,11 +359,14 @@ def sealed(value: dict[str, Any]) -> bytes:
     """A JSON file with its checksum."""
     plain = {key: part for key, part in value.items() if key != "crc32c"}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps({**plain, "crc32c": crc32c.crc32c(text)}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(
+        {**plain, "crc32c": crc32c.crc32c(text)}, sort_keys=True, separators=(",", ":")
+    ).encode()
 
 
 def resealed(data: bytes) -> bytes | None:
-    """A JSON file whose text was changed, with the checksum of what it says now; None when it says nothing."""
+    """A JSON file whose text was changed, with the checksum of what it says now; None when it says
+    nothing."""
     value = _parsed(data)
     return None if value is None else sealed(value)
 
@@ -324,7 +400,9 @@ def with_packed(value: Any, path: tuple[Any, ...], raw: bytes) -> Any:
         return base64.b64encode(zlib.compress(raw)).decode()
     if isinstance(value, dict):
         return {**value, path[0]: with_packed(value[path[0]], path[1:], raw)}
-    return [with_packed(part, path[1:], raw) if at == path[0] else part for at, part in enumerate(value)]
+    return [
+        with_packed(part, path[1:], raw) if at == path[0] else part for at, part in enumerate(value)
+    ]
 
 
 def row_at(one: Anatomy, path: str, at: int) -> int | None:

@@ -1,4 +1,5 @@
-"""One cluster with its earlier versions, and what becomes of a case on it: audited, judged, repaired, restored."""
+"""One cluster with its earlier versions, and what becomes of a case on it: audited, judged,
+repaired, restored."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Field:
         self.trial = Trial(self.ground)
 
     def judge(self, case: Case, changes: Changes, *, plain: bool = False) -> tuple[str, str]:
-        """The verdict, and what is wrong with it. `plain`: the audit of everything must say the same."""
+        """The verdict, and what is wrong with it. `plain`: the audit of everything must say the
+        same."""
         try:
             result = self.ground.verdict(changes, case.mode)
         except Exception as error:  # whatever it was: an audit never ends with a stack trace
@@ -58,7 +60,10 @@ class Field:
     def difference(self, changes: Changes, mode: str, short: Audit) -> str:
         """How the audit that leaves out what is not changed differs from the plain one."""
         plain, quick = self.ground.plain(changes, mode), self.ground.quick(changes, mode)
-        told = [(result.verdict, [(finding.text, finding.flaw.proof) for finding in result.findings]) for result in (plain, quick)]
+        told = [
+            (result.verdict, [(finding.text, finding.flaw.proof) for finding in result.findings])
+            for result in (plain, quick)
+        ]
         if short.verdict != plain.verdict or told[0] != told[1]:
             return f"the quick audit says {short.verdict} and {told[1]}, the plain one {told[0]}"
         return ""

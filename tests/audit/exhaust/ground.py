@@ -1,7 +1,9 @@
-"""A small cluster in memory that is damaged, audited and restored, case by case; what a case cannot have changed is not read again.
+"""A small cluster in memory that is damaged, audited and restored, case by case; what a case cannot
+have changed is not read again.
 
-The auditor's own functions do everything. Kept is (`memory.py`) what opening the replicas of a node, looking at a partition of work, and
-scanning a log file gave while the files that were read for it were the same. `plain` audits without any of this.
+The auditor's own functions do everything. Kept is (`memory.py`) what opening the replicas of a
+node, looking at a partition of work, and scanning a log file gave while the files that were read
+for it were the same. `plain` audits without any of this.
 """
 
 from __future__ import annotations
@@ -33,11 +35,16 @@ MODES = (WHOLE, DEEP, AGREEMENT)
 
 
 def image_of(base: Path) -> Image:
-    return {str(path.relative_to(base)): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(base)): path.read_bytes()
+        for path in sorted(base.rglob("*"))
+        if path.is_file()
+    }
 
 
 class Place:
-    """Directories of nodes below `base` that are changed and put back. `image`: their files as they are."""
+    """Directories of nodes below `base` that are changed and put back. `image`: their files as they
+    are."""
 
     def __init__(self, base: Path, image: Image) -> None:
         self.base, self.image = base, image
@@ -60,7 +67,13 @@ class Place:
             yield
         finally:
             found = image_of(self.base)
-            self.write({path: self.image.get(path) for path in found.keys() | self.image if found.get(path) != self.image.get(path)})
+            self.write(
+                {
+                    path: self.image.get(path)
+                    for path in found.keys() | self.image
+                    if found.get(path) != self.image.get(path)
+                }
+            )
 
     def write(self, changes: Changes) -> None:
         for path, data in changes.items():
@@ -95,14 +108,18 @@ class Ground(Place):
 
     # Audits
 
-    def plain(self, changes: Changes, mode: str = WHOLE, engine: jobs.Engine = jobs.local_engine) -> Audit:
+    def plain(
+        self, changes: Changes, mode: str = WHOLE, engine: jobs.Engine = jobs.local_engine
+    ) -> Audit:
         """The audit of everything, as the command makes it."""
         with self.damaged(changes):
-            return jobs.audit(self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT)
+            return jobs.audit(
+                self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT
+            )
 
     def verdict(self, changes: Changes, mode: str = WHOLE) -> Audit:
-        """An audit with the verdict of the plain one. What is made of the log is looked at only where the log itself does not FAIL: it
-        can only add findings."""
+        """An audit with the verdict of the plain one. What is made of the log is looked at only
+        where the log itself does not FAIL: it can only add findings."""
         if any("/data/" in path for path in changes) and mode != AGREEMENT:
             found = self.quick(changes, mode, log_only=True)
             if found.verdict == jobs.FAIL:
@@ -110,12 +127,19 @@ class Ground(Place):
         return self.quick(changes, mode)
 
     def quick(self, changes: Changes, mode: str = WHOLE, *, log_only: bool = False) -> Audit:
-        """The same findings in the broker groups that are changed, without reading again what is not changed."""
+        """The same findings in the broker groups that are changed, without reading again what is
+        not changed."""
         touched = {path.split("/")[1] for path in changes if path.count("/") > 1}
-        groups = [name for name in self.groups if name in touched] if touched and not self._of_nodes(changes) else self.groups
+        groups = (
+            [name for name in self.groups if name in touched]
+            if touched and not self._of_nodes(changes)
+            else self.groups
+        )
 
         def find(directory: str) -> list[Replica]:
-            kept = self.memory.recall((_find, directory, *groups), lambda: pickle.dumps(_find(directory, groups)))
+            kept = self.memory.recall(
+                (_find, directory, *groups), lambda: pickle.dumps(_find(directory, groups))
+            )
             replicas: list[Replica] = pickle.loads(kept)  # noqa: S301 (written above)
             for one in replicas:
                 # Its files may have been written again since, with the same bytes.
@@ -123,11 +147,16 @@ class Ground(Place):
             return replicas
 
         def version(directory: str) -> int | None:
-            found: int | None = self.memory.recall((other_version, directory), lambda: other_version(directory))
+            found: int | None = self.memory.recall(
+                (other_version, directory), lambda: other_version(directory)
+            )
             return found
 
         def engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
-            return [self._look(work, unchanged=log_only and work.kind in (KEYS, STATE)) for work in works]
+            return [
+                self._look(work, unchanged=log_only and work.kind in (KEYS, STATE))
+                for work in works
+            ]
 
         self.memory.changed(changes)
         with (
@@ -137,7 +166,9 @@ class Ground(Place):
             patch.object(jobs, "refuse_unreadable", _nothing),
             patch.object(Scan, "columns", self._columns),
         ):
-            return jobs.audit(self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT)
+            return jobs.audit(
+                self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT
+            )
 
     @staticmethod
     def _of_nodes(changes: Changes) -> bool:
@@ -161,7 +192,9 @@ class Ground(Place):
                             array.flags.writeable = False
                 return pieces, pickle.dumps(scan.report)
 
-            pieces, report = self.memory.recall((Scan, scan.task, scan.report.scanned_by, window), find)
+            pieces, report = self.memory.recall(
+                (Scan, scan.task, scan.report.scanned_by, window), find
+            )
             scan.report = pickle.loads(report)  # noqa: S301 (written above)
             yield from pieces
 
@@ -177,7 +210,9 @@ def _nothing(one: Replica) -> None:
 
 def _find(directory: str, groups: Sequence[str]) -> list[Replica]:
     names: Callable[[str], list[str]] = opening.names_in
-    with patch.object(opening, "names_in", lambda path: list(groups) if path == directory else names(path)):
+    with patch.object(
+        opening, "names_in", lambda path: list(groups) if path == directory else names(path)
+    ):
         return jobs_find(directory)
 
 

@@ -1,4 +1,5 @@
-"""What an audit must say of a case: never PASS, unless a row of a table says why the bytes are no content; and nobody else is accused.
+"""What an audit must say of a case: never PASS, unless a row of a table says why the bytes are no
+content; and nobody else is accused.
 
 `ALLOWED` is that table.
 """
@@ -27,7 +28,8 @@ READ = (WHOLE, DEEP)
 
 @dataclass(frozen=True)
 class Row:
-    """Cases, and what an audit may say of them besides FAIL. `place`: a pattern of what the byte is, as `Atlas.label` says it."""
+    """Cases, and what an audit may say of them besides FAIL. `place`: a pattern of what the byte
+    is, as `Atlas.label` says it."""
 
     place: str
     reason: str
@@ -50,7 +52,9 @@ class Row:
 def complaint(atlas: Atlas, case: Case, result: Audit) -> str:
     """What is wrong with this audit of this case; nothing if it is right."""
     fails = [finding for finding in result.findings if finding.fails]
-    others = sorted({finding.replica for finding in fails} - ({*NODES} if case.kind == "root" else {case.node}))
+    others = sorted(
+        {finding.replica for finding in fails} - ({*NODES} if case.kind == "root" else {case.node})
+    )
     covering = [row for row in ALLOWED if row.covers(atlas, case)] if result.verdict != FAIL else []
     if others:
         text = next(finding for finding in fails if finding.replica in others)
@@ -77,9 +81,14 @@ def _below(atlas: Atlas, case: Case) -> bool:
 
 
 def _met_fewer(atlas: Atlas, case: Case) -> bool:
-    was, now = (json.loads(raw or b"{}") for raw in (atlas.image[case.path], (atlas.changes(case) or {}).get(case.path)))
+    was, now = (
+        json.loads(raw or b"{}")
+        for raw in (atlas.image[case.path], (atlas.changes(case) or {}).get(case.path))
+    )
     peers = now.get("peers")
-    return isinstance(peers, dict) and all(was["peers"].get(node, told) == told for node, told in peers.items())
+    return isinstance(peers, dict) and all(
+        was["peers"].get(node, told) == told for node, told in peers.items()
+    )
 
 
 def _is_gone(atlas: Atlas, case: Case) -> bool:
@@ -91,16 +100,29 @@ def _is_gone(atlas: Atlas, case: Case) -> bool:
 def _is_lower_hint(atlas: Atlas, case: Case) -> bool:
     """Still a checkpoint of the log, which names no entry behind the last one."""
     data, one = (atlas.changes(case) or {}).get(case.path), atlas.owner(case.path)
-    found = re.fullmatch(rb"endIndex=(-?\d+)\ncommittedIndex=(-?\d+)\n", data or b"endIndex=0\ncommittedIndex=0\n")
-    return found is not None and one is not None and -1 <= int(found[2]) <= int(found[1]) <= one.entries[-1].index
+    found = re.fullmatch(
+        rb"endIndex=(-?\d+)\ncommittedIndex=(-?\d+)\n", data or b"endIndex=0\ncommittedIndex=0\n"
+    )
+    return (
+        found is not None
+        and one is not None
+        and -1 <= int(found[2]) <= int(found[1]) <= one.entries[-1].index
+    )
 
 
 def _is_lower_stamp(atlas: Atlas, case: Case) -> bool:
     data, was = (atlas.changes(case) or {}).get(case.path), atlas.image[case.path]
     if data is None:
         return True
-    stamps = [(int.from_bytes(data[at : at + 8], "big"), int.from_bytes(was[:8], "big")) for at in (0, 8, 16)]
-    return len(data) == len(was) and data[24:] == was[24:] and all(stamp <= latest for stamp, latest in stamps)
+    stamps = [
+        (int.from_bytes(data[at : at + 8], "big"), int.from_bytes(was[:8], "big"))
+        for at in (0, 8, 16)
+    ]
+    return (
+        len(data) == len(was)
+        and data[24:] == was[24:]
+        and all(stamp <= latest for stamp, latest in stamps)
+    )
 
 
 def _is_ahead(atlas: Atlas, case: Case) -> bool:
@@ -116,14 +138,25 @@ LAST_READ = ((8, 16), (24, 32), (36, 40))
 
 
 def _unread(atlas: Atlas, case: Case) -> bool:
-    """No byte is changed that `--agreement` reads of a log file: of the headers of its first and of its last entry."""
+    """No byte is changed that `--agreement` reads of a log file: of the headers of its first and of
+    its last entry."""
     one = atlas.owner(case.path)
     for path, data in (atlas.changes(case) or {}).items():
         inside = [entry for entry in one.entries if entry.path == path] if one is not None else []
         sealed = ((4, 8),) if inside and int(path[-20:]) in SEALED else ()
-        ranges = [(entry.at + start, entry.at + stop) for entry in inside[:1] for start, stop in FIRST_READ]
-        ranges += [(entry.at + start, entry.at + stop) for entry in inside[-1:] for start, stop in (*LAST_READ, *sealed)]
-        if data is None or any(data[start:stop] != atlas.image[path][start:stop] for start, stop in ranges):
+        ranges = [
+            (entry.at + start, entry.at + stop)
+            for entry in inside[:1]
+            for start, stop in FIRST_READ
+        ]
+        ranges += [
+            (entry.at + start, entry.at + stop)
+            for entry in inside[-1:]
+            for start, stop in (*LAST_READ, *sealed)
+        ]
+        if data is None or any(
+            data[start:stop] != atlas.image[path][start:stop] for start, stop in ranges
+        ):
             return False
     return True
 
@@ -137,12 +170,21 @@ def _unsealed(atlas: Atlas, case: Case) -> bool:
     was, now = (json.loads(raw) for raw in (atlas.image[case.path], changed))
     if now.get("log_id") != was["log_id"]:
         return True
-    sealed = [(kind, base, value) for kind in ("digests", "roots") for base, value in was.get(kind, {}).items() if int(base) in SEALED]
-    return all(not isinstance(now.get(kind), dict) or now[kind].get(base, value) == value for kind, base, value in sealed)
+    sealed = [
+        (kind, base, value)
+        for kind in ("digests", "roots")
+        for base, value in was.get(kind, {}).items()
+        if int(base) in SEALED
+    ]
+    return all(
+        not isinstance(now.get(kind), dict) or now[kind].get(base, value) == value
+        for kind, base, value in sealed
+    )
 
 
 def _begins_at_keyless(atlas: Atlas, case: Case) -> bool:
-    """Of a file of the key index only its first entry is another one, and the entries between both have no units."""
+    """Of a file of the key index only its first entry is another one, and the entries between both
+    have no units."""
     one, data = atlas.owner(case.path), (atlas.changes(case) or {}).get(case.path)
     if one is None or data is None:
         return False
@@ -150,18 +192,28 @@ def _begins_at_keyless(atlas: Atlas, case: Case) -> bool:
     positions: set[int] = set()
     for name, slots, *_ in was:
         units = atlas.image[f"{one.root}/index/{name}"][40 + 4 * slots :]
-        positions |= {int.from_bytes(units[at + 4 : at + 12], "big") for at in range(20, len(units), 20)}
-    keyed = {entry.index for entry in one.entries if int(entry.path[-20:]) + entry.at + HEADER_BYTES in positions}
+        positions |= {
+            int.from_bytes(units[at + 4 : at + 12], "big") for at in range(20, len(units), 20)
+        }
+    keyed = {
+        entry.index
+        for entry in one.entries
+        if int(entry.path[-20:]) + entry.at + HEADER_BYTES in positions
+    }
     return [row[:3] + row[4:] for row in was] == [row[:3] + row[4:] for row in now] and not any(
-        keyed & set(range(min(old[3], new[3]), max(old[3], new[3]))) for old, new in zip(was, now, strict=True)
+        keyed & set(range(min(old[3], new[3]), max(old[3], new[3])))
+        for old, new in zip(was, now, strict=True)
     )
 
 
 def _inflates_alike(atlas: Atlas, case: Case) -> bool:
-    """Of a snapshot only the deflated form of a column is another one, not its bytes, and each column is base64 as writers encode it."""
+    """Of a snapshot only the deflated form of a column is another one, not its bytes, and each
+    column is base64 as writers encode it."""
     changed = (atlas.changes(case) or {}).get(case.path) or b"{}"
     texts = re.findall(rb'"([A-Za-z0-9+/]{4,}={0,2})"', changed)
-    canonical = all(len(text) % 4 or base64.b64encode(base64.b64decode(text)) == text for text in texts)
+    canonical = all(
+        len(text) % 4 or base64.b64encode(base64.b64decode(text)) == text for text in texts
+    )
     return canonical and _deflated_anew(changed) == _deflated_anew(atlas.image[case.path])
 
 
@@ -173,17 +225,42 @@ def _deflated_anew(raw: bytes) -> Any:
     return value
 
 
-HINTS = "nothing rests on it (docs/format.md, sections 1 and 9): a start makes it again, or goes on without"
+HINTS = (
+    "nothing rests on it (docs/format.md, sections 1 and 9): a start makes it again, or goes on"
+    " without"
+)
 OWN = "only this replica knows it: nothing else says what it should be, and its checksum is right"
 BLIND = "`--agreement` does not read it, or not so closely"
 
 ALLOWED: Sequence[Row] = (
     Row(r"state/(scrub|leadership|reserve): .*", HINTS),
-    Row(r"state/digests: .*", "a hint, which `--agreement` alone holds against the seals", modes=READ),
-    Row(r"state/digests: .*", "a hint, which counts with its checksum and for files that are sealed", modes=(AGREEMENT,), fits=_unsealed),
-    Row(r"checkpoint: log checkpoint", "a hint; it may be missing, and a lower number is as true", fits=_is_lower_hint),
-    Row(r"checkpoint: .*", "stamps up to which something is durable; a lower one is as true", fits=_is_lower_stamp),
-    Row(r"index: |consumequeue: ", "units below the begin of a trimmed log mean nothing", kinds="flip|swap|old", fits=_below),
+    Row(
+        r"state/digests: .*",
+        "a hint, which `--agreement` alone holds against the seals",
+        modes=READ,
+    ),
+    Row(
+        r"state/digests: .*",
+        "a hint, which counts with its checksum and for files that are sealed",
+        modes=(AGREEMENT,),
+        fits=_unsealed,
+    ),
+    Row(
+        r"checkpoint: log checkpoint",
+        "a hint; it may be missing, and a lower number is as true",
+        fits=_is_lower_hint,
+    ),
+    Row(
+        r"checkpoint: .*",
+        "stamps up to which something is durable; a lower one is as true",
+        fits=_is_lower_stamp,
+    ),
+    Row(
+        r"index: |consumequeue: ",
+        "units below the begin of a trimmed log mean nothing",
+        kinds="flip|swap|old",
+        fits=_below,
+    ),
     Row(r"(node|identity)\.json: created_ms", OWN, kinds="flip", levels="crc"),
     Row(r"state/boots\.json: .*", OWN, kinds="flip", levels="crc"),
     Row(r"state/peers\.json: (boots|met_by|vouched)", OWN, kinds="flip", levels="crc"),
@@ -195,18 +272,45 @@ ALLOWED: Sequence[Row] = (
         fits=_met_fewer,
     ),
     Row(r"state/boots\.json: .*", OWN, kinds="peer"),
-    Row(r"state/(peers|boots)\.json: .*", "it may be missing, and an older one is as true", kinds="gone|old"),
-    Row(r"syncedmark: mark slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 16),
+    Row(
+        r"state/(peers|boots)\.json: .*",
+        "it may be missing, and an older one is as true",
+        kinds="gone|old",
+    ),
+    Row(
+        r"syncedmark: mark slot",
+        OWN,
+        kinds="flip",
+        levels="crc.*",
+        fits=lambda a, c: 8 <= c.at % 4096 < 16,
+    ),
     Row(
         r"syncedmark: mark slot",
         "the older slot may name a later entry: the node was killed while it lowered the mark",
         levels="crc",
         fits=lambda a, c: 64 <= c.at % 4096 < 72,
     ),
-    Row(r"hardstate: hardstate slot", OWN, kinds="flip", levels="crc.*", fits=lambda a, c: 8 <= c.at % 4096 < 30),
+    Row(
+        r"hardstate: hardstate slot",
+        OWN,
+        kinds="flip",
+        levels="crc.*",
+        fits=lambda a, c: 8 <= c.at % 4096 < 30,
+    ),
     Row(r"data: .*", BLIND, modes=(AGREEMENT,), fits=_unread),
-    Row(r"checkpoint: ", BLIND, kinds="flip|swap", modes=(AGREEMENT,), fits=lambda atlas, case: case.at < 24),
-    Row(r"data: log tail|data: ", "a file allocated ahead may be missing", kinds="gone|old", fits=_is_ahead),
+    Row(
+        r"checkpoint: ",
+        BLIND,
+        kinds="flip|swap",
+        modes=(AGREEMENT,),
+        fits=lambda atlas, case: case.at < 24,
+    ),
+    Row(
+        r"data: log tail|data: ",
+        "a file allocated ahead may be missing",
+        kinds="gone|old",
+        fits=_is_ahead,
+    ),
     Row(r"(consumequeue|index|state/bloom|state/keyindex): .*", BLIND, modes=(AGREEMENT,)),
     Row(r"state/snapshot(\.previous)?: .*", BLIND, levels="crc", modes=(AGREEMENT,)),
     Row(r"state/snapshot(\.previous)?: packed", BLIND, modes=(AGREEMENT,)),
@@ -227,9 +331,18 @@ ALLOWED: Sequence[Row] = (
         modes=READ,
         fits=_begins_at_keyless,
     ),
-    Row(r"state/bloom: .*", "a missing filter is made again (section 14.2)", kinds="gone|old", fits=_is_gone),
+    Row(
+        r"state/bloom: .*",
+        "a missing filter is made again (section 14.2)",
+        kinds="gone|old",
+        fits=_is_gone,
+    ),
     Row(r"index: index tail", "no unit is in it yet", kinds="gone|old", fits=_is_gone),
-    Row(r"state/snapshot: ", "an earlier one is as true: a start derives the rest", kinds="old|gone|exchange"),
+    Row(
+        r"state/snapshot: ",
+        "an earlier one is as true: a start derives the rest",
+        kinds="old|gone|exchange",
+    ),
     Row(r"syncedmark: mark slot", BLIND, levels="crc.*", modes=(AGREEMENT,)),
     Row(
         r"index: index .*|data: .*|state/snapshot: applied_index",
@@ -239,7 +352,8 @@ ALLOWED: Sequence[Row] = (
     ),
     Row(
         r"state/snapshot: members",
-        "`--agreement` learns the members from snapshots, and says which of them it did not compare",
+        "`--agreement` learns the members from snapshots, and says which of them it did not"
+        " compare",
         kinds="flip",
         levels="crc",
         modes=(AGREEMENT,),

@@ -1,4 +1,5 @@
-"""The finished pieces of an exhaustive run, and the conditions under which they count for another commit."""
+"""The finished pieces of an exhaustive run, and the conditions under which they count for another
+commit."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ RULES = "rules.json"
 
 
 class Kept:
-    """Finished pieces in a directory. They count for every commit with the same damaged files, auditor and run (`fingerprint`).
+    """Finished pieces in a directory. They count for every commit with the same damaged files,
+    auditor and run (`fingerprint`).
 
-    The rules by which a case is judged are compared one by one: a new row of `ALLOWED` can only excuse more, so pieces without a complaint
-    stay valid. If a rule is changed or removed, all pieces are done again.
+    The rules by which a case is judged are compared one by one: a new row of `ALLOWED` can only
+    excuse more, so pieces without a complaint stay valid. If a rule is changed or removed, all
+    pieces are done again.
     """
 
     def __init__(self, folder: Path, atlases: Sequence[Atlas]) -> None:
@@ -55,23 +58,34 @@ def _write(path: Path, value: Any) -> None:
 
 
 def fingerprint(atlases: Iterable[Atlas]) -> str:
-    """A digest of what decides the cases and their verdicts: the files that are damaged, the auditor, and this run without its rules.
-    Comments and docstrings decide nothing."""
+    """A digest of what decides the cases and their verdicts: the files that are damaged, the
+    auditor, and this run without its rules. Comments and docstrings decide nothing."""
     whole = hashlib.sha256()
     for atlas in atlases:
         for image in (atlas.image, *atlas.versions):
             for path, data in sorted(image.items()):
                 whole.update(f"{path} {len(data)} ".encode() + data)
     code = Path(ledgermq.__file__).parent
-    own = {path for folder in (code / "audit", Path(__file__).parent) for path in folder.rglob("*.py")} - {Path(judging.__file__)}
-    for source in (*sorted(own), Path(anatomy.__file__), code / "proto/names.py", code / "proto/status.py"):
+    own = {
+        path for folder in (code / "audit", Path(__file__).parent) for path in folder.rglob("*.py")
+    } - {Path(judging.__file__)}
+    for source in (
+        *sorted(own),
+        Path(anatomy.__file__),
+        code / "proto/names.py",
+        code / "proto/status.py",
+    ):
         whole.update(f"{source.name} {ast.dump(_without_docstrings(source.read_text()))}".encode())
     return whole.hexdigest()[:12]
 
 
 def rules(source: str) -> set[str]:
-    """A digest of each statement of `judging.py`; of an import for each name, and of `ALLOWED` for each row."""
-    return {hashlib.sha256(text.encode()).hexdigest()[:16] for text in _statements(_without_docstrings(source))}
+    """A digest of each statement of `judging.py`; of an import for each name, and of `ALLOWED` for
+    each row."""
+    return {
+        hashlib.sha256(text.encode()).hexdigest()[:16]
+        for text in _statements(_without_docstrings(source))
+    }
 
 
 def _statements(tree: ast.Module) -> Iterator[str]:

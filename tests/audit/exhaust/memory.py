@@ -1,8 +1,10 @@
-"""What the auditor's functions gave for files that are as they were: kept, and given again instead of reading the files once more.
+"""What the auditor's functions gave for files that are as they were: kept, and given again instead
+of reading the files once more.
 
-A function that depends on its arguments and on files alone gives the same again while every file that it opened has the same bytes, and
-every path that it asked for, or listed, has the same length and the same names. `Memory` watches what is opened, asked for and listed, and
-compares. What it gives is right however the auditor is written, as long as its functions keep no state of their own.
+A function that depends on its arguments and on files alone gives the same again while every file
+that it opened has the same bytes, and every path that it asked for, or listed, has the same length
+and the same names. `Memory` watches what is opened, asked for and listed, and compares. What it
+gives is right however the auditor is written, as long as its functions keep no state of their own.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from typing import Any
 from unittest.mock import patch
 
 DAMAGED = 12
-"""So many answers about damaged files are kept of one question: cases of the same byte follow each other."""
+"""So many answers about damaged files are kept of one question: cases of the same byte follow each
+other."""
 LISTED = ("os.listdir", "os.scandir")
 
 
 @dataclass(slots=True)
 class Seen:
-    """Paths: of files that were opened, and of files and directories whose length, existence or names were asked for."""
+    """Paths: of files that were opened, and of files and directories whose length, existence or
+    names were asked for."""
 
     opened: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
@@ -50,7 +54,8 @@ def _asked(path: Any) -> None:
 
 @cache
 def _install() -> None:
-    """An audit hook stays until the process ends and slows it down: only a process that watches has one."""
+    """An audit hook stays until the process ends and slows it down: only a process that watches has
+    one."""
     sys.addaudithook(_watch)
 
 
@@ -99,19 +104,25 @@ class Memory:
     _damaged: dict[str, bytes] = field(default_factory=dict)
     """By path of a file that is another one: a digest."""
     _lengths: dict[str, Hashable] = field(default_factory=dict)
-    """By path of a file with another length: its length. By path of a directory: which files below it came and went."""
+    """By path of a file with another length: its length. By path of a directory: which files below
+    it came and went."""
     _whole: dict[Hashable, _Answer] = field(default_factory=dict)
     _recent: dict[Hashable, list[_Answer]] = field(default_factory=dict)
 
     def changed(self, changes: Mapping[str, bytes | None]) -> None:
         """From now on these files are other ones, and all others as in the image."""
         self._damaged = {
-            str(self.base / path): b"" if data is None else hashlib.blake2b(data, digest_size=16).digest() for path, data in changes.items()
+            str(self.base / path): b""
+            if data is None
+            else hashlib.blake2b(data, digest_size=16).digest()
+            for path, data in changes.items()
         }
         self._lengths = {}
         moved: dict[str, tuple[str, ...]] = {}
         for path, data in sorted(changes.items()):
-            length, was = (None if each is None else len(each) for each in (data, self.image.get(path)))
+            length, was = (
+                None if each is None else len(each) for each in (data, self.image.get(path))
+            )
             if length != was:
                 self._lengths[str(self.base / path)] = length
             if length is None or was is None:
@@ -120,9 +131,11 @@ class Memory:
                     moved[above] = (*moved.get(above, ()), path)
         self._lengths |= moved
 
-    def recall(self, question: Hashable, find: Callable[[], Any], *, unchanged: bool = False) -> Any:
-        """The answer to a question about files: a kept one, or what `find` gives. Who asks must not alter it. `unchanged`: the answer of
-        the image will do, if it is known."""
+    def recall(
+        self, question: Hashable, find: Callable[[], Any], *, unchanged: bool = False
+    ) -> Any:
+        """The answer to a question about files: a kept one, or what `find` gives. Who asks must not
+        alter it. `unchanged`: the answer of the image will do, if it is known."""
         kept = self._whole.get(question)
         if unchanged and kept is not None:
             return kept.value
@@ -147,4 +160,6 @@ class Memory:
     def _changes_in(self, seen: Seen) -> tuple[Mapping[str, bytes], Mapping[str, Hashable]]:
         """How these paths differ from the image."""
         damaged = {path: data for path, data in self._damaged.items() if path in seen.opened}
-        return damaged, {path: length for path, length in self._lengths.items() if path in seen.asked}
+        return damaged, {
+            path: length for path, length in self._lengths.items() if path in seen.asked
+        }

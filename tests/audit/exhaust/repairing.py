@@ -1,8 +1,10 @@
-"""Damage, repaired: `ledgermq repair` in this process from the findings of an audit, and what is wrong with what came of it.
+"""Damage, repaired: `ledgermq repair` in this process from the findings of an audit, and what is
+wrong with what came of it.
 
-A repair that ends with 0 has to leave directories that a separate audit passes, with the log that was there before the damage. Any
-other repair has to give reasons that can be checked here against the bytes, and may change nothing that it does not mend. A case of the
-exhaustive run damages one replica and leaves two intact: whatever these two hold as well has to come back.
+A repair that ends with 0 has to leave directories that a separate audit passes, with the log that
+was there before the damage. Any other repair has to give reasons that can be checked here against
+the bytes, and may change nothing that it does not mend. A case of the exhaustive run damages one
+replica and leaves two intact: whatever these two hold as well has to come back.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ OWN_WORD = r".*/(hardstate|syncedmark|begin|identity\.json|node\.json|peers\.jso
 
 @dataclass(frozen=True)
 class Attempt:
-    """One repair: the audit and all files before it, its exit status, JSON object and messages, the audit and all files after it."""
+    """One repair: the audit and all files before it, its exit status, JSON object and messages, the
+    audit and all files after it."""
 
     found: Audit
     status: int
@@ -66,7 +69,15 @@ class Trial:
             with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
                 status = command(["repair", "--json", "--from-findings", str(findings)])
             again = audit(place.directories, deep=True)
-            return Attempt(found, status, json.loads(told.getvalue()), said.getvalue(), again, before, image_of(place.base))
+            return Attempt(
+                found,
+                status,
+                json.loads(told.getvalue()),
+                said.getvalue(),
+                again,
+                before,
+                image_of(place.base),
+            )
 
     # What is wrong
 
@@ -76,7 +87,10 @@ class Trial:
         if attempt.status == 0:
             # A repair may put right as well why the audit was incomplete before the damage.
             if attempt.again.verdict not in (self.verdict, PASS) or fails:
-                return f"0, and an audit says {attempt.again.verdict}: {[f'{one.text}: {one.flaw.proof}' for one in fails]}"
+                return (
+                    f"0, and an audit says {attempt.again.verdict}:"
+                    f" {[f'{one.text}: {one.flaw.proof}' for one in fails]}"
+                )
             wrong = [entry for _one, entry, replaced in self._lost(attempt.after) if not replaced]
             if wrong:
                 return f"0, and entry {wrong[0].index} is another one in {wrong[0].path}"
@@ -85,16 +99,21 @@ class Trial:
         reasons = [*attempt.told["undecided"], *attempt.told["remaining"]]
         if attempt.status and not reasons:
             return f"{attempt.status}, and no reason"
-        return next(filter(None, (self._untrue(attempt, left) for left in reasons)), "") or self._touched(attempt)
+        return next(
+            filter(None, (self._untrue(attempt, left) for left in reasons)), ""
+        ) or self._touched(attempt)
 
     def group(self, path: str) -> list[Anatomy]:
         """The replicas of the broker group that a path belongs to."""
         return [one for one in self.replicas if one.root.rpartition("/")[2] == path.split("/")[1]]
 
     def held(self, image: Image, path: str, index: int) -> Iterator[tuple[Entry, list[str]]]:
-        """The entries at an index of a path's group, one for each history, and who has each of them as it was before the damage."""
+        """The entries at an index of a path's group, one for each history, and who has each of them
+        as it was before the damage."""
         group = self.group(path)
-        for entry in {entry.chain: entry for one in group for entry in one.entries if entry.index == index}.values():
+        for entry in {
+            entry.chain: entry for one in group for entry in one.entries if entry.index == index
+        }.values():
             yield entry, [one.node for one in group if self.holds(image, one, entry)]
 
     def holds(self, image: Image, one: Anatomy, entry: Entry) -> bool:
@@ -103,25 +122,43 @@ class Trial:
         return image.get(path, b"")[span] == self.image[entry.path][span]
 
     def _lost(self, after: Image) -> list[tuple[Anatomy, Entry, bool]]:
-        """The entries that a replica does not have as before the damage, and whether each rightly gave way to another history."""
-        lost = [(one, entry) for one in self.replicas for entry in one.entries if not self.holds(after, one, entry)]
+        """The entries that a replica does not have as before the damage, and whether each rightly
+        gave way to another history."""
+        lost = [
+            (one, entry)
+            for one in self.replicas
+            for entry in one.entries
+            if not self.holds(after, one, entry)
+        ]
         return [(one, entry, self._gave_way(after, one, entry)) for one, entry in lost]
 
     def _gave_way(self, after: Image, one: Anatomy, entry: Entry) -> bool:
-        """Whether an entry of a history that a majority contradicts was replaced, and its file is kept beside the log."""
-        chains = [{each.index: each.chain for each in other.entries} for other in self.group(entry.path)]
+        """Whether an entry of a history that a majority contradicts was replaced, and its file is
+        kept beside the log."""
+        chains = [
+            {each.index: each.chain for each in other.entries} for other in self.group(entry.path)
+        ]
         own = {each.index: each.chain for each in one.entries}
 
         def contradicted(index: int) -> bool:
             votes = Counter(chain[index] for chain in chains if index in chain)
-            return any(chain != own[index] and count > len(chains) // 2 for chain, count in votes.items())
+            return any(
+                chain != own[index] and count > len(chains) // 2 for chain, count in votes.items()
+            )
 
-        copy, span = f"{one.root}/state/replaced/{entry.path[-20:]}.", slice(entry.at, entry.at + entry.size)
-        kept = any(path.startswith(copy) and data[span] == self.image[entry.path][span] for path, data in after.items())
+        copy, span = (
+            f"{one.root}/state/replaced/{entry.path[-20:]}.",
+            slice(entry.at, entry.at + entry.size),
+        )
+        kept = any(
+            path.startswith(copy) and data[span] == self.image[entry.path][span]
+            for path, data in after.items()
+        )
         return kept and any(contradicted(index) for index in own if index <= entry.index)
 
     def decides(self, image: Image, path: str, nodes: Collection[str]) -> bool:
-        """Whether these replicas are enough to say what a group's log is: a majority, or, in an HA group, any of them."""
+        """Whether these replicas are enough to say what a group's log is: a majority, or, in an HA
+        group, any of them."""
         group = self.group(path)
         return len(nodes) > (0 if IN_SYNC in image[group[0].entries[0].path] else len(group) // 2)
 
@@ -131,12 +168,21 @@ class Trial:
         for pattern, bears_out in REASONS.items():
             match = re.search(pattern, reason)
             if match is not None:
-                return "" if bears_out(self, attempt, path, *match.groups()) else f"not true of {path}: {reason}"
+                return (
+                    ""
+                    if bears_out(self, attempt, path, *match.groups())
+                    else f"not true of {path}: {reason}"
+                )
         return f"a reason that nothing checks, of {path}: {reason}"
 
     def _touched(self, attempt: Attempt) -> str:
-        """Files that changed without being mended. A history of a later term takes the term of the hard state with it."""
-        later = {f"{one.log}/hardstate" for one, _entry, replaced in self._lost(attempt.after) if replaced}
+        """Files that changed without being mended. A history of a later term takes the term of the
+        hard state with it."""
+        later = {
+            f"{one.log}/hardstate"
+            for one, _entry, replaced in self._lost(attempt.after)
+            if replaced
+        }
         hurt = {finding.replica for finding in attempt.found.findings if finding.fails}
         planned = {one["replica"] for one in attempt.told["directories"]}
         for path in sorted(attempt.before.keys() | attempt.after.keys()):
@@ -156,8 +202,8 @@ MADE_AGAIN = (
     r"(g1|raft|ha)/(abort|checkpoint|consumequeue/.*|index/.*|state/(snapshot|snapshot\.previous|keyindex|bloom/.*|repairs|replaced/.*|digests|scrub)"
     r"|dledger-n\d/(checkpoint|syncedmark|index/.*|data/\d{20}))"
 )
-"""Files that a repair may leave otherwise than they were: derived ones, and what follows the end of the log. Entries are looked at one by
-one."""
+"""Files that a repair may leave otherwise than they were: derived ones, and what follows the end of
+the log. Entries are looked at one by one."""
 
 
 def _held_by_nobody(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
@@ -166,8 +212,17 @@ def _held_by_nobody(trial: Trial, attempt: Attempt, path: str, index: str) -> bo
 
 def _held_by_few(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
     """Too few have the entry, or any one behind it in this file."""
-    later = [e.index for one in trial.group(path) for e in one.entries if e.path[-20:] == path[-20:] and e.index >= int(index)]
-    return not any(trial.decides(attempt.before, path, nodes) for at in {*later} for _, nodes in trial.held(attempt.before, path, at))
+    later = [
+        e.index
+        for one in trial.group(path)
+        for e in one.entries
+        if e.path[-20:] == path[-20:] and e.index >= int(index)
+    ]
+    return not any(
+        trial.decides(attempt.before, path, nodes)
+        for at in {*later}
+        for _, nodes in trial.held(attempt.before, path, at)
+    )
 
 
 def _is_damaged(trial: Trial, attempt: Attempt, path: str) -> bool:
@@ -179,17 +234,33 @@ def _is_strange(trial: Trial, attempt: Attempt, path: str) -> bool:
 
 
 def _file_held_by_nobody(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
-    inside = {entry.index for one in trial.group(path) for entry in one.entries if entry.path.endswith(f"/data/{base}")}
+    inside = {
+        entry.index
+        for one in trial.group(path)
+        for entry in one.entries
+        if entry.path.endswith(f"/data/{base}")
+    }
     return all(_held_by_nobody(trial, attempt, path, str(index)) for index in inside)
 
 
 def _begins_nowhere(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
-    firsts = {entry.index for one in trial.group(path) for entry in one.entries if entry.path.endswith(f"/data/{base}") and not entry.at}
+    firsts = {
+        entry.index
+        for one in trial.group(path)
+        for entry in one.entries
+        if entry.path.endswith(f"/data/{base}") and not entry.at
+    }
     return all(_held_by_nobody(trial, attempt, path, str(index)) for index in firsts)
 
 
 def _own(trial: Trial, path: str, index: str, node: str) -> Entry:
-    return next(e for one in trial.group(path) if one.node == node for e in one.entries if e.index == int(index))
+    return next(
+        e
+        for one in trial.group(path)
+        if one.node == node
+        for e in one.entries
+        if e.index == int(index)
+    )
 
 
 def _own_and_lost(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
@@ -205,14 +276,21 @@ def _ends_unknown(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
     group = trial.group(path)
     names = {one.node: f"{one.log}/data/{int(base) + one.data_bytes:020d}" for one in group}
     heads = {node: trial.image.get(name, b"")[:HEADER_BYTES] for node, name in names.items()}
-    nodes = [node for node, name in names.items() if any(heads[node]) and attempt.before.get(name, b"")[:HEADER_BYTES] == heads[node]]
+    nodes = [
+        node
+        for node, name in names.items()
+        if any(heads[node]) and attempt.before.get(name, b"")[:HEADER_BYTES] == heads[node]
+    ]
     return not trial.decides(attempt.before, path, nodes)
 
 
 def _parts(trial: Trial, attempt: Attempt, path: str, index: str, node: str) -> bool:
     """A replica follows a history of its own at this entry."""
     own = _own(trial, path, index, node)
-    return any(entry.chain == own.chain and len(nodes) == 1 for entry, nodes in trial.held(trial.image, path, int(index)))
+    return any(
+        entry.chain == own.chain and len(nodes) == 1
+        for entry, nodes in trial.held(trial.image, path, int(index))
+    )
 
 
 def _is_unmarked(trial: Trial, attempt: Attempt, path: str) -> bool:
@@ -269,12 +347,26 @@ def repair(trial: Trial, case: Case, changes: Changes) -> Repair:
 
 
 def _complaint(trial: Trial, case: Case, attempt: Attempt) -> str:
-    own = [path for path in sorted(trial.image) if path.startswith(f"{case.node}/") and re.fullmatch(r".*/data/\d{20}", path)]
-    others = [path for path in own if any(trial.image[path]) and attempt.after.get(path) != trial.image[path]]
+    own = [
+        path
+        for path in sorted(trial.image)
+        if path.startswith(f"{case.node}/") and re.fullmatch(r".*/data/\d{20}", path)
+    ]
+    others = [
+        path
+        for path in own
+        if any(trial.image[path]) and attempt.after.get(path) != trial.image[path]
+    ]
     if attempt.status == 0 and others:
         return f"exit 0, and other bytes in {', '.join(others)}"
     if attempt.status and not re.fullmatch(OWN_WORD, case.path):
-        reasons = [left["reason"] for left in (*attempt.told["undecided"], *attempt.told["remaining"])]
+        reasons = [
+            left["reason"] for left in (*attempt.told["undecided"], *attempt.told["remaining"])
+        ]
         return f"exit {attempt.status} although two replicas are intact: {reasons[:3]}"
-    strange = [path for path, data in attempt.after.items() if not path.startswith(f"{case.node}/") and attempt.before.get(path) != data]
+    strange = [
+        path
+        for path, data in attempt.after.items()
+        if not path.startswith(f"{case.node}/") and attempt.before.get(path) != data
+    ]
     return f"changes {', '.join(strange)} of other nodes" if strange else trial.complaint(attempt)

@@ -1,4 +1,5 @@
-"""The small cluster as running nodes: the same damage, read through real gRPC up to a marker in the log."""
+"""The small cluster as running nodes: the same damage, read through real gRPC up to a marker in the
+log."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ from tests.audit.fuzz.anatomy import Anatomy, Entry
 from tests.audit.running_nodes import FakeCluster, FakeNode
 
 READ = (
-    r"data: (header|record|blank) ?.*|index: index .*|consumequeue: queue (position|size|tags code)|state/snapshot: (?!v$).*|syncedmark: .*"
+    r"data: (header|record|blank) ?.*|index: index .*|consumequeue: queue (position|size|tags"
+    r" code)|state/snapshot: (?!v$).*|syncedmark: .*"
 )
-"""What of a running node is looked at as closely as at rest: what lies up to the marker, and what was made of it."""
+"""What of a running node is looked at as closely as at rest: what lies up to the marker, and what
+was made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,22 @@ class _Written:
 
     @property
     def entries(self) -> dict[int, _Point]:
-        return {entry.index: _Point(int(entry.path[-20:]) + entry.at, entry.size, entry.term, entry.chain) for entry in self.one.entries}
+        return {
+            entry.index: _Point(
+                int(entry.path[-20:]) + entry.at, entry.size, entry.term, entry.chain
+            )
+            for entry in self.one.entries
+        }
 
 
 def serving(field: Field, group: str) -> FakeCluster:
     """The nodes of one broker group. Its last entry is the marker."""
     replicas = {name: field.atlas.replicas[f"{name}/{group}"] for name in NODES}
     last: Entry = replicas["n1"].entries[-1]
-    nodes = {name: FakeNode(name, field.ground.base / name, _Written(one), last.index) for name, one in replicas.items()}
+    nodes = {
+        name: FakeNode(name, field.ground.base / name, _Written(one), last.index)
+        for name, one in replicas.items()
+    }
     return FakeCluster(nodes, last.index, group=group, cluster_id=CLUSTER)
 
 

@@ -1,7 +1,9 @@
-"""Where what lies in an undamaged data directory: every field of every entry, every unit, every slot, every small file, as spots.
+"""Where what lies in an undamaged data directory: every field of every entry, every unit, every
+slot, every small file, as spots.
 
-The fuzzer's own reading of docs/format.md, which may take for granted that what it reads is whole. Nothing is changed here, and nothing of
-the product or of the auditor is used: a place that both got wrong would else be right.
+The fuzzer's own reading of docs/format.md, which may take for granted that what it reads is whole.
+Nothing is changed here, and nothing of the product or of the auditor is used: a place that both got
+wrong would else be right.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ RECORD = (
     ("origin", 8),
     ("body-length", 4),
 )
-FIXED = tuple((f"header {name}", width) for name, width in HEADER) + tuple((f"record {name}", width) for name, width in RECORD)
+FIXED = tuple((f"header {name}", width) for name, width in HEADER) + tuple(
+    (f"record {name}", width) for name, width in RECORD
+)
 BODY_AT = sum(width for _, width in FIXED)
 UNIT, QUEUE_UNIT, PAGE = 32, 20, 4096
 MARK_BYTES, HARD_STATE_BYTES = 88, 96
@@ -52,7 +56,8 @@ MARK_BYTES, HARD_STATE_BYTES = 88, 96
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Bytes `start` … `stop` − 1 of a file, of which `kind` says what they are. `index`: the entry they belong to or speak of."""
+    """Bytes `start` … `stop` − 1 of a file, of which `kind` says what they are. `index`: the entry
+    they belong to or speak of."""
 
     kind: str
     path: str
@@ -101,13 +106,17 @@ class Anatomy:
 
 def anatomies(image: Image) -> list[Anatomy]:
     """Of every replica, by node."""
-    roots = sorted(path.removesuffix("/identity.json") for path in image if path.endswith("/identity.json"))
+    roots = sorted(
+        path.removesuffix("/identity.json") for path in image if path.endswith("/identity.json")
+    )
     return [_anatomy(image, root) for root in roots]
 
 
 def _anatomy(image: Image, root: str) -> Anatomy:
     node = root.partition("/")[0]
-    found = Anatomy(node, root, f"{root}/dledger-{node}", json.loads(image[f"{root}/identity.json"]))
+    found = Anatomy(
+        node, root, f"{root}/dledger-{node}", json.loads(image[f"{root}/identity.json"])
+    )
     _log(found, image)
     _index(found, image)
     _queues(found, image)
@@ -158,8 +167,23 @@ def _entry(found: Anatomy, path: str, data: bytes, at: int, size: int) -> None:
     found.put("record topic", path, topic_at, topic_at + width + length, index)
     found.put("record properties", path, topic_at + width + length, at + size, index)
     topic = data[topic_at + width : topic_at + width + length].decode()
-    queue, queue_offset = struct.unpack_from(">i", data, at + 60)[0], struct.unpack_from(">q", data, at + 68)[0]
-    found.entries.append(Entry(index, term, path, at, size, topic, queue, queue_offset, struct.unpack_from(">I", data, at + 36)[0]))
+    queue, queue_offset = (
+        struct.unpack_from(">i", data, at + 60)[0],
+        struct.unpack_from(">q", data, at + 68)[0],
+    )
+    found.entries.append(
+        Entry(
+            index,
+            term,
+            path,
+            at,
+            size,
+            topic,
+            queue,
+            queue_offset,
+            struct.unpack_from(">I", data, at + 36)[0],
+        )
+    )
 
 
 def _index(found: Anatomy, image: Image) -> None:
@@ -168,7 +192,13 @@ def _index(found: Anatomy, image: Image) -> None:
     for entry in found.entries:
         base, at = divmod(entry.index * UNIT, file_bytes)
         path = f"{found.log}/index/{base * file_bytes:020d}"
-        for name, start, stop in (("magic", 0, 4), ("pos", 4, 12), ("size", 12, 16), ("index", 16, 24), ("term", 24, 32)):
+        for name, start, stop in (
+            ("magic", 0, 4),
+            ("pos", 4, 12),
+            ("size", 12, 16),
+            ("index", 16, 24),
+            ("term", 24, 32),
+        ):
             found.put(f"index {name}", path, at + start, at + stop, entry.index)
     end = (found.entries[-1].index + 1) * UNIT
     for path in files:
@@ -240,7 +270,9 @@ def _keys(found: Anatomy, image: Image) -> None:
         for number in range(slots):
             found.put("key slot", file, 40 + 4 * number, 44 + 4 * number)
         for number in range(1, count):
-            found.put("key unit", file, first + QUEUE_UNIT * number, first + QUEUE_UNIT * (number + 1))
+            found.put(
+                "key unit", file, first + QUEUE_UNIT * number, first + QUEUE_UNIT * (number + 1)
+            )
         found.put("key tail", file, first + QUEUE_UNIT * count, first + QUEUE_UNIT * units)
         found.put("key file", file, 0, len(image[file]))
         bloom = f"{found.root}/state/bloom/{name}"

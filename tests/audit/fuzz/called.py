@@ -1,7 +1,8 @@
-"""The suite of running nodes: replicas are audited over the client port up to a marker, with errors in their files or answers.
+"""The suite of running nodes: replicas are audited over the client port up to a marker, with errors
+in their files or answers.
 
-The nodes run in this process and answer real gRPC (`running_nodes.py`). Anything may follow the marker; a node that lags or does not answer
-is no finding.
+The nodes run in this process and answer real gRPC (`running_nodes.py`). Anything may follow the
+marker; a node that lags or does not answer is no finding.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from tests.audit.damage_cases import NODES, history
 from tests.audit.fuzz.case import Case
 from tests.audit.fuzz.clusters import Image
 from tests.audit.fuzz.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
-from tests.audit.fuzz.scenario import FAILS, SOUND, WHOLE, Expected, Experiment, Scenario, image_of, of_place, span
+from tests.audit.fuzz.scenario import (
+    FAILS,
+    SOUND,
+    WHOLE,
+    Expected,
+    Experiment,
+    Scenario,
+    image_of,
+    of_place,
+    span,
+)
 from tests.audit.log_writer import Message, Placed, Writer
 from tests.audit.running_nodes import FakeCluster
 
@@ -44,7 +55,9 @@ class Running(Scenario):
         self.sound = {
             "whole": lambda rng, case: self._experiment(rng, WHOLE),
             "one lags": lambda rng, case: self._experiment(rng, SOUND, change=self._lag),
-            "one does not answer": lambda rng, case: self._experiment(rng, SOUND, change=self._away),
+            "one does not answer": lambda rng, case: self._experiment(
+                rng, SOUND, change=self._away
+            ),
         }
 
     def audit(self) -> Audit:
@@ -71,13 +84,20 @@ class Running(Scenario):
         files, entry = image_of(make), self.entries[self.marker]
         for name in NODES:
             end = entry.pos + entry.size
-            path, at = f"{name}/g1/dledger-{name}/data/{end - end % FILE_BYTES:020d}", end % FILE_BYTES + rng.randrange(60)
+            path, at = (
+                f"{name}/g1/dledger-{name}/data/{end - end % FILE_BYTES:020d}",
+                end % FILE_BYTES + rng.randrange(60),
+            )
             torn = rng.randbytes(min(50, FILE_BYTES - at))
             files[path] = files[path][:at] + torn + files[path][at + len(torn) :]
         return files
 
     def _experiment(
-        self, rng: random.Random, verdicts: frozenset[str] = FAILS, *, change: Callable[[FakeCluster], None] = lambda cluster: None
+        self,
+        rng: random.Random,
+        verdicts: frozenset[str] = FAILS,
+        *,
+        change: Callable[[FakeCluster], None] = lambda cluster: None,
     ) -> Experiment:
         self.held, self.change = {}, change
         return Experiment(self._image(rng), verdicts=verdicts)
@@ -89,8 +109,16 @@ class Running(Scenario):
         cluster.nodes["n2"].up = False
 
     def _entry(self, case: Case, rng: random.Random) -> Placed:
-        inside = [entry for entry in self.entries[: self.marker - 1] if len(entry.message.body) > 8 and entry.index > 1]
-        return of_place(case.place, [entry for entry in inside if not entry.message.topic.startswith("rmq_sys_")], rng)
+        inside = [
+            entry
+            for entry in self.entries[: self.marker - 1]
+            if len(entry.message.body) > 8 and entry.index > 1
+        ]
+        return of_place(
+            case.place,
+            [entry for entry in inside if not entry.message.topic.startswith("rmq_sys_")],
+            rng,
+        )
 
     def _rot(self, rng: random.Random, case: Case) -> Experiment:
         files, entry = self._experiment(rng).image, self._entry(case, rng)
@@ -101,16 +129,27 @@ class Running(Scenario):
             path = f"{name}/g1/dledger-{name}/{where}"
             files[path] = files[path][:at] + bytes([files[path][at] ^ 8]) + files[path][at + 1 :]
         classes = frozenset({OPEN} if case.replicas == 3 else {ROT})
-        return Experiment(files, [Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
+        return Experiment(
+            files,
+            [
+                Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1)
+                for name in names
+            ],
+        )
 
     def _file(self, rng: random.Random, case: Case) -> Experiment:
         files = self._experiment(rng).image
-        bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in self.entries[: self.marker]})
+        bases = sorted(
+            {entry.pos - entry.pos % FILE_BYTES for entry in self.entries[: self.marker]}
+        )
         base = of_place(case.place, bases, rng)
         names = sorted(rng.sample(NODES, case.replicas))
         for name in names:
             del files[f"{name}/g1/dledger-{name}/data/{base:020d}"]
-        expected = [Expected(name, r"file\.missing|marker\.held|mark\.end", frozenset({MISSING})) for name in names]
+        expected = [
+            Expected(name, r"file\.missing|marker\.held|mark\.end", frozenset({MISSING}))
+            for name in names
+        ]
         return Experiment(files, expected, also=rf"({'|'.join(names)}) .*")
 
     def _history(self, rng: random.Random, case: Case) -> Experiment:
@@ -121,13 +160,22 @@ class Running(Scenario):
         self.held, self.change = {odd: other}, lambda cluster: None
         where, start, stop = span(entry, FILE_BYTES)
         classes = frozenset({DIVERGENCE, MISSING, EXTRA, REORDERED})
-        return Experiment(self._image(rng), [Expected(odd, HISTORIES, classes, where, entry.index, start, stop)], also=rf"{odd} .*")
+        return Experiment(
+            self._image(rng),
+            [Expected(odd, HISTORIES, classes, where, entry.index, start, stop)],
+            also=rf"{odd} .*",
+        )
 
     def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
-        """A node claims to have applied the marker, but its log reads as zeros from an earlier entry on."""
+        """A node claims to have applied the marker, but its log reads as zeros from an earlier
+        entry on."""
         files, entry, name = self._experiment(rng).image, self._entry(case, rng), rng.choice(NODES)
         for path in [path for path in files if path.startswith(f"{name}/g1/dledger-{name}/data/")]:
             keep = min(max(entry.pos - int(path[-20:]), 0), FILE_BYTES)
             files[path] = files[path][:keep].ljust(FILE_BYTES, b"\0")
-        wanted = Expected(name, r"marker\.held|mark\.end|file\.missing|entry\..*|blank\.missing", frozenset({MISSING, ROT}))
+        wanted = Expected(
+            name,
+            r"marker\.held|mark\.end|file\.missing|entry\..*|blank\.missing",
+            frozenset({MISSING, ROT}),
+        )
         return Experiment(files, [wanted], also=rf"{name} .*")

@@ -1,7 +1,9 @@
-"""One case of the fuzzer: damage a cluster on disk, audit it, judge the report, and undo the damage.
+"""One case of the fuzzer: damage a cluster on disk, audit it, judge the report, and undo the
+damage.
 
-This module has the matrix of cases (damage × kind of spot × first, middle, last × one, two, three replicas), draws a case from a seed, and
-judges the auditor: it must find all damage at its place, with its class, on the right replica, and nothing else.
+This module has the matrix of cases (damage × kind of spot × first, middle, last × one, two, three
+replicas), draws a case from a seed, and judges the auditor: it must find all damage at its place,
+with its class, on the right replica, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ DRAWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of damage and its target. `damage` is a kind of `KINDS` with the kind of `spot`, or a row of `EDITS` or `FORGERIES`. `apart`:
-    each replica is damaged at another place. A case with its seed always means the same damage."""
+    """A kind of damage and its target. `damage` is a kind of `KINDS` with the kind of `spot`, or a
+    row of `EDITS` or `FORGERIES`. `apart`: each replica is damaged at another place. A case with
+    its seed always means the same damage."""
 
     family: str
     damage: str
@@ -45,7 +48,10 @@ class Case:
 
     def __str__(self) -> str:
         where = f" of {self.spot}" if self.spot else ""
-        return f"{self.damage}{where}, {self.place}, {self.replicas} replicas{' apart' if self.apart else ''}, seed {self.seed}"
+        return (
+            f"{self.damage}{where}, {self.place}, {self.replicas}"
+            f" replicas{' apart' if self.apart else ''}, seed {self.seed}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +117,22 @@ class DamagedCluster:
             changes: Changes = {}
             mutations: list[Mutation] = []
             for number, one in enumerate(chosen):
-                found = self._damage(case, one, number, random.Random(f"{salt} {number if case.apart else 0}"))
+                found = self._damage(
+                    case, one, number, random.Random(f"{salt} {number if case.apart else 0}")
+                )
                 if found is None:
                     break
                 changes |= found[0]
                 mutations += found[1]
             else:
-                return changes, [self._expected(case, mutation, chosen, mutations) for mutation in mutations]
+                return changes, [
+                    self._expected(case, mutation, chosen, mutations) for mutation in mutations
+                ]
         return None
 
-    def _damage(self, case: Case, one: Anatomy, number: int, rng: random.Random) -> tuple[Changes, list[Mutation]] | None:
+    def _damage(
+        self, case: Case, one: Anatomy, number: int, rng: random.Random
+    ) -> tuple[Changes, list[Mutation]] | None:
         image = self.cluster.image
         if case.family == "forged":
             return forge(image, one, case.damage)
@@ -128,7 +140,9 @@ class DamagedCluster:
         if case.family == "rewritten":
             name, _, renumbered = case.damage.partition(", ")
             at = _at(rng, place, len(one.entries))
-            holders = sum(other.entries[-1].index > one.entries[at].index for other in self.replicas)
+            holders = sum(
+                other.entries[-1].index > one.entries[at].index for other in self.replicas
+            )
             if renumbered == "renumbered" and case.replicas > 1 and not self.cluster.complete:
                 # All remaining replicas agree, so only clients could detect the damage.
                 return None
@@ -136,11 +150,19 @@ class DamagedCluster:
             if found is None or holders == len(self.replicas):
                 return found
             # Two replicas that contradict each other.
-            return found[0], [replace(mutation, classes=mutation.classes | {OPEN}) for mutation in found[1]]
+            return found[0], [
+                replace(mutation, classes=mutation.classes | {OPEN}) for mutation in found[1]
+            ]
         spots = one.spots.get(case.spot, [])
-        return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
+        return (
+            KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))])
+            if spots
+            else None
+        )
 
-    def _expected(self, case: Case, mutation: Mutation, chosen: list[Anatomy], mutations: list[Mutation]) -> Mutation:
+    def _expected(
+        self, case: Case, mutation: Mutation, chosen: list[Anatomy], mutations: list[Mutation]
+    ) -> Mutation:
         """Damage is undecidable only if no replica has the place intact."""
         if "/data/" not in mutation.path or case.family != "bytes" or OPEN not in mutation.classes:
             return mutation
@@ -149,18 +171,36 @@ class DamagedCluster:
         near = {
             w.node
             for w in mutations
-            if w.path[-20:] == mutation.path[-20:] and w.start < mutation.stop + NEAR and w.stop > mutation.start - NEAR
+            if w.path[-20:] == mutation.path[-20:]
+            and w.start < mutation.stop + NEAR
+            and w.stop > mutation.start - NEAR
         }
-        others = [one for one in self.replicas if (one.node not in near if case.apart else one not in chosen)]
+        others = [
+            one
+            for one in self.replicas
+            if (one.node not in near if case.apart else one not in chosen)
+        ]
         # A replica with a tail that no other replica accepted has other entries there.
         own = next(one for one in self.replicas if one.node == mutation.node)
-        there = next((entry for entry in own.entries if int(entry.path[-20:]) + entry.at + entry.size > place), own.entries[-1])
-        spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place and there.chain in _chains(one)]
+        there = next(
+            (
+                entry
+                for entry in own.entries
+                if int(entry.path[-20:]) + entry.at + entry.size > place
+            ),
+            own.entries[-1],
+        )
+        spared = [
+            one
+            for one in others
+            if int(one.end[0][-20:]) + one.end[1] > place and there.chain in _chains(one)
+        ]
         if spared:
             return replace(mutation, classes=mutation.classes - {OPEN})
         # If no other replica has the entry, the first entry of a log may continue another log.
         first = (
-            mutation.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, mutation.node)
+            mutation.path
+            == self.replicas[0].entries[0].path.replace(self.replicas[0].node, mutation.node)
             and mutation.start < HEADER_BYTES
         )
         return replace(mutation, classes=mutation.classes | {DIVERGENCE}) if first else mutation
@@ -183,14 +223,22 @@ def matrix(replicas: Sequence[Anatomy]) -> Iterator[Case]:
     for spot in everything(list(replicas)):
         for kind in KINDS.values():
             if kind.fits(spot):
-                yield from (Case("bytes", kind.name, spot, place, count, apart) for place in PLACES for count, apart in many)
+                yield from (
+                    Case("bytes", kind.name, spot, place, count, apart)
+                    for place in PLACES
+                    for count, apart in many
+                )
     for edit in EDITS:
         # An altered entry keeps its place in both variants.
         for degree in ("renumbered",) if edit == "entry altered" else ("kept", "renumbered"):
             # Only clients can detect a consistent change on which all replicas agree.
             limit = 2 if degree == "renumbered" else 3
             counts: list[tuple[int, bool]] = [(count, False) for count in range(1, limit + 1)]
-            yield from (Case("rewritten", f"{edit}, {degree}", "", place, count, apart) for place in PLACES for count, apart in counts)
+            yield from (
+                Case("rewritten", f"{edit}, {degree}", "", place, count, apart)
+                for place in PLACES
+                for count, apart in counts
+            )
     for forgery in FORGERIES:
         # The statements of two peers about the directory of a third count.
         counts = (1,) if forgery.startswith("peers") else (1, 2, 3)
@@ -207,33 +255,67 @@ def judge(case: Case, result: Audit, mutations: list[Mutation], seconds: float) 
     complaints = []
     if serious and result.verdict != "FAIL":
         complaints.append(f"the verdict is {result.verdict}")
-    outvoted = case.family == "rewritten" and case.replicas == 2 and case.damage.endswith("renumbered")
+    outvoted = (
+        case.family == "rewritten" and case.replicas == 2 and case.damage.endswith("renumbered")
+    )
     if case.family == "bytes" or case.replicas == 1:
         # Otherwise the same forgery may be in the majority, and the correct replica is accused.
         fair = [f for f in failing if case.family == "bytes" or f.klass != OPEN]
         accused = sorted({f.replica for f in fair} - {mutation.node for mutation in mutations})
-        complaints += [f"{name} is accused: {[f.text for f in failing if f.replica == name][:3]}" for name in accused]
+        complaints += [
+            f"{name} is accused: {[f.text for f in failing if f.replica == name][:3]}"
+            for name in accused
+        ]
     spreads, classes, rules = [], set(), set()
     for mutation in serious:
         here = [f for f in failing if _touches(f, mutation, anywhere=outvoted)]
-        allowed = mutation.classes | ({MIRRORED.get(klass, klass) for klass in mutation.classes} if outvoted else set())
-        right = [f for f in here if f.klass in allowed or (mutation.rules and re.fullmatch(mutation.rules, f.flaw.rule))]
+        allowed = mutation.classes | (
+            {MIRRORED.get(klass, klass) for klass in mutation.classes} if outvoted else set()
+        )
+        right = [
+            f
+            for f in here
+            if f.klass in allowed or (mutation.rules and re.fullmatch(mutation.rules, f.flaw.rule))
+        ]
         classes |= {f.klass for f in here}
         rules |= {f.flaw.rule for f in here}
-        if not right and not (outvoted and any(_touches(f, w, anywhere=True) for f in failing for w in serious)):
-            told = [f.text for f in (here or failing)][:4]
+        if not right and not (
+            outvoted and any(_touches(f, w, anywhere=True) for f in failing for w in serious)
+        ):
+            told = [f.text for f in here or failing][:4]
             what = "has another class" if here else "is not found"
             complaints.append(
-                f"{mutation.path} bytes {mutation.start}-{mutation.stop} ({'/'.join(sorted(mutation.classes))}) {what}: {told}"
+                f"{mutation.path} bytes {mutation.start}-{mutation.stop}"
+                f" ({'/'.join(sorted(mutation.classes))}) {what}: {told}"
             )
-        spreads += [min(max(0, f.flaw.byte_to - f.flaw.byte_from - (mutation.stop - mutation.start)) for f in right)] if right else []
-    return CaseResult(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max(spreads, default=0))
+        spreads += (
+            [
+                min(
+                    max(0, f.flaw.byte_to - f.flaw.byte_from - (mutation.stop - mutation.start))
+                    for f in right
+                )
+            ]
+            if right
+            else []
+        )
+    return CaseResult(
+        case,
+        tuple(complaints),
+        seconds,
+        tuple(sorted(classes)),
+        tuple(sorted(rules)),
+        max(spreads, default=0),
+    )
 
 
 def _touches(finding: Finding, mutation: Mutation, *, anywhere: bool) -> bool:
     """`anywhere`: on any replica."""
     flaw = finding.flaw
-    if mutation.rules and re.fullmatch(mutation.rules, flaw.rule) and finding.replica == mutation.node:
+    if (
+        mutation.rules
+        and re.fullmatch(mutation.rules, flaw.rule)
+        and finding.replica == mutation.node
+    ):
         return True
     path = mutation.path.partition("/")[2]
     if anywhere:
@@ -243,4 +325,6 @@ def _touches(finding: Finding, mutation: Mutation, *, anywhere: bool) -> bool:
     if shown != path or (finding.replica != mutation.node and not anywhere):
         return False
     whole = flaw.byte_from == flaw.byte_to
-    return whole or (flaw.byte_from < max(mutation.stop, mutation.start + 1) and flaw.byte_to > mutation.start)
+    return whole or (
+        flaw.byte_from < max(mutation.stop, mutation.start + 1) and flaw.byte_to > mutation.start
+    )

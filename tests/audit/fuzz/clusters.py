@@ -1,7 +1,9 @@
-"""Data directories for the fuzzer, written by the product's code: simulated clusters over disks in memory, stopped, killed or partitioned.
+"""Data directories for the fuzzer, written by the product's code: simulated clusters over disks in
+memory, stopped, killed or partitioned.
 
-This module creates clusters and does not damage them. An image is the bytes of every file, by path under a base directory. Files that the
-simulator does not write (node identity, table of peers, key index) are written by the product's code as well.
+This module creates clusters and does not damage them. An image is the bytes of every file, by path
+under a base directory. Files that the simulator does not write (node identity, table of peers, key
+index) are written by the product's code as well.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ class _Enough(Exception):
     """Ends the simulation at the chosen time."""
 
 
-def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, kinds: Sequence[str] = ()) -> Cluster:
+def at_rest(
+    seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, kinds: Sequence[str] = ()
+) -> Cluster:
     """A cluster that was healed and became quiescent before every node was stopped cleanly."""
     world = World(seed, file_bytes=file_bytes)
     outcome = world.run(steps, acting(draw(seed, world.names, steps, kinds) if kinds else Plan()))
@@ -81,7 +85,9 @@ def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, 
     members = world.members()
     # A removed replica, or one beside a group with a single voter, need not have all entries.
     complete = members is None or (len(members.voters) > 1 and {*members.nodes} == {*world.names})
-    return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=complete)
+    return Cluster(
+        f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=complete
+    )
 
 
 def interrupted(
@@ -94,22 +100,35 @@ def interrupted(
     append: str | None = None,
     group: Settings | None = None,
 ) -> Cluster:
-    """A cluster whose run was interrupted: all nodes were stopped cleanly one by one (`power` None), killed at once (False), or lost their
-    power at once (True). `kinds`: the faults until then; None: all ordinary ones. `append`: the append mode; None: a different one on each
-    node. `group`: the kind of group; None: a Raft group of three nodes."""
-    settings = replace(group or Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append)
+    """A cluster whose run was interrupted: all nodes were stopped cleanly one by one (`power`
+    None), killed at once (False), or lost their power at once (True). `kinds`: the faults until
+    then; None: all ordinary ones. `append`: the append mode; None: a different one on each node.
+    `group`: the kind of group; None: a Raft group of three nodes."""
+    settings = replace(
+        group or Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append
+    )
     world = World(seed, settings=settings)
-    until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
+    until(
+        world,
+        at_ms,
+        draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds)
+        if kinds != ()
+        else Plan(),
+    )
     how = {None: "stopped", False: "killed", True: "powerless"}[power]
     image = stopped(world) if power is None else killed(world, power=power)
     return Cluster(f"{how}-{seed}-{at_ms}", image, clean=power is None, complete=False)
 
 
 def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int) -> Cluster:
-    """A cleanly stopped cluster in which one node (`leader`: the leader at that time) was isolated for the last part of the run. It lags
-    behind, or stayed leader for a while without followers."""
+    """A cleanly stopped cluster in which one node (`leader`: the leader at that time) was isolated
+    for the last part of the run. It lags behind, or stayed leader for a while without followers."""
     world = World(seed, file_bytes=SMALL_FILE_BYTES)
-    event = FaultEvent(from_ms * MS, "isolate", {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0})
+    event = FaultEvent(
+        from_ms * MS,
+        "isolate",
+        {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0},
+    )
     until(world, at_ms, Plan((event,)))
     return Cluster(f"cut-off-{node}-{seed}", stopped(world), clean=True, complete=False)
 
@@ -152,7 +171,8 @@ def stopped(world: World) -> Image:
         station.medium.repair()
         applied = -1
         if station.life is not None:
-            # A process that is asked to stop writes everything, including the data of a running sync.
+            # A process that is asked to stop writes everything, including the data of a running
+            # sync.
             log = station.life.log
             if (job := log.durability.job) is not None:
                 job.run()
@@ -174,11 +194,14 @@ def stopped(world: World) -> Image:
 
 
 def _stop(life: Life, applied: int) -> None:
-    """Stop a replica as a node does: apply the known committed entries, write all derived state, close."""
+    """Stop a replica as a node does: apply the known committed entries, write all derived state,
+    close."""
     store, machine, log = life.store, life.machine, life.store.log
     while machine.applied_index < applied:
         machine.apply(_committed(log, machine.applied_index + 1, applied))
-    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
+    index = KeyIndex(
+        store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS
+    )
     index.start(log.begin_index, log.end_index, log.chain_at)
     index.load(itertools.repeat(None))
     while index.next_index <= machine.applied_index:
@@ -206,7 +229,9 @@ def _introduce(world: World, station: Station, disk: object) -> None:
     name, medium = station.name, station.medium
     state = f"{medium.root}/state"
     identity.write_node(disk, f"/{name}", identity.NodeIdentity(CLUSTER_ID, name, CREATED_MS))  # type: ignore[arg-type]
-    met = {peer: incarnation for peer, incarnation in station.acquaintance.met.items() if peer != name}
+    met = {
+        peer: incarnation for peer, incarnation in station.acquaintance.met.items() if peer != name
+    }
     identity.write_peers(disk, state, met, met, vouched=medium.founder)  # type: ignore[arg-type]
     identity.note_boot(disk, state, f"{name}-{station.lives:012d}")  # type: ignore[arg-type]
 

@@ -1,7 +1,8 @@
-"""Small files with valid checksums and wrong contents: marks, hard states, identities, begins, snapshots, checkpoints.
+"""Small files with valid checksums and wrong contents: marks, hard states, identities, begins,
+snapshots, checkpoints.
 
-Each row has the file, the change, and the allowed classes of the finding. The finding must be about the forged file, even if it contradicts
-other files.
+Each row has the file, the change, and the allowed classes of the finding. The finding must be about
+the forged file, even if it contradicts other files.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def _nudged(value: Any) -> Any:
 
 
 def _state(key: str) -> Forge:
-    """Change a part of the derived state. In a trimmed log, this state is derived from the previous snapshot."""
+    """Change a part of the derived state. In a trimmed log, this state is derived from the previous
+    snapshot."""
 
     def forge(image: Image, one: Anatomy) -> tuple[str, bytes] | None:
         path = f"{one.root}/state/snapshot"
@@ -92,7 +94,17 @@ def _state(key: str) -> Forge:
 
 
 STATE = (
-    *("store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "lapsed", "transactions"),
+    *(
+        "store_ms",
+        "queues",
+        "minimums",
+        "members",
+        "topics",
+        "groups",
+        "delivery",
+        "lapsed",
+        "transactions",
+    ),
     *("timers", "ids", "offsets", "lite", "lite_floors", "producers", "retained"),
 )
 
@@ -102,9 +114,13 @@ def _mark(**more: int) -> Forge:
         path = f"{one.log}/syncedmark"
         names = ("term", "index", "end", "chain")
         slots = [image[path][at : at + MARK_BYTES] for at in (0, 4096)]
-        newest = max((raw for raw in slots if any(raw)), key=lambda raw: int.from_bytes(raw[8:16], "big"))
+        newest = max(
+            (raw for raw in slots if any(raw)), key=lambda raw: int.from_bytes(raw[8:16], "big")
+        )
         fields = dict(zip(names, struct.unpack_from(">qqqI", newest, 56), strict=True))
-        values = [fields[name] + more.get(name, 0) for name in names[:3]] + [fields["chain"] ^ more.get("chain", 0)]
+        values = [fields[name] + more.get(name, 0) for name in names[:3]] + [
+            fields["chain"] ^ more.get("chain", 0)
+        ]
         log_id = OTHER.encode() if "log" in more else newest[16:52]
         return path, slot(b"LMSM", log_id + struct.pack(">iqqqI", 0, *values))
 
@@ -113,11 +129,18 @@ def _mark(**more: int) -> Forge:
 
 def _hard_state(image: Image, one: Anatomy) -> tuple[str, bytes] | None:
     term = one.entries[-1].term - 1
-    return (f"{one.log}/hardstate", slot(b"LMHS", struct.pack(">qi64s", term, 2, b"n1"))) if term >= 0 else None
+    return (
+        (f"{one.log}/hardstate", slot(b"LMHS", struct.pack(">qi64s", term, 2, b"n1")))
+        if term >= 0
+        else None
+    )
 
 
 def _checkpoint(text: str) -> Forge:
-    return lambda image, one: (f"{one.log}/checkpoint", text.format(end=one.entries[-1].index, far=one.entries[-1].index + 7).encode())
+    return lambda image, one: (
+        f"{one.log}/checkpoint",
+        text.format(end=one.entries[-1].index, far=one.entries[-1].index + 7).encode(),
+    )
 
 
 def _stamp(image: Image, one: Anatomy) -> tuple[str, bytes]:
@@ -133,12 +156,21 @@ FORGERIES: dict[str, tuple[Forge, list[str]]] = {
     "mark: other chain": (_mark(chain=1), LAST),
     "mark: other log": (_mark(log=1), LAST),
     "hard state: below the log": (_hard_state, [DIVERGENCE]),
-    "identity: other cluster": (_json("{root}/identity.json", _set("cluster_id", OTHER)), [DIVERGENCE]),
+    "identity: other cluster": (
+        _json("{root}/identity.json", _set("cluster_id", OTHER)),
+        [DIVERGENCE],
+    ),
     "identity: other log": (_json("{root}/identity.json", _set("log_id", OTHER)), [DIVERGENCE]),
     "identity: other group": (_json("{root}/identity.json", _set("group", "other")), [DIVERGENCE]),
     "identity: other replica": (_json("{root}/identity.json", _set("replica", "n9")), [DIVERGENCE]),
-    "identity: other incarnation": (_json("{root}/identity.json", _set("incarnation", OTHER)), [DIVERGENCE]),
-    "identity: other sizes": (_json("{root}/identity.json", _add("data_file_bytes", 4096)), [DIVERGENCE, ROT]),
+    "identity: other incarnation": (
+        _json("{root}/identity.json", _set("incarnation", OTHER)),
+        [DIVERGENCE],
+    ),
+    "identity: other sizes": (
+        _json("{root}/identity.json", _add("data_file_bytes", 4096)),
+        [DIVERGENCE, ROT],
+    ),
     "node: other cluster": (_json("{node}/node.json", _set("cluster_id", OTHER)), [DIVERGENCE]),
     "node: other node": (_json("{node}/node.json", _set("node", "n9")), [DIVERGENCE]),
     "peers: other incarnation": (_json("{root}/state/peers.json", _other_peer), [DIVERGENCE]),
@@ -147,17 +179,32 @@ FORGERIES: dict[str, tuple[Forge, list[str]]] = {
     "begin: other term": (_json("{log}/begin", _add("term", 1000)), [ROT, DIVERGENCE]),
     "begin: other position": (_json("{log}/begin", _add("pos", 8192)), [ROT, DIVERGENCE, MISSING]),
     "begin: other log": (_json("{log}/begin", _set("log_id", OTHER)), [DIVERGENCE]),
-    "snapshot: index too high": (_json("{root}/state/snapshot", _add("applied_index", 1)), [DERIVED]),
-    "snapshot: index too low": (_json("{root}/state/snapshot", _add("applied_index", -1)), [DERIVED]),
+    "snapshot: index too high": (
+        _json("{root}/state/snapshot", _add("applied_index", 1)),
+        [DERIVED],
+    ),
+    "snapshot: index too low": (
+        _json("{root}/state/snapshot", _add("applied_index", -1)),
+        [DERIVED],
+    ),
     "snapshot: other term": (_json("{root}/state/snapshot", _add("applied_term", 1)), [DERIVED]),
     "snapshot: other end": (_json("{root}/state/snapshot", _add("applied_end_pos", 1)), [DERIVED]),
     "snapshot: other chain": (_json("{root}/state/snapshot", _add("chain_crc", 1)), [DERIVED]),
     "snapshot: other log": (_json("{root}/state/snapshot", _set("log_id", OTHER)), [DERIVED]),
     "snapshot: other next offset": (_json("{root}/state/snapshot", _next_offset), [DERIVED]),
     "snapshot: queue left out": (_json("{root}/state/snapshot", _lost_queue), [DERIVED]),
-    "log checkpoint: committed behind the end": (_checkpoint("endIndex={end}\ncommittedIndex={far}\n"), [ROT]),
-    "log checkpoint: commit that nobody holds": (_checkpoint("endIndex={far}\ncommittedIndex={far}\n"), [ROT, OPEN]),
-    "log checkpoint: lines exchanged": (_checkpoint("committedIndex={end}\nendIndex={end}\n"), [ROT]),
+    "log checkpoint: committed behind the end": (
+        _checkpoint("endIndex={end}\ncommittedIndex={far}\n"),
+        [ROT],
+    ),
+    "log checkpoint: commit that nobody holds": (
+        _checkpoint("endIndex={far}\ncommittedIndex={far}\n"),
+        [ROT, OPEN],
+    ),
+    "log checkpoint: lines exchanged": (
+        _checkpoint("committedIndex={end}\nendIndex={end}\n"),
+        [ROT],
+    ),
     "store checkpoint: later than the log": (_stamp, [ROT]),
 }
 
@@ -170,7 +217,8 @@ TOLD_ELSEWHERE: dict[str, str] = {
     "peers": r"peers\.incarnation",
     "log checkpoint": r"commit\.lost",
 }
-"""Further rules that may report a forgery: two files of the directory contradict each other, and either may be wrong."""
+"""Further rules that may report a forgery: two files of the directory contradict each other, and
+either may be wrong."""
 
 
 def forge(image: Image, one: Anatomy, name: str) -> tuple[Changes, list[Mutation]] | None:

@@ -1,7 +1,9 @@
-"""Runs many cases and healthy clusters, and counts: how many were found, of which class, how exactly, how fast.
+"""Runs many cases and healthy clusters, and counts: how many were found, of which class, how
+exactly, how fast.
 
-Cases are taken evenly from the whole matrix: every stratum once before any twice. A long run is split into pieces, so that it continues
-where it was interrupted. What a case is, and what the audit must say of it, is defined in `case.py` and `scenario.py`.
+Cases are taken evenly from the whole matrix: every stratum once before any twice. A long run is
+split into pieces, so that it continues where it was interrupted. What a case is, and what the audit
+must say of it, is defined in `case.py` and `scenario.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Suite(Protocol):
     """A kind of cases and the files they damage."""
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Endless cases, the same for one seed. `only`: those whose description contains this text."""
+        """Endless cases, the same for one seed. `only`: those whose description contains this
+        text."""
         ...
 
     def try_case(self, case: Case) -> CaseResult | None:
@@ -75,7 +78,9 @@ class Tally:
         self.classes.update(case_result.classes)
         self.rules.update(case_result.rules)
         self.to_the_byte += case_result.spread == 0
-        self.complaints += [f"{where}: {case_result.case}: {text}" for text in case_result.complaints]
+        self.complaints += [
+            f"{where}: {case_result.case}: {text}" for text in case_result.complaints
+        ]
 
     def take(self, other: Tally) -> None:
         """Add the counts of another tally."""
@@ -105,16 +110,33 @@ class Tally:
 
     def save(self, path: Path) -> None:
         """Write all figures atomically."""
-        names = ("cases", "healthy", "to_the_byte", "seconds", "complaints", "classes", "rules", "damages", "suites")
+        names = (
+            "cases",
+            "healthy",
+            "to_the_byte",
+            "seconds",
+            "complaints",
+            "classes",
+            "rules",
+            "damages",
+            "suites",
+        )
         beside = path.with_suffix(".tmp")
-        beside.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+        beside.write_text(
+            json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n"
+        )
         os.replace(beside, path)
 
     @classmethod
     def load(cls, path: Path) -> Tally:
         """Read the figures that `save` wrote."""
         value = json.loads(path.read_text())
-        return cls(**{name: Counter(part) if isinstance(part, dict) else part for name, part in value.items()})
+        return cls(
+            **{
+                name: Counter(part) if isinstance(part, dict) else part
+                for name, part in value.items()
+            }
+        )
 
 
 def run_cases(
@@ -127,21 +149,27 @@ def run_cases(
     pieces: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> Tally:
-    """Run at least `count` cases, including healthy ones, in pieces of one suite each. `pieces`: a directory for finished pieces, which are
-    not run again."""
+    """Run at least `count` cases, including healthy ones, in pieces of one suite each. `pieces`: a
+    directory for finished pieces, which are not run again."""
     tally, suites = Tally(), dict[str, Suite]()
     empty = 0
     for number in numbers():
         for name, make in makers.items():
             if tally.cases + tally.healthy >= count or empty >= EMPTY_MAX * len(makers):
                 return tally
-            path = None if pieces is None else pieces / f"{name.replace(' ', '-')}-{seed}-{number}.json"
+            path = (
+                None
+                if pieces is None
+                else pieces / f"{name.replace(' ', '-')}-{seed}-{number}.json"
+            )
             if path is not None and path.exists():
                 own = Tally.load(path)
             else:
                 if name not in suites:
                     suites[name] = make(base / name.replace(" ", "-"))
-                draws = PIECE if path is not None else min(PIECE, count - tally.cases - tally.healthy)
+                draws = (
+                    PIECE if path is not None else min(PIECE, count - tally.cases - tally.healthy)
+                )
                 own = _piece(name, suites[name], seed, number, draws, only)
                 if path is not None:
                     own.save(path)
@@ -164,8 +192,8 @@ def _piece(name: str, suite: Suite, seed: int, number: int, draws: int, only: st
 
 
 def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iterator[Case]:
-    """Endless cases: each kind of damage in turn, some with a greater share. The strata of a kind come in random order, each once before
-    any comes twice."""
+    """Endless cases: each kind of damage in turn, some with a greater share. The strata of a kind
+    come in random order, each once before any comes twice."""
     order = random.Random(f"order {seed}")
     by_damage: dict[str, list[Case]] = {}
     for case in strata:
@@ -182,8 +210,11 @@ def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iter
             number += 1
 
 
-def run_healthy(base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None) -> Tally:
-    """Audit healthy clusters in every state that a cluster without damage can be left in: none may FAIL. `pieces`: see `run_cases`."""
+def run_healthy(
+    base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None
+) -> Tally:
+    """Audit healthy clusters in every state that a cluster without damage can be left in: none may
+    FAIL. `pieces`: see `run_cases`."""
     tally = Tally()
     for first in range(0, count, HEALTHY_PIECE):
         last = min(count, first + HEALTHY_PIECE)
@@ -194,7 +225,9 @@ def run_healthy(base: Path, count: int, seed: int, *, pieces: Path | None = None
             own = Tally()
             for number in range(first, last):
                 own.healthy += 1
-                complaint = _audit_healthy(base, healthy(seed * 1_000_000 + number), deep=bool(number % 2))
+                complaint = _audit_healthy(
+                    base, healthy(seed * 1_000_000 + number), deep=bool(number % 2)
+                )
                 if complaint:
                     own.complaints.append(complaint)
                     tell(complaint)
@@ -216,8 +249,9 @@ def _audit_healthy(base: Path, cluster: Cluster, *, deep: bool) -> str:
 
 
 def healthy(seed: int) -> Cluster:
-    """A random undamaged cluster: quiescent or interrupted, trimmed or complete, stopped, killed or without power, after all kinds of
-    faults except damaged media, with any flush policy and append mode."""
+    """A random undamaged cluster: quiescent or interrupted, trimmed or complete, stopped, killed or
+    without power, after all kinds of faults except damaged media, with any flush policy and append
+    mode."""
     rng = random.Random(f"healthy {seed}")
     way = rng.randrange(8)
     at_ms = rng.randrange(300, 4000)
@@ -226,11 +260,18 @@ def healthy(seed: int) -> Cluster:
     if way == 1:
         return at_rest(seed, steps=rng.randrange(500, 2500), kinds=GROUPS)
     if way == 2:
-        return cut_off(seed, rng.choice(("leader", "n1", "n2", "n3")), from_ms=at_ms, at_ms=at_ms + rng.randrange(100, 3000))
+        return cut_off(
+            seed,
+            rng.choice(("leader", "n1", "n2", "n3")),
+            from_ms=at_ms,
+            at_ms=at_ms + rng.randrange(100, 3000),
+        )
     kinds = LIVELY if way % 2 else GROUPS
     policy, append = rng.choice(list(FlushPolicy)), rng.choice((None, "pwrite", "map", "pool"))
     if policy is FlushPolicy.DURABLE and append == "pool":
         append = None
     power = (None, False, True)[rng.randrange(3)]
     group = Settings.of_ha(3, ack_async=rng.random() < 0.5) if way == 3 else None
-    return interrupted(seed, at_ms, kinds=kinds, power=power, policy=policy, append=append, group=group)
+    return interrupted(
+        seed, at_ms, kinds=kinds, power=power, policy=policy, append=append, group=group
+    )

@@ -1,8 +1,10 @@
-"""Suites about more than the bytes of one directory: an experiment changes files, and names the findings that the auditor must report.
+"""Suites about more than the bytes of one directory: an experiment changes files, and names the
+findings that the auditor must report.
 
-This module runs an experiment: it changes the files, audits them, judges the report, and restores the files. The experiments are in
-modules of their own (`sealed.py`, `claimed.py`, `witnesses.py`, `appointed.py`, `called.py`). One of the family `healthy` expects no
-finding: the auditor may accuse no replica.
+This module runs an experiment: it changes the files, audits them, judges the report, and restores
+the files. The experiments are in modules of their own (`sealed.py`, `claimed.py`, `witnesses.py`,
+`appointed.py`, `called.py`). One of the family `healthy` expects no finding: the auditor may accuse
+no replica.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ FAILS = frozenset({FAIL})
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A required finding. `rules`: a pattern. `index`, `file` (the end of its path) and the bytes are compared if they are given."""
+    """A required finding. `rules`: a pattern. `index`, `file` (the end of its path) and the bytes
+    are compared if they are given."""
 
     replica: str
     rules: str
@@ -48,16 +51,25 @@ class Expected:
     def meets(self, finding: Finding) -> bool:
         """Whether this finding matches."""
         flaw = finding.flaw
-        if finding.replica != self.replica or not re.fullmatch(self.rules, flaw.rule) or finding.klass not in self.classes:
+        if (
+            finding.replica != self.replica
+            or not re.fullmatch(self.rules, flaw.rule)
+            or finding.klass not in self.classes
+        ):
             return False
-        if not flaw.file.endswith(self.file) or not re.match(self.proof, flaw.proof) or self.index not in (None, flaw.index):
+        if (
+            not flaw.file.endswith(self.file)
+            or not re.match(self.proof, flaw.proof)
+            or self.index not in (None, flaw.index)
+        ):
             return False
         return not self.stop or (flaw.byte_from < self.stop and flaw.byte_to > self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The changed files and the required findings. `also`: a pattern `REPLICA RULE` of further findings that are allowed."""
+    """The changed files and the required findings. `also`: a pattern `REPLICA RULE` of further
+    findings that are allowed."""
 
     image: Image
     expected: Sequence[Expected] = ()
@@ -69,7 +81,8 @@ MakeExperiment = Callable[[random.Random, Case], Experiment | None]
 
 
 class Scenario(ABC):
-    """A suite with a table of experiments: each at the first, a middle and the last place, on the listed numbers of replicas."""
+    """A suite with a table of experiments: each at the first, a middle and the last place, on the
+    listed numbers of replicas."""
 
     experiments: Mapping[str, tuple[MakeExperiment, tuple[int, ...]]]
     """By name: the experiment, and the numbers of damaged replicas."""
@@ -84,7 +97,10 @@ class Scenario(ABC):
         """All experiments at all places, and each healthy variant as often."""
         family = type(self).__name__.lower()
         strata = [
-            Case(family, name, "", place, count) for name, (_, counts) in self.experiments.items() for place in PLACES for count in counts
+            Case(family, name, "", place, count)
+            for name, (_, counts) in self.experiments.items()
+            for place in PLACES
+            for count in counts
         ]
         strata += [Case(UNHURT, name, "", place, 0) for name in self.sound for place in PLACES]
         return spread([case for case in strata if only in str(case)], seed, {})
@@ -125,7 +141,9 @@ def judge(case: Case, experiment: Experiment, result: Audit, seconds: float) -> 
     complaints = []
     if result.verdict not in experiment.verdicts:
         told = [finding.text for finding in failing][:3] or result.reasons[:3]
-        complaints.append(f"the verdict is {result.verdict}, not {'/'.join(sorted(experiment.verdicts))}: {told}")
+        complaints.append(
+            f"the verdict is {result.verdict}, not {'/'.join(sorted(experiment.verdicts))}: {told}"
+        )
     found = []
     for wanted in experiment.expected:
         here = [finding for finding in failing if wanted.meets(finding)]
@@ -135,18 +153,37 @@ def judge(case: Case, experiment: Experiment, result: Audit, seconds: float) -> 
             complaints.append(f"{wanted} is not found: {told}")
     for finding in failing:
         known = any(wanted.meets(finding) for wanted in experiment.expected)
-        if not known and not re.fullmatch(experiment.also or "-", f"{finding.replica} {finding.flaw.rule}"):
+        if not known and not re.fullmatch(
+            experiment.also or "-", f"{finding.replica} {finding.flaw.rule}"
+        ):
             complaints.append(f"{finding.replica} is accused: {finding.text}: {finding.flaw.proof}")
     classes, rules = {finding.klass for finding in found}, {finding.flaw.rule for finding in found}
-    wide = [f.flaw.byte_to - f.flaw.byte_from - (c.stop - c.start) for c in experiment.expected if c.stop for f in found if c.meets(f)]
-    return CaseResult(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max([0, *wide]))
+    wide = [
+        f.flaw.byte_to - f.flaw.byte_from - (c.stop - c.start)
+        for c in experiment.expected
+        if c.stop
+        for f in found
+        if c.meets(f)
+    ]
+    return CaseResult(
+        case,
+        tuple(complaints),
+        seconds,
+        tuple(sorted(classes)),
+        tuple(sorted(rules)),
+        max([0, *wide]),
+    )
 
 
 def image_of(make: Callable[[Path], object]) -> Image:
     """The files that `make` writes below a directory."""
     with tempfile.TemporaryDirectory(prefix="fuzzer-") as folder:
         make(Path(folder))
-        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(Path(folder).rglob("*"))
+            if path.is_file()
+        }
 
 
 def of_place(place: str, things: Sequence[T], rng: random.Random) -> T:
@@ -161,4 +198,16 @@ def span(entry: Placed, file_bytes: int) -> tuple[str, int, int]:
     return f"data/{entry.pos - at:020d}", at, at + entry.size
 
 
-__all__ = ["FAILS", "SOUND", "WHOLE", "Expected", "Experiment", "MakeExperiment", "Scenario", "image_of", "judge", "of_place", "span"]
+__all__ = [
+    "FAILS",
+    "SOUND",
+    "WHOLE",
+    "Expected",
+    "Experiment",
+    "MakeExperiment",
+    "Scenario",
+    "image_of",
+    "judge",
+    "of_place",
+    "span",
+]

@@ -1,4 +1,5 @@
-"""All suites by name: damage to the bytes of a cluster in each state, and to the files beside the logs."""
+"""All suites by name: damage to the bytes of a cluster in each state, and to the files beside the
+logs."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ class Damaged(DamagedCluster):
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
         """Cases of the whole matrix."""
-        strata = [case for case in matrix(self.replicas) if case.family in self.families and only in str(case)]
+        strata = [
+            case
+            for case in matrix(self.replicas)
+            if case.family in self.families and only in str(case)
+        ]
         return spread(strata, seed, dict.fromkeys(SCRAMBLES, SHARE))
 
 
@@ -38,7 +43,9 @@ def _damaged(make: Callable[[], Cluster], *families: str) -> Callable[[Path], Su
     return lambda base: Damaged(make(), base, families=families or ALL)
 
 
-STATES: dict[str, Callable[[Path], Suite]] = {name: _damaged(make) for name, make in HEALTHY.items()}
+STATES: dict[str, Callable[[Path], Suite]] = {
+    name: _damaged(make) for name, make in HEALTHY.items()
+}
 """A suite for each state of a cluster."""
 SCENARIOS: dict[str, Callable[[Path], Suite]] = {
     "in sync": _damaged(lambda: interrupted(18, 700, kinds=(), group=Settings.of_ha(3)), "bytes"),

@@ -1,8 +1,10 @@
-"""Broken writers: the product's writer with one planted bug, the same on every replica, and the rule that must detect it.
+"""Broken writers: the product's writer with one planted bug, the same on every replica, and the
+rule that must detect it.
 
-No comparison of replicas, and no checksum computed by the same code, detects an error that all replicas share; only an auditor written from
-docs/format.md does. Each row patches one place of the product, and the patched writer writes a whole cluster.
-`test_audit_broken_writers.py` also writes without a patch and expects PASS.
+No comparison of replicas, and no checksum computed by the same code, detects an error that all
+replicas share; only an auditor written from docs/format.md does. Each row patches one place of the
+product, and the patched writer writes a whole cluster. `test_audit_broken_writers.py` also writes
+without a patch and expects PASS.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """`rule` must be among the findings of every replica. `derives`: the machine can apply the entries; otherwise none is applied, and the
-    nodes are killed."""
+    """`rule` must be among the findings of every replica. `derives`: the machine can apply the
+    entries; otherwise none is applied, and the nodes are killed."""
 
     patch: Patch
     rule: str
@@ -52,9 +54,11 @@ class Broken:
 
 
 def write(base: Path, names: Sequence[str] = NODES, *, derives: bool = True) -> list[str]:
-    """Write the same history on these replicas with the (patched) writer of the product. Returns the node directories."""
+    """Write the same history on these replicas with the (patched) writer of the product. Returns
+    the node directories."""
     disk = ForgetfulDisk()
-    # The patches replace steps of the array way; the way of few entries is held equal to it by tests/proto/test_proto_ways.py.
+    # The patches replace steps of the array way; the way of few entries is held equal to it by
+    # tests/proto/test_proto_ways.py.
     with pytest.MonkeyPatch.context() as patch, few_entries(ARRAYS):
         patch.setattr(audit_scan, "RealDisk", lambda: disk)
         _write(base, names, derives)
@@ -98,7 +102,9 @@ def _seal_of(one: StoredReplica, base: int) -> UnsealedBatch:
     while log.pos_of(index + 1) < base + FILE_BYTES:
         index += 1
     entry = log.read(index, 1)
-    digest = file_digest(one.store.disk, f"{one.store.log_directory}/data/{base:020d}", lambda length: None)
+    digest = file_digest(
+        one.store.disk, f"{one.store.log_directory}/data/{base:020d}", lambda length: None
+    )
     record = control.SealRecord(base, 0, index, entry.pos + len(entry.data), digest, NODES)
     return encode_entries([control.draft(record, CREATED_MS)])
 
@@ -107,7 +113,8 @@ def _seal_of(one: StoredReplica, base: int) -> UnsealedBatch:
 
 
 def _field(name: str, change: Callable[[Heads, I64], Any], *, every: bool = False) -> Patch:
-    """Give every entry from `WRONG_FROM` on a wrong field in its header or record before its CRCs are computed."""
+    """Give every entry from `WRONG_FROM` on a wrong field in its header or record before its CRCs
+    are computed."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = entry_sealing.seal
@@ -144,7 +151,11 @@ def _body_crc(monkeypatch: pytest.MonkeyPatch) -> None:
         entry_sealing,
         "body_crcs_of",
         lambda data, starts, sizes: np.array(
-            [crc32c(bytes(data[a + 48 : a + n]), 1) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)], np.uint32
+            [
+                crc32c(bytes(data[a + 48 : a + n]), 1)
+                for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)
+            ],
+            np.uint32,
         ),
     )
 
@@ -155,7 +166,11 @@ def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
         entry_sealing,
         "body_crcs_of",
         lambda data, starts, sizes: np.array(
-            [crc32c(bytes(data[a + 136 : a + n])) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)], np.uint32
+            [
+                crc32c(bytes(data[a + 136 : a + n]))
+                for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)
+            ],
+            np.uint32,
         ),
     )
 
@@ -163,7 +178,11 @@ def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def _chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain CRC omits the channel."""
     original = entry_sealing.chained
-    monkeypatch.setattr(entry_sealing, "chained", lambda heads, crcs: [item[:32] + item[36:] for item in original(heads, crcs)])
+    monkeypatch.setattr(
+        entry_sealing,
+        "chained",
+        lambda heads, crcs: [item[:32] + item[36:] for item in original(heads, crcs)],
+    )
 
 
 def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +190,12 @@ def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     original = entry_sealing.seal
 
     def seal(batch: UnsealedBatch, *, prev_chain: int, first_index: int, **rest: Any) -> int:
-        return original(batch, prev_chain=prev_chain if first_index < WRONG_FROM else 0, first_index=first_index, **rest)
+        return original(
+            batch,
+            prev_chain=prev_chain if first_index < WRONG_FROM else 0,
+            first_index=first_index,
+            **rest,
+        )
 
     monkeypatch.setattr(entry_log, "seal", seal)
 
@@ -215,8 +239,16 @@ def _queue_unit(name: str, change: Callable[[Any], Any]) -> Patch:
         def changed(columns: Any) -> Any:
             return replace(columns, **{name: change(getattr(columns, name))})
 
-        monkeypatch.setattr(queue_buffer.BufferedQueues, "append", lambda self, columns: original(self, changed(columns)))
-        monkeypatch.setattr(consume_queue.ConsumeQueues, "append", lambda self, columns: direct(self, changed(columns)))
+        monkeypatch.setattr(
+            queue_buffer.BufferedQueues,
+            "append",
+            lambda self, columns: original(self, changed(columns)),
+        )
+        monkeypatch.setattr(
+            consume_queue.ConsumeQueues,
+            "append",
+            lambda self, columns: direct(self, changed(columns)),
+        )
 
     return patch
 
@@ -253,7 +285,11 @@ def _mark(**more: int) -> Patch:
 def _hard_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a term that is one too low."""
     original = hard_state.HardStateFile.save
-    monkeypatch.setattr(hard_state.HardStateFile, "save", lambda self, value: original(self, HardState(value.term - 1, value.vote)))
+    monkeypatch.setattr(
+        hard_state.HardStateFile,
+        "save",
+        lambda self, value: original(self, HardState(value.term - 1, value.vote)),
+    )
 
 
 def _seal_record(name: str, change: Callable[[Any], Any]) -> Patch:
@@ -298,45 +334,102 @@ WRITERS: dict[str, Broken] = {
     "body CRC with another start": Broken(_body_crc, "entry.body"),
     "body CRC over less than the body": Broken(_body_crc_of_less, "entry.body"),
     "entry magic": Broken(_field("magic", lambda heads, index: 2), "entry.magic"),
-    "entry size one too many": Broken(_field("size", lambda heads, index: heads["size"] + 1), "entry.size", derives=False),
-    "entry body size one too few": Broken(_field("body_size", lambda heads, index: heads["body_size"] - 1), "entry.body-size"),
-    "entry index one too high": Broken(_field("index", lambda heads, index: index + 1), "entry.gap"),
-    "entry index stands still": Broken(_field("index", lambda heads, index: WRONG_FROM), "entry.repeat"),
-    "entry term falls": Broken(_field("term", lambda heads, index: np.where(index % 9 == 0, 0, heads["term"])), "entry.term-order"),
-    "entry term negative": Broken(_field("term", lambda heads, index: -1, every=True), "entry.term-order", derives=False),
+    "entry size one too many": Broken(
+        _field("size", lambda heads, index: heads["size"] + 1), "entry.size", derives=False
+    ),
+    "entry body size one too few": Broken(
+        _field("body_size", lambda heads, index: heads["body_size"] - 1), "entry.body-size"
+    ),
+    "entry index one too high": Broken(
+        _field("index", lambda heads, index: index + 1), "entry.gap"
+    ),
+    "entry index stands still": Broken(
+        _field("index", lambda heads, index: WRONG_FROM), "entry.repeat"
+    ),
+    "entry term falls": Broken(
+        _field("term", lambda heads, index: np.where(index % 9 == 0, 0, heads["term"])),
+        "entry.term-order",
+    ),
+    "entry term negative": Broken(
+        _field("term", lambda heads, index: -1, every=True), "entry.term-order", derives=False
+    ),
     "entry position": Broken(_field("pos", lambda heads, index: heads["pos"] + 8), "entry.pos"),
-    "entry position within its file": Broken(_field("pos", lambda heads, index: heads["pos"] % FILE_BYTES), "entry.pos"),
+    "entry position within its file": Broken(
+        _field("pos", lambda heads, index: heads["pos"] % FILE_BYTES), "entry.pos"
+    ),
     "entry channel": Broken(_field("channel", lambda heads, index: 1), "entry.channel"),
-    "record total size": Broken(_field("total_size", lambda heads, index: heads["total_size"] + 48), "record.total-size", derives=False),
-    "record magic": Broken(_field("record_magic", lambda heads, index: layout.RECORD_V2), "record.structure", derives=False),
+    "record total size": Broken(
+        _field("total_size", lambda heads, index: heads["total_size"] + 48),
+        "record.total-size",
+        derives=False,
+    ),
+    "record magic": Broken(
+        _field("record_magic", lambda heads, index: layout.RECORD_V2),
+        "record.structure",
+        derives=False,
+    ),
     "record crc": Broken(_field("crc32", lambda heads, index: heads["crc32"] ^ 1), "record.crc"),
-    "record crc with its top bit": Broken(_field("crc32", lambda heads, index: heads["crc32"] | -(1 << 31)), "record.crc"),
-    "record queue negative": Broken(_field("queue", lambda heads, index: -1), "record.topic", derives=False),
-    "record flag of no frame": Broken(_field("flag", lambda heads, index: 1), "record.native", derives=False),
+    "record crc with its top bit": Broken(
+        _field("crc32", lambda heads, index: heads["crc32"] | -(1 << 31)), "record.crc"
+    ),
+    "record queue negative": Broken(
+        _field("queue", lambda heads, index: -1), "record.topic", derives=False
+    ),
+    "record flag of no frame": Broken(
+        _field("flag", lambda heads, index: 1), "record.native", derives=False
+    ),
     "record queue offset one too high": Broken(
-        _field("queue_offset", lambda heads, index: heads["queue_offset"] + 1), "record.queue-offset", derives=False
+        _field("queue_offset", lambda heads, index: heads["queue_offset"] + 1),
+        "record.queue-offset",
+        derives=False,
     ),
     "record queue offset one too low": Broken(
-        _field("queue_offset", lambda heads, index: heads["queue_offset"] - 1), "record.queue-repeat", derives=False
+        _field("queue_offset", lambda heads, index: heads["queue_offset"] - 1),
+        "record.queue-repeat",
+        derives=False,
     ),
     "record queue offset from 1": Broken(
-        _field("queue_offset", lambda heads, index: heads["queue_offset"] + 1, every=True), "record.queue-offset", derives=False
+        _field("queue_offset", lambda heads, index: heads["queue_offset"] + 1, every=True),
+        "record.queue-offset",
+        derives=False,
     ),
-    "record position is the entry's": Broken(_field("physical_offset", lambda heads, index: heads["pos"]), "record.position"),
+    "record position is the entry's": Broken(
+        _field("physical_offset", lambda heads, index: heads["pos"]), "record.position"
+    ),
     "record sysflag": Broken(_field("sysflag", lambda heads, index: 0x401), "record.sysflag"),
-    "record born host": Broken(_field("born_host", lambda heads, index: np.void(b"\x7f\0\0\x01\0\0\0\0")), "record.constant"),
-    "record store time falls": Broken(
-        _field("store_ms", lambda heads, index: np.where(index % 9 == 0, CREATED_MS, heads["store_ms"])), "record.store-time"
+    "record born host": Broken(
+        _field("born_host", lambda heads, index: np.void(b"\x7f\0\0\x01\0\0\0\0")),
+        "record.constant",
     ),
-    "record store time in seconds": Broken(_field("store_ms", lambda heads, index: heads["store_ms"] // 1000), "record.store-time"),
-    "record reconsume times": Broken(_field("reconsume_times", lambda heads, index: 1), "record.constant"),
-    "record origin ahead": Broken(_field("prepared_offset", lambda heads, index: index + 5), "record.origin", derives=False),
-    "record body length": Broken(_field("body_length", lambda heads, index: heads["body_length"] + 1), "record.structure", derives=False),
+    "record store time falls": Broken(
+        _field(
+            "store_ms", lambda heads, index: np.where(index % 9 == 0, CREATED_MS, heads["store_ms"])
+        ),
+        "record.store-time",
+    ),
+    "record store time in seconds": Broken(
+        _field("store_ms", lambda heads, index: heads["store_ms"] // 1000), "record.store-time"
+    ),
+    "record reconsume times": Broken(
+        _field("reconsume_times", lambda heads, index: 1), "record.constant"
+    ),
+    "record origin ahead": Broken(
+        _field("prepared_offset", lambda heads, index: index + 5), "record.origin", derives=False
+    ),
+    "record body length": Broken(
+        _field("body_length", lambda heads, index: heads["body_length"] + 1),
+        "record.structure",
+        derives=False,
+    ),
     "blank too early": Broken(_blank_room(200), "blank.needless"),
     "blank too late": Broken(_blank_room(0), "entry.room"),
     "blank without magic": Broken(_blank(lambda blank: b"\0\0\0\0" + blank[4:]), "blank.magic"),
-    "blank of another length": Broken(_blank(lambda blank: blank[:4] + b"\0\0\0\x08" + blank[8:]), "blank.size"),
-    "blank with filler": Broken(_blank(lambda blank: blank[:8].ljust(len(blank), b"\xcc")), "blank.fill"),
+    "blank of another length": Broken(
+        _blank(lambda blank: blank[:4] + b"\0\0\0\x08" + blank[8:]), "blank.size"
+    ),
+    "blank with filler": Broken(
+        _blank(lambda blank: blank[:8].ljust(len(blank), b"\xcc")), "blank.fill"
+    ),
     "index unit position": Broken(_unit("pos", _plus(8)), "index.unit", derives=False),
     "index unit size": Broken(_unit("size", _plus(1)), "index.unit", derives=False),
     "index unit index": Broken(_unit("index", _plus(1)), "index.unit", derives=False),
@@ -351,7 +444,9 @@ WRITERS: dict[str, Broken] = {
     "snapshot end": Broken(_export(_add("applied_end_pos", 8)), "snapshot.log"),
     "snapshot chain": Broken(_export(_add("chain_crc", 1)), "snapshot.log"),
     "snapshot next offset": Broken(_export(_next_offset), "state.queues"),
-    "snapshot without a queue": Broken(_export(lambda value: value["queues"].pop("flights")), "state.queues"),
+    "snapshot without a queue": Broken(
+        _export(lambda value: value["queues"].pop("flights")), "state.queues"
+    ),
     "mark index one too high": Broken(_mark(index=1), "mark.end"),
     "mark index one too low": Broken(_mark(index=-1), "mark.log"),
     "mark end before its last entry": Broken(_mark(end_pos=-8), "mark.log"),

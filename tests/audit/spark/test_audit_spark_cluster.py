@@ -1,4 +1,5 @@
-"""Spark against a running cluster of three nodes: tables, streams and writes, with tasks that die and leaders that are killed."""
+"""Spark against a running cluster of three nodes: tables, streams and writes, with tasks that die
+and leaders that are killed."""
 
 from __future__ import annotations
 
@@ -68,23 +69,43 @@ def test_what_is_written_is_read(session: Any, cluster: LocalCluster) -> None:
     frame = load(session, options).cache()
     assert bodies(frame) == wanted(2000)
     row = frame.where("tag = 'T1' AND properties['n'] = '4'").collect()
-    assert [(bytes(one["body"]), one["keys"], one["topic"], one["broker_group"]) for one in row] == [(b"body 4", ["k4"], "table", "g1")]
-    counted = frame.selectExpr("count(DISTINCT queue, offset)", "count(DISTINCT `index`)", "count(DISTINCT message_id)").first()
+    assert [
+        (bytes(one["body"]), one["keys"], one["topic"], one["broker_group"]) for one in row
+    ] == [(b"body 4", ["k4"], "table", "g1")]
+    counted = frame.selectExpr(
+        "count(DISTINCT queue, offset)", "count(DISTINCT `index`)", "count(DISTINCT message_id)"
+    ).first()
     assert tuple(counted) == (2000,) * 3
     ends = {queue: count for queue, count in frame.groupBy("queue").count().collect()}
     assert len(ends) == 3
     begin, end = {"g1": {"0": 10, "1": ends[1], "2": 0}}, {"g1": {"0": 20, "1": ends[1], "2": 5}}
-    part = load(session, options, startingOffsets=json.dumps(begin), endingOffsets=json.dumps(end), maxMessagesPerPartition="4")
-    assert sorted((one["queue"], one["offset"]) for one in part.collect()) == [(0, i) for i in range(10, 20)] + [(2, i) for i in range(5)]
+    part = load(
+        session,
+        options,
+        startingOffsets=json.dumps(begin),
+        endingOffsets=json.dumps(end),
+        maxMessagesPerPartition="4",
+    )
+    assert sorted((one["queue"], one["offset"]) for one in part.collect()) == [
+        (0, i) for i in range(10, 20)
+    ] + [(2, i) for i in range(5)]
     later = int(frame.selectExpr("max(unix_millis(store_time))").first()[0]) + 1
     assert load(session, options, startingTime=str(later)).count() == 0
-    assert load(session, options, endingTime=str(later), columns="offset,queue").columns == ["offset", "queue"]
+    assert load(session, options, endingTime=str(later), columns="offset,queue").columns == [
+        "offset",
+        "queue",
+    ]
     load(session, options).createOrReplaceTempView("flights")
-    assert session.sql("SELECT count(*) FROM flights WHERE tag = 'T0'").first()[0] == len(range(0, 2000, 3))
+    assert session.sql("SELECT count(*) FROM flights WHERE tag = 'T0'").first()[0] == len(
+        range(0, 2000, 3)
+    )
 
 
-def test_a_task_that_dies_stores_nothing_twice(session: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    """The first try of every task dies amid its messages, of which some are stored; a second write of the same name adds nothing."""
+def test_a_task_that_dies_stores_nothing_twice(
+    session: Any, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The first try of every task dies amid its messages, of which some are stored; a second write
+    of the same name adds nothing."""
     options = topic(cluster, "once")
     marks = str(tmp_path)
 
@@ -110,14 +131,25 @@ def test_a_task_that_dies_stores_nothing_twice(session: Any, cluster: LocalClust
 
 
 def test_a_stream_from_topic_to_topic(session: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    """A stream copies a topic; stopped, and started again after its last commit was lost, it neither loses nor repeats a message."""
+    """A stream copies a topic; stopped, and started again after its last commit was lost, it
+    neither loses nor repeats a message."""
     source, sink = topic(cluster, "from"), topic(cluster, "to", 2)
     checkpoint = tmp_path / "checkpoint"
 
     def run() -> None:
-        stream = session.readStream.format("ledgermq").options(**source, maxMessagesPerTrigger="700").load()
-        writer = stream.selectExpr("body", "tag", "keys", "properties").writeStream.format("ledgermq").options(**sink)
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        stream = (
+            session.readStream.format("ledgermq")
+            .options(**source, maxMessagesPerTrigger="700")
+            .load()
+        )
+        writer = (
+            stream.selectExpr("body", "tag", "keys", "properties")
+            .writeStream.format("ledgermq")
+            .options(**sink)
+        )
+        query = (
+            writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )
         query.awaitTermination()
         assert query.exception() is None
 
@@ -126,7 +158,10 @@ def test_a_stream_from_topic_to_topic(session: Any, cluster: LocalCluster, tmp_p
     assert bodies(load(session, sink)) == wanted(2000)
     assert len([path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]) == 3
     # As if the process had died behind the last write and before Spark noted it.
-    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    last = max(
+        (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()),
+        key=lambda path: int(path.name),
+    )
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
     save(session.range(2000, 2500, 1, 2).selectExpr("concat('body ', id) AS body"), source)
@@ -135,7 +170,8 @@ def test_a_stream_from_topic_to_topic(session: Any, cluster: LocalCluster, tmp_p
 
 
 def test_a_leader_that_is_killed(session: Any, tmp_path: Path) -> None:
-    """While tasks write and read, the leader of the broker group dies: every message is there once."""
+    """While tasks write and read, the leader of the broker group dies: every message is there
+    once."""
     with running(tmp_path) as cluster:
         options = topic(cluster, "moved")
         cli = CommandLine(cluster.endpoints)
@@ -177,9 +213,21 @@ def test_wrong_options(session: Any, cluster: LocalCluster) -> None:
     for call, match in (
         (lambda: load(session, options, columns="colour").count(), "colour"),
         (lambda: load(session, options, startingOffsets="soon").count(), "startingOffsets"),
-        (lambda: load(session, options, startingOffsets='{"g1": {"9": 0}}').count(), "does not have"),
+        (
+            lambda: load(session, options, startingOffsets='{"g1": {"9": 0}}').count(),
+            "does not have",
+        ),
         (lambda: save(session.range(1), options), "'id'"),
-        (lambda: numbered(session, 1).write.format("ledgermq").options(**options).mode("overwrite").save(), "append"),
+        (
+            lambda: (
+                numbered(session, 1)
+                .write.format("ledgermq")
+                .options(**options)
+                .mode("overwrite")
+                .save()
+            ),
+            "append",
+        ),
         (lambda: load(session, {**options, "topic": "none"}).count(), "none"),
         (lambda: save(session.sql("SELECT '' AS body"), options), "empty"),
     ):

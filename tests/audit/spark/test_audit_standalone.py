@@ -1,4 +1,5 @@
-"""The same audit on a Spark cluster: a standalone master and a worker as processes of this machine, made from the installed packages."""
+"""The same audit on a Spark cluster: a standalone master and a worker as processes of this machine,
+made from the installed packages."""
 
 from __future__ import annotations
 
@@ -23,20 +24,35 @@ ON_LOOPBACK = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def test_a_role_is_what_spark_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the Java that the audit uses, this Python for its tasks, and everything else as it was given."""
+    """With the Java that the audit uses, this Python for its tasks, and everything else as it was
+    given."""
     words, environment = standalone.command("worker", ["spark://here:7077", "--cores", "3"])
-    assert words[1] == "org.apache.spark.deploy.worker.Worker" and words[-3:] == ["spark://here:7077", "--cores", "3"]
-    assert environment["PYSPARK_PYTHON"] == sys.executable and Path(environment["JAVA_HOME"], "bin", "java").exists()
+    assert words[1] == "org.apache.spark.deploy.worker.Worker" and words[-3:] == [
+        "spark://here:7077",
+        "--cores",
+        "3",
+    ]
+    assert (
+        environment["PYSPARK_PYTHON"] == sys.executable
+        and Path(environment["JAVA_HOME"], "bin", "java").exists()
+    )
     assert "--work-dir" not in standalone.command("master", [])[0]
 
 
 def test_an_unknown_role_is_refused() -> None:
-    done = subprocess.run([sys.executable, "-m", "ledgermq.audit.spark.standalone", "driver"], capture_output=True, text=True)
-    assert done.returncode == 1 and "master|worker" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "ledgermq.audit.spark.standalone", "driver"],
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.returncode == 1 and "master|worker" in done.stderr and "Traceback" not in done.stderr
+    )
 
 
 def test_a_task_is_sent_its_own_work_only() -> None:
-    """What every task of an audit receives does not grow with the number of tasks: else a large log costs the square of its files."""
+    """What every task of an audit receives does not grow with the number of tasks: else a large log
+    costs the square of its files."""
     columns = VIEWS["segments"].columns
     works = [json.dumps({"n": number}) for number in range(10_000)]
     sent = []
@@ -51,7 +67,14 @@ def test_a_task_is_sent_its_own_work_only() -> None:
 def part(role: str, until: str, *arguments: str) -> Iterator[None]:
     """A part of the cluster, once it has said `until`."""
     command = [sys.executable, "-m", "ledgermq.audit.spark.standalone", role, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ON_LOOPBACK, umask=0)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ON_LOOPBACK,
+        umask=0,
+    )
     assert process.stdout is not None
     said = []
     try:
@@ -71,16 +94,37 @@ def part(role: str, until: str, *arguments: str) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_standalone_cluster_gives_the_verdict_of_one_process(tmp_path: Path) -> None:
-    """Damage on one of three replicas: the same object from both, to the last finding; Spark's own files are closed to other users."""
+    """Damage on one of three replicas: the same object from both, to the last finding; Spark's own
+    files are closed to other users."""
     writers = write_cluster(tmp_path / "data", history(1))
     entry = writers[1].entries[20]
     flip(writers[1].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)
     directories = [str(tmp_path / "data" / name) for name in NODES]
     port = str(free_ports(1)[0].client_port)
     master, work = f"spark://127.0.0.1:{port}", tmp_path / "work"
-    own = ("--cores", "2", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(work))
+    own = (
+        "--cores",
+        "2",
+        "--memory",
+        "1g",
+        "--host",
+        "127.0.0.1",
+        "--webui-port",
+        "0",
+        "--work-dir",
+        str(work),
+    )
     with (
-        part("master", "I have been elected leader", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"),
+        part(
+            "master",
+            "I have been elected leader",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+            "--webui-port",
+            "0",
+        ),
         part("worker", "Successfully registered", master, *own),
     ):
         there = audit(*directories, "--master", master)
@@ -91,7 +135,10 @@ def test_a_standalone_cluster_gives_the_verdict_of_one_process(tmp_path: Path) -
 
 def audit(*arguments: str) -> dict[str, object]:
     done = subprocess.run(
-        [sys.executable, "-m", "ledgermq", "audit", *arguments, "--json"], capture_output=True, text=True, env=ON_LOOPBACK
+        [sys.executable, "-m", "ledgermq", "audit", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        env=ON_LOOPBACK,
     )
     assert done.returncode == 1, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout)

@@ -1,4 +1,5 @@
-"""The file of a replay's plan: complete and durable under its name before the first message, or absent."""
+"""The file of a replay's plan: complete and durable under its name before the first message, or
+absent."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ PLAN = replays.Plan("1", "c", "t", {"g1": {"0": 0}}, {"g1": {"0": 5}}, "", "c", 
 
 
 def test_a_plan_is_durable_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content is synced before the file has its name, and the directory after it: a plan that is lost in a power cut would let a
-    repeated replay store every message again."""
+    """The content is synced before the file has its name, and the directory after it: a plan that
+    is lost in a power cut would let a repeated replay store every message again."""
     path, events = tmp_path / "plan.json", []
     sync = os.fsync
 
@@ -52,7 +53,9 @@ def test_a_digit_that_flipped_is_no_other_range(tmp_path: Path) -> None:
     assert replays.read_plan(path) == PLAN
 
 
-def test_a_plan_that_cannot_be_completed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_cannot_be_completed_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "plan.json"
 
     def full(descriptor: int) -> None:
@@ -96,15 +99,19 @@ class Source:
 
 
 def test_a_plan_is_of_one_history_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source is restored from a state with fewer messages, and gets new ones: every length of what it kept and got. A plan that is
-    done, and one of a former version, are not compared."""
+    """The source is restored from a state with fewer messages, and gets new ones: every length of
+    what it kept and got. A plan that is done, and one of a former version, are not compared."""
     before = [EntryName(k, 1, k) for k in range(5)]
     plan = replace(PLAN, last={"g1": {"0": list(before[4])}})
     target = SimpleNamespace(stored_topic="t")
-    goal = SimpleNamespace(target=SimpleNamespace(stored_topic="u"), locate=lambda: Located("c", "normal", ()))
+    goal = SimpleNamespace(
+        target=SimpleNamespace(stored_topic="u"), locate=lambda: Located("c", "normal", ())
+    )
     for kept in range(6):
         for new in range(7):
-            source = Source(before[:kept] + [EntryName(k, 1, 100 + k) for k in range(kept, kept + new)], target)
+            source = Source(
+                before[:kept] + [EntryName(k, 1, 100 + k) for k in range(kept, kept + new)], target
+            )
             monkeypatch.setattr(replays, "offsets_at", ends_at(kept + new))
             for one in (replace(plan, done=True), PLAN):
                 replays.check_plan(one, source, goal, 1)

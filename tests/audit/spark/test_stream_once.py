@@ -1,7 +1,9 @@
-"""Structured Streaming from topic to topic while leaders and the query itself die at every step of a batch: each message is there once.
+"""Structured Streaming from topic to topic while leaders and the query itself die at every step of
+a batch: each message is there once.
 
-The first partition of a batch stops at a step: before its first row is read, amid its rows, or behind its last row, when the sink has all
-of them and does not know it. There the leader is killed, or the worker is, by SIGKILL and at every try, until the query fails.
+The first partition of a batch stops at a step: before its first row is read, amid its rows, or
+behind its last row, when the sink has all of them and does not know it. There the leader is killed,
+or the worker is, by SIGKILL and at every try, until the query fails.
 """
 
 from __future__ import annotations
@@ -54,7 +56,11 @@ def stopping(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
         def pause(step: str) -> None:
             name = f"{context.getLocalProperty('streaming.sql.batchId')}-{step}"
-            if context.partitionId() != 0 or name not in events or (Path(folder) / f"go-{name}").exists():
+            if (
+                context.partitionId() != 0
+                or name not in events
+                or (Path(folder) / f"go-{name}").exists()
+            ):
                 return
             (Path(folder) / f"at-{name}").touch()
             if events[name] == "query":
@@ -77,7 +83,8 @@ def numbers(count: int) -> list[bytes]:
 
 
 def differences(found: Iterable[bytes], count: int) -> dict[bytes, int]:
-    """By body, how many messages of a topic are too many, or, below 0, are missing: every number below `count` belongs there once."""
+    """By body, how many messages of a topic are too many, or, below 0, are missing: every number
+    below `count` belongs there once."""
     surplus = Counter(found)
     surplus.subtract(numbers(count))
     return {body: times for body, times in surplus.items() if times}
@@ -118,7 +125,10 @@ BROKEN: dict[str, tuple[Callable[[list[bytes]], list[bytes]], dict[bytes, int]]]
     "another order": (lambda rows: rows[::-1], {}),
     "a row is repeated": (lambda rows: [*rows, rows[7]], {b"7": 1}),
     "the last row is dropped": (lambda rows: rows[:-1], {b"49": -1}),
-    "a row is repeated, and another one dropped": (lambda rows: [*rows[1:], rows[7]], {b"0": -1, b"7": 1}),
+    "a row is repeated, and another one dropped": (
+        lambda rows: [*rows[1:], rows[7]],
+        {b"0": -1, b"7": 1},
+    ),
     "all rows are repeated": (lambda rows: rows * 2, dict.fromkeys(numbers(ROWS), 1)),
     "a row of another content": (lambda rows: [*rows[:-1], b"?"], {b"49": -1, b"?": 1}),
     "an empty topic": (lambda rows: [], dict.fromkeys(numbers(ROWS), -1)),
@@ -126,7 +136,9 @@ BROKEN: dict[str, tuple[Callable[[list[bytes]], list[bytes]], dict[bytes, int]]]
 
 
 @pytest.mark.parametrize(("sink", "found"), BROKEN.values(), ids=BROKEN)
-def test_a_row_too_many_or_too_few_is_counted(sink: Callable[[list[bytes]], list[bytes]], found: dict[bytes, int]) -> None:
+def test_a_row_too_many_or_too_few_is_counted(
+    sink: Callable[[list[bytes]], list[bytes]], found: dict[bytes, int]
+) -> None:
     """What the test below asks of a topic, asked of what a broken sink leaves in one."""
     assert differences(sink(numbers(ROWS)), ROWS) == found
 
@@ -135,7 +147,8 @@ def test_a_row_too_many_or_too_few_is_counted(sink: Callable[[list[bytes]], list
 @pytest.mark.verify
 @pytest.mark.timeout(1200)
 def test_leaders_and_the_query_die_at_every_step(session: Any, tmp_path: Path) -> None:
-    """A query that is started again after each of its deaths stores every message, and none twice."""
+    """A query that is started again after each of its deaths stores every message, and none
+    twice."""
     from pyspark.errors import StreamingQueryException
 
     with running(tmp_path) as cluster:
@@ -144,14 +157,20 @@ def test_leaders_and_the_query_die_at_every_step(session: Any, tmp_path: Path) -
         source, sink = (Target(cluster.endpoints, name) for name in ("from", "to"))
         write(source, BATCH * BATCHES)
         checkpoint, errors = tmp_path / "checkpoint", list[BaseException]()
-        killer = threading.Thread(target=kill_leaders, args=(cluster, tmp_path, errors), daemon=True)
+        killer = threading.Thread(
+            target=kill_leaders, args=(cluster, tmp_path, errors), daemon=True
+        )
         killer.start()
 
         def copy() -> None:
             options = {**source.options, "maxMessagesPerTrigger": str(BATCH)}
             stream = session.readStream.format("ledgermq").options(**options).load().select("body")
             copied = stream.mapInArrow(stopping(str(tmp_path)), stream.schema)
-            writer = copied.writeStream.format("ledgermq").options(**sink.options).option("checkpointLocation", str(checkpoint))
+            writer = (
+                copied.writeStream.format("ledgermq")
+                .options(**sink.options)
+                .option("checkpointLocation", str(checkpoint))
+            )
             writer.trigger(availableNow=True).start().awaitTermination()
 
         def committed() -> int:
@@ -166,7 +185,11 @@ def test_leaders_and_the_query_die_at_every_step(session: Any, tmp_path: Path) -
             except StreamingQueryException:
                 deaths += 1
                 assert deaths < 2 * len(EVENTS), "the query does not get on"
-                for step in [step for step, what in EVENTS if what == "query" and (tmp_path / f"at-{step}").exists()]:
+                for step in [
+                    step
+                    for step, what in EVENTS
+                    if what == "query" and (tmp_path / f"at-{step}").exists()
+                ]:
                     assert (tmp_path / f"go-{step}").exists() or committed() == int(step[0]), step
                     (tmp_path / f"go-{step}").touch()
         killer.join()

@@ -1,4 +1,5 @@
-"""The views without Spark: what they show of directories that the product wrote, and which files they open for it."""
+"""The views without Spark: what they show of directories that the product wrote, and which files
+they open for it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledgermq.audit.reading import files
@@ -32,7 +41,9 @@ def schema_of(view: str, columns: str = "") -> Any:
 
 
 def reader_of(path: Path, view: str, filters: Any = (), **options: str) -> ViewReader:
-    source = LedgermqSource({"view": view, "path": str(path), "pushdown": "true" if filters else "false", **options})
+    source = LedgermqSource(
+        {"view": view, "path": str(path), "pushdown": "true" if filters else "false", **options}
+    )
     reader = source.reader(schema_of(view, options.get("columns", "")))
     assert isinstance(reader, ViewReader)
     if isinstance(reader, PushingReader):
@@ -53,14 +64,17 @@ def rows_of(path: Path, view: str, filters: Any = (), **options: str) -> list[di
 
 
 def test_messages_are_as_their_producers_said_them(material: ViewLog) -> None:
-    """Bodies unpacked, exact keys, user properties under their own names, native producers; control records are not among them."""
+    """Bodies unpacked, exact keys, user properties under their own names, native producers; control
+    records are not among them."""
     rows = rows_of(material.node_dir, "messages")
     assert len(rows) == len(material.messages) > 100
     for row, said in zip(rows, material.messages, strict=True):
         shown = {**row, "properties": dict(row["properties"])}
         moment = datetime.fromtimestamp(said["store_ms"] / 1000, UTC)
         assert (row["replica"], row["broker_group"], row["store_time"]) == ("n1", "g1", moment)
-        assert {key: shown[key] for key in said if key != "store_ms"} == {key: said[key] for key in said if key != "store_ms"}
+        assert {key: shown[key] for key in said if key != "store_ms"} == {
+            key: said[key] for key in said if key != "store_ms"
+        }
     half = next(row for row in rows if row["topic"] == "rmq_sys_ledgermq_half")
     assert dict(half["system"])["REAL_TOPIC"] == "flights" and not half["properties"]
 
@@ -69,20 +83,37 @@ def test_records_are_control_records(material: ViewLog) -> None:
     """Topic, kind and JSON of every control record, and nothing else."""
     rows = rows_of(material.node_dir, "records")
     assert [(row["topic"], row["body"]) for row in rows] == material.records
-    assert [row["kind"] for row in rows] == ["membership", "term-start", "term-start", "lease", "ack", "lease", "ack"]
+    assert [row["kind"] for row in rows] == [
+        "membership",
+        "term-start",
+        "term-start",
+        "lease",
+        "ack",
+        "lease",
+        "ack",
+    ]
     assert rows_of(material.node_dir, "records", [EqualTo(("topic",), "flights")]) == []
 
 
 def test_entries_hold_everything(material: ViewLog) -> None:
     """A row for each entry, and those of the messages are where the messages are."""
     rows = rows_of(material.node_dir, "entries")
-    assert [row["index"] for row in rows] == list(range(len(material.messages) + len(material.records)))
+    assert [row["index"] for row in rows] == list(
+        range(len(material.messages) + len(material.records))
+    )
     assert all(row["intact"] for row in rows)
     for said in material.messages:
         row = rows[said["index"]]
-        assert (row["pos"], row["topic"], row["queue"], row["queue_offset"]) == (said["pos"], said["topic"], said["queue"], said["offset"])
+        assert (row["pos"], row["topic"], row["queue"], row["queue_offset"]) == (
+            said["pos"],
+            said["topic"],
+            said["queue"],
+            said["offset"],
+        )
         assert (row["term"], row["store_ms"]) == (said["term"], said["store_ms"])
-    assert all(row["intact"] is None for row in rows_of(material.node_dir, "entries", verify="false"))
+    assert all(
+        row["intact"] is None for row in rows_of(material.node_dir, "entries", verify="false")
+    )
 
 
 def test_unit_views_agree_with_the_log(material: ViewLog) -> None:
@@ -93,12 +124,19 @@ def test_unit_views_agree_with_the_log(material: ViewLog) -> None:
         (e["index"], e["pos"], e["size"], e["index"], e["term"]) for e in entries
     ]
     queues = rows_of(material.node_dir, "consumequeue")
-    filed = {(u["topic"], u["queue"], u["queue_offset"]): (u["pos"], u["size"], u["tags_code"]) for u in queues}
-    assert filed == {(e["topic"], e["queue"], e["queue_offset"]): (e["pos"] + 48, e["size"] - 48, e["tags_code"]) for e in entries}
+    filed = {
+        (u["topic"], u["queue"], u["queue_offset"]): (u["pos"], u["size"], u["tags_code"])
+        for u in queues
+    }
+    assert filed == {
+        (e["topic"], e["queue"], e["queue_offset"]): (e["pos"] + 48, e["size"] - 48, e["tags_code"])
+        for e in entries
+    }
 
 
 def test_what_is_no_queue_has_no_rows(material: ViewLog, tmp_path: Path) -> None:
-    """The view passes over a directory named by digits that are no number, a file beside the queues, and files that no queue has."""
+    """The view passes over a directory named by digits that are no number, a file beside the
+    queues, and files that no queue has."""
     path = tmp_path / "n1"
     shutil.copytree(material.node_dir, path)
     expected = rows_of(path, "consumequeue")
@@ -124,14 +162,23 @@ def test_key_units_lead_to_their_messages(material: ViewLog) -> None:
 def test_state_has_a_row_for_each_value(material: ViewLog) -> None:
     """Objects are paths, lists are values, packed rows are taken apart."""
     rows = rows_of(material.node_dir, "state")
-    assert {row["path"]: json.loads(row["value"]) for row in rows if row["path"] != "applied_end_pos"} == STATE
+    assert {
+        row["path"]: json.loads(row["value"]) for row in rows if row["path"] != "applied_end_pos"
+    } == STATE
     assert all(row["path"] == "/".join(row["keys"]) and row["applied_index"] == 100 for row in rows)
 
 
-@pytest.mark.parametrize("odd", ["x", None, {"o": "???"}, {"o": packed([1], "<i8")}, [[1, 2]], {"o": 3, "terms": 4}])
+@pytest.mark.parametrize(
+    "odd", ["x", None, {"o": "???"}, {"o": packed([1], "<i8")}, [[1, 2]], {"o": 3, "terms": 4}]
+)
 def test_a_packed_value_that_cannot_be_taken_apart_is_shown_as_it_stands(odd: Any) -> None:
-    """A value that is damaged despite a valid checksum, or from another version, still gives a row."""
-    snapshot = {"delivery": {"g": {"t": {"0": [1, odd]}}}, "lapsed": [odd], "transactions": {"halves": odd}}
+    """A value that is damaged despite a valid checksum, or from another version, still gives a
+    row."""
+    snapshot = {
+        "delivery": {"g": {"t": {"0": [1, odd]}}},
+        "lapsed": [odd],
+        "transactions": {"halves": odd},
+    }
     rows = {"/".join(keys): value for keys, value in paths_of(snapshot)}
     assert json.loads(rows["delivery/g/t/0/cursor"]) == 1
     assert json.loads(rows["lapsed"]) == [odd]
@@ -140,7 +187,8 @@ def test_a_packed_value_that_cannot_be_taken_apart_is_shown_as_it_stands(odd: An
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The files opened to be read, or for their first entries; not what leads to one entry, such as the chain word before a file."""
+    """The files opened to be read, or for their first entries; not what leads to one entry, such as
+    the chain word before a file."""
     seen: list[str] = []
     real = files.open_file
 
@@ -158,14 +206,18 @@ def data_files(opened: list[str]) -> set[int]:
 
 
 def test_a_range_opens_only_the_files_it_needs(material: ViewLog, opened: list[str]) -> None:
-    """By index, by time and by position: the tasks are those of the files concerned, and their reading opens no other log file."""
+    """By index, by time and by position: the tasks are those of the files concerned, and their
+    reading opens no other log file."""
     entries = rows_of(material.node_dir, "entries")
     count = 1 + max(row["pos"] for row in entries) // DATA_BYTES
     assert count >= 8
     middle = [row for row in entries if row["pos"] // DATA_BYTES == count // 2]
     first, last = middle[2], middle[-2]
     for filters in (
-        [GreaterThanOrEqual(("index",), first["index"]), LessThanOrEqual(("index",), last["index"])],
+        [
+            GreaterThanOrEqual(("index",), first["index"]),
+            LessThanOrEqual(("index",), last["index"]),
+        ],
         [GreaterThan(("index",), first["index"] - 1), LessThan(("index",), last["index"] + 1)],
         [In(("index",), (first["index"], last["index"]))],
         [EqualTo(("pos",), first["pos"])],
@@ -173,7 +225,9 @@ def test_a_range_opens_only_the_files_it_needs(material: ViewLog, opened: list[s
         reader = reader_of(material.node_dir, "entries", filters)
         shares = reader.partitions()
         opened.clear()
-        found = [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
+        found = [
+            row for share in shares for batch in reader.read(share) for row in batch.to_pylist()
+        ]
         assert data_files(opened) == {count // 2}
         assert first["index"] in [row["index"] for row in found]
     # A millisecond may lie in two files: the one before may be looked at as well, no other.
@@ -181,7 +235,9 @@ def test_a_range_opens_only_the_files_it_needs(material: ViewLog, opened: list[s
     shares = reader.partitions()
     opened.clear()
     found = [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
-    assert [row["index"] for row in found] == [row["index"] for row in entries if row["store_ms"] == first["store_ms"]]
+    assert [row["index"] for row in found] == [
+        row["index"] for row in entries if row["store_ms"] == first["store_ms"]
+    ]
     assert len(data_files(opened)) <= 3
     # Planning itself searches by halves.
     opened.clear()
@@ -191,8 +247,8 @@ def test_a_range_opens_only_the_files_it_needs(material: ViewLog, opened: list[s
 
 @pytest.mark.parametrize("known", ["nothing", "what is before", "the epoch"])
 def test_times_that_fall_hide_no_row(tmp_path: Path, known: str) -> None:
-    """Store times are far ahead for a while, in one file or over several, and fall where a time epoch begins. Files are left out by time
-    only before what a snapshot without an epoch covers."""
+    """Store times are far ahead for a while, in one file or over several, and fall where a time
+    epoch begins. Files are left out by time only before what a snapshot without an epoch covers."""
     log = ViewLog(tmp_path)
     times = [*range(10, 20), *[1000] * 3, *range(20, 30), *[2000] * 40, *range(30, 60)]
     for number, ms in enumerate(times):
@@ -201,20 +257,27 @@ def test_times_that_fall_hide_no_row(tmp_path: Path, known: str) -> None:
         log.put([Said("t", b"x" * 200, 0, f"id-{number}", None)], CREATED_MS + ms)
     covered = {"nothing": {"applied_end_pos": 0}, "what is before": {"applied_end_pos": before}}
     log.finish(**covered.get(known, {"time_epochs": [[13, 1, 1]]}))
-    for low, high in product((0, 10, 15, 25, 45, 1000, 1500, 2000), (10, 15, 25, 45, 1000, 1500, 2000)):
+    for low, high in product(
+        (0, 10, 15, 25, 45, 1000, 1500, 2000), (10, 15, 25, 45, 1000, 1500, 2000)
+    ):
         bounds = {"from_ms": str(CREATED_MS + low), "to_ms": str(CREATED_MS + high)}
-        assert len(rows_of(log.node_dir, "entries", **bounds)) == sum(low <= ms <= high for ms in times), (low, high)
+        assert len(rows_of(log.node_dir, "entries", **bounds)) == sum(
+            low <= ms <= high for ms in times
+        ), (low, high)
 
 
 @pytest.mark.parametrize("view", ["entries", "messages", "records"])
 def test_ranges_lose_nothing(material: ViewLog, view: str) -> None:
-    """Every pair of bounds, by index and by time: exactly the rows that lie within, whatever files were left out."""
+    """Every pair of bounds, by index and by time: exactly the rows that lie within, whatever files
+    were left out."""
     rows = rows_of(material.node_dir, view)
     top = max(row["index"] for row in rows)
     for low in range(0, top + 2, 17):
         for high in (max(low - 1, 0), low, low + 19, low + 70):
             within = [row for row in rows if low <= row["index"] <= high]
-            assert rows_of(material.node_dir, view, from_index=str(low), to_index=str(high)) == within
+            assert (
+                rows_of(material.node_dir, view, from_index=str(low), to_index=str(high)) == within
+            )
     for low in range(CREATED_MS - 5, CREATED_MS + 1300, 197):
         for high in (low, low + 1, low + 111, low + 500):
             found = rows_of(material.node_dir, view, from_ms=str(low), to_ms=str(high))
@@ -222,7 +285,9 @@ def test_ranges_lose_nothing(material: ViewLog, view: str) -> None:
 
 
 def ms_of(row: dict[str, Any]) -> int:
-    return int(row["store_ms"]) if "store_ms" in row else round(row["store_time"].timestamp() * 1000)
+    return (
+        int(row["store_ms"]) if "store_ms" in row else round(row["store_time"].timestamp() * 1000)
+    )
 
 
 def test_moments_bound_times(material: ViewLog) -> None:
@@ -231,9 +296,16 @@ def test_moments_bound_times(material: ViewLog) -> None:
     rows = rows_of(material.node_dir, "messages")
     for one in (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, EqualTo):
         found = rows_of(material.node_dir, "messages", [one(("store_time",), moment)])
-        kept = {GreaterThan: lambda t: t > moment, GreaterThanOrEqual: lambda t: t >= moment, LessThan: lambda t: t < moment,
-                LessThanOrEqual: lambda t: t <= moment, EqualTo: lambda t: t == moment}[one]  # fmt: skip
-        assert [row for row in found if kept(row["store_time"])] == [row for row in rows if kept(row["store_time"])]
+        kept = {
+            GreaterThan: lambda t: t > moment,
+            GreaterThanOrEqual: lambda t: t >= moment,
+            LessThan: lambda t: t < moment,
+            LessThanOrEqual: lambda t: t <= moment,
+            EqualTo: lambda t: t == moment,
+        }[one]
+        assert [row for row in found if kept(row["store_time"])] == [
+            row for row in rows if kept(row["store_time"])
+        ]
         assert len(found) < len(rows)
 
 
@@ -242,13 +314,23 @@ def test_topics_queues_and_replicas(material: ViewLog) -> None:
     path = material.node_dir
     orders = [said["index"] for said in material.messages if said["topic"] == "ns@orders"]
     assert [row["index"] for row in rows_of(path, "messages", topic="ns@orders")] == orders
-    assert [row["index"] for row in rows_of(path, "messages", [In(("topic",), ("ns@orders", "no"))])] == orders
-    assert len(rows_of(path, "messages", [Not(EqualTo(("topic",), "ns@orders"))])) == len(material.messages)
+    assert [
+        row["index"] for row in rows_of(path, "messages", [In(("topic",), ("ns@orders", "no"))])
+    ] == orders
+    assert len(rows_of(path, "messages", [Not(EqualTo(("topic",), "ns@orders"))])) == len(
+        material.messages
+    )
     assert rows_of(path, "entries", replicas="n2,n3") == [] == rows_of(path, "entries", group="g2")
     assert {row["topic"] for row in rows_of(path, "consumequeue", topic="flights")} == {"flights"}
-    offsets = rows_of(path, "consumequeue", [EqualTo(("topic",), "flights"), GreaterThanOrEqual(("queue_offset",), 15)])
+    offsets = rows_of(
+        path,
+        "consumequeue",
+        [EqualTo(("topic",), "flights"), GreaterThanOrEqual(("queue_offset",), 15)],
+    )
     assert {row["queue_offset"] for row in offsets} == set(range(15, 108))
-    assert [row["unit"] for row in rows_of(path, "index", from_index="20", to_index="40")] == list(range(20, 41))
+    assert [row["unit"] for row in rows_of(path, "index", from_index="20", to_index="40")] == list(
+        range(20, 41)
+    )
 
 
 def test_columns_are_chosen_by_option(material: ViewLog) -> None:
@@ -258,11 +340,15 @@ def test_columns_are_chosen_by_option(material: ViewLog) -> None:
 
 
 def test_damage_is_a_row_of_entries_only(tmp_path: Path) -> None:
-    """A flipped body: `intact` false, no topic, and no message; its neighbours are as they were. A wrong chain word spoils no entry."""
+    """A flipped body: `intact` false, no topic, and no message; its neighbours are as they were. A
+    wrong chain word spoils no entry."""
     log = write(tmp_path, 4)
     hurt, worded = log.messages[10], log.messages[20]
     for said, at in ((hurt, 140), (worded, 38)):
-        flip(log.root / "dledger-n1" / "data" / f"{said['pos'] - said['pos'] % DATA_BYTES:020d}", said["pos"] % DATA_BYTES + at)
+        flip(
+            log.root / "dledger-n1" / "data" / f"{said['pos'] - said['pos'] % DATA_BYTES:020d}",
+            said["pos"] % DATA_BYTES + at,
+        )
     rows = rows_of(log.node_dir, "entries")
     assert [row["index"] for row in rows if not row["intact"]] == [hurt["index"]]
     assert rows[hurt["index"]]["topic"] is None
@@ -271,14 +357,17 @@ def test_damage_is_a_row_of_entries_only(tmp_path: Path) -> None:
 
 
 def test_damaged_first_entries_hide_no_file(tmp_path: Path) -> None:
-    """Where the header of a file's first entry is destroyed, ranges in it and behind it are still found."""
+    """Where the header of a file's first entry is destroyed, ranges in it and behind it are still
+    found."""
     log = write(tmp_path)
     entries = rows_of(log.node_dir, "entries")
     first = next(row for row in entries if row["pos"] // DATA_BYTES == 3)
     flip(log.root / "dledger-n1" / "data" / f"{3 * DATA_BYTES:020d}", 30)
     for wanted in range(first["index"] - 1, first["index"] + 3):
         for kind, value in (("index", wanted), ("ms", entries[wanted]["store_ms"])):
-            found = rows_of(log.node_dir, "entries", **{f"from_{kind}": str(value), f"to_{kind}": str(value)})
+            found = rows_of(
+                log.node_dir, "entries", **{f"from_{kind}": str(value), f"to_{kind}": str(value)}
+            )
             assert wanted in [row["index"] for row in found], (kind, wanted)
 
 
@@ -311,5 +400,7 @@ def test_every_view_has_the_bounds_it_names() -> None:
 def test_spans() -> None:
     """Both ends are included; a missing bound is unlimited."""
     assert not Span() and Span(0, None) and Span(None, 0)
-    assert Span(3, None).within(Span(None, 5)) == Span(3, 5) and Span(3, 9).within(Span(4, 5)) == Span(4, 5)
+    assert Span(3, None).within(Span(None, 5)) == Span(3, 5) and Span(3, 9).within(
+        Span(4, 5)
+    ) == Span(4, 5)
     assert Span(3, 5).meets(5, 9) and not Span(3, 5).meets(6, 9) and Span().meets(1, 1)

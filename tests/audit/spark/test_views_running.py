@@ -1,4 +1,5 @@
-"""Views and the stream over nodes that run, without Spark: what they show is what the directories hold, up to the marker or the offset."""
+"""Views and the stream over nodes that run, without Spark: what they show is what the directories
+hold, up to the marker or the offset."""
 
 from __future__ import annotations
 
@@ -29,13 +30,25 @@ def rows_of(cluster: FakeCluster, view: str = "entries", **options: str) -> list
     made = source(cluster, view, **options)
     reader = made.reader(made.schema())
     assert isinstance(reader, RunningReader)
-    return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+    return [
+        row
+        for share in reader.partitions()
+        for batch in reader.read(share)
+        for row in batch.to_pylist()
+    ]
 
 
-def on_disk(cluster: FakeCluster, node: str, view: str = "entries", **options: str) -> list[dict[str, Any]]:
+def on_disk(
+    cluster: FakeCluster, node: str, view: str = "entries", **options: str
+) -> list[dict[str, Any]]:
     made = LedgermqSource({"path": str(cluster.nodes[node].directory), "view": view, **options})
     reader = made.reader(made.schema())
-    return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+    return [
+        row
+        for share in reader.partitions()
+        for batch in reader.read(share)
+        for row in batch.to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("view", ["entries", "records", "index", "consumequeue", "state"])
@@ -44,7 +57,12 @@ def test_tables_end_at_the_marker(cluster: FakeCluster, view: str) -> None:
     end = cluster.nodes["n1"].writer.entries[MARKER + 1].pos
     with cluster.serving():
         rows = rows_of(cluster, view)
-        expected = [row for node in cluster.nodes for row in on_disk(cluster, node, view) if row.get("pos", 0) < end]
+        expected = [
+            row
+            for node in cluster.nodes
+            for row in on_disk(cluster, node, view)
+            if row.get("pos", 0) < end
+        ]
         expected = [row for row in expected if row.get("index") is None or row["index"] <= MARKER]
     assert rows == expected != []
 
@@ -65,13 +83,21 @@ def stream_of(cluster: FakeCluster, **options: str) -> EntryStreamReader:
     return reader
 
 
-def batch(reader: EntryStreamReader, start: dict[str, int], end: dict[str, int]) -> list[dict[str, Any]]:
-    return [row for part in reader.partitions(start, end) for rows in reader.read(part) for row in rows.to_pylist()]
+def batch(
+    reader: EntryStreamReader, start: dict[str, int], end: dict[str, int]
+) -> list[dict[str, Any]]:
+    return [
+        row
+        for part in reader.partitions(start, end)
+        for rows in reader.read(part)
+        for row in rows.to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_a_stream_gives_every_entry_once(cluster: FakeCluster, most: int) -> None:
-    """Batch after batch, while the log grows; each is the same when it is computed again, by another process, later."""
+    """Batch after batch, while the log grows; each is the same when it is computed again, by
+    another process, later."""
     node = cluster.nodes["n2"]
     whole = on_disk(cluster, "n2")
     seen: list[dict[str, Any]] = []
@@ -93,7 +119,8 @@ def test_a_stream_gives_every_entry_once(cluster: FakeCluster, most: int) -> Non
 
 
 def test_a_stream_begins_and_stops_where_it_is_told(cluster: FakeCluster) -> None:
-    """It starts at the given index; with a trigger for available data, it stops at the current end."""
+    """It starts at the given index; with a trigger for available data, it stops at the current
+    end."""
     with cluster.serving():
         reader = stream_of(cluster, from_index="20", to_index="50")
         assert reader.initialOffset() == {"index": 20}
@@ -111,7 +138,9 @@ def test_wrong_streams_are_one_sentence(cluster: FakeCluster) -> None:
         made = source(cluster)
         with pytest.raises(ValueError, match="a stream reads one replica"):
             made.streamReader(made.schema())
-        with pytest.raises(ValueError, match="name one replica of the cluster; nodes are n1, n2, n3"):
+        with pytest.raises(
+            ValueError, match="name one replica of the cluster; nodes are n1, n2, n3"
+        ):
             stream_of(cluster, replicas="n9").initialOffset()
         cluster.nodes["n2"].state = "repairing"
         with pytest.raises(ValueError, match="is repairing: entry 5 is damaged"):

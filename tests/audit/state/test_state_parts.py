@@ -1,4 +1,5 @@
-"""What logs cannot show of the audit's parts: columns that no writer makes, and entries that a sound log does not have."""
+"""What logs cannot show of the audit's parts: columns that no writer makes, and entries that a
+sound log does not have."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def test_a_column_that_no_writer_makes_is_refused(text: Any) -> None:
         unpack(text, "q")
 
 
-def test_a_column_that_claims_to_be_endless_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_that_claims_to_be_endless_is_not_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A few bytes of a damaged file do not fill the memory of an audit."""
     monkeypatch.setattr("ledgermq.audit.state.packed.ROWS_MAX", 1000)
     assert len(unpack(pack(np.zeros(1000, np.int64), "q"), "q")) == 1000
@@ -73,12 +76,14 @@ class Begins:
 
 
 def test_a_half_message_that_is_there_twice_counts_once() -> None:
-    """An offset always names the same transaction: another message under it changes nothing, whether the first one is undecided or
-    ended."""
+    """An offset always names the same transaction: another message under it changes nothing,
+    whether the first one is undecided or ended."""
     part = Transactions(Begins())
 
     def half(index: int, topic: str) -> Entry:
-        return Entry(index, 1, index * 200, 200, HALF_TOPIC, 0, 0, 1000 + index, 0, {"REAL_TOPIC": topic})
+        return Entry(
+            index, 1, index * 200, 200, HALF_TOPIC, 0, 0, 1000 + index, 0, {"REAL_TOPIC": topic}
+        )
 
     part.apply(half(1, "first"))
     part.apply(half(2, "second"))

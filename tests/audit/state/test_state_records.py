@@ -1,6 +1,8 @@
-"""Records that no leader would write mean the same to the node and to the audit: stale lease numbers, offsets beyond the end, places twice.
+"""Records that no leader would write mean the same to the node and to the audit: stale lease
+numbers, offsets beyond the end, places twice.
 
-A log is written by leaders that may be wrong, or of another version; what the state is nevertheless follows from the format alone.
+A log is written by leaders that may be wrong, or of another version; what the state is nevertheless
+follows from the format alone.
 """
 
 from __future__ import annotations
@@ -28,15 +30,23 @@ def agrees(directory: Path, seed: int) -> None:
     *older, last = sorted(scribe.snapshots)
     previous = scribe.snapshots[older[seed % len(older)]] if older else None
     for trimmed in (False, True):
-        task = write_replica(scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed)
+        task = write_replica(
+            scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed
+        )
         report = check_state(task)
-        assert (seed, trimmed, report.reason, [flaw.proof for flaw in report.flaws]) == (seed, trimmed, "", [])
+        assert (seed, trimmed, report.reason, [flaw.proof for flaw in report.flaws]) == (
+            seed,
+            trimmed,
+            "",
+            [],
+        )
         assert "state/snapshot" in report.compared
 
 
 @pytest.fixture
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few transactions that have ended and leases that lapsed are remembered, so that some are forgotten."""
+    """Few transactions that have ended and leases that lapsed are remembered, so that some are
+    forgotten."""
     assert transactions.ENDED_MAX == node_transactions.ENDED_MAX
     monkeypatch.setattr(transactions, "ENDED_MAX", REMEMBERED)
     monkeypatch.setattr(node_transactions, "ENDED_MAX", REMEMBERED)
@@ -48,7 +58,8 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_memory")
 def test_any_record_means_the_same_to_both(tmp_path: Path) -> None:
-    """Every kind about everything, in any order. A trim of the last seed ends leases in a lite topic that vanishes, and others."""
+    """Every kind about everything, in any order. A trim of the last seed ends leases in a lite
+    topic that vanishes, and others."""
     for seed in (*range(6), 1174):
         agrees(tmp_path, seed)
 
@@ -66,11 +77,18 @@ def test_any_record_means_the_same_to_both_for_long(tmp_path: Path, first: int) 
 def audited(directory: Path, scribe: Scribe, *, trimmed: bool = False) -> derive.StateReport:
     *older, last = sorted(scribe.snapshots)
     previous = scribe.snapshots[older[0]] if older else None
-    return check_state(write_replica(scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed))
+    return check_state(
+        write_replica(
+            scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed
+        )
+    )
 
 
-def test_a_level_that_the_audit_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit derives nothing of a group above its own level, neither from the record nor from a snapshot behind it, and says so."""
+def test_a_level_that_the_audit_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit derives nothing of a group above its own level, neither from the record nor from a
+    snapshot behind it, and says so."""
     monkeypatch.setattr(records, "LEVEL_MAX", 2)
     scribe = Scribe(1, 0)
     scribe.record(control.LevelRecord(2))
@@ -81,10 +99,16 @@ def test_a_level_that_the_audit_does_not_know(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(records, "LEVEL_MAX", 1)
     for trimmed in (False, True):
         report = audited(tmp_path, scribe, trimmed=trimmed)
-        assert report.unknown and not report.flaws and "level 2, and this program knows levels up to 1" in report.reason
+        assert (
+            report.unknown
+            and not report.flaws
+            and "level 2, and this program knows levels up to 1" in report.reason
+        )
 
 
-def test_a_record_above_the_level_of_its_group_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_above_the_level_of_its_group_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record is allowed only behind the entry that raised the group to the record's level."""
     monkeypatch.setattr(records, "LEVEL_MAX", 2)
     monkeypatch.setitem(derive.RECORD_LEVELS, ("audit", 1), 2)
@@ -94,27 +118,37 @@ def test_a_record_above_the_level_of_its_group_is_a_finding(tmp_path: Path, monk
             scribe.record(control.LevelRecord(2))
         at = scribe.record(control.AuditRecord("a"))
         scribe.look()
-        found = [(flaw.rule, flaw.index, "record of level 2" in flaw.proof) for flaw in audited(tmp_path, scribe).flaws]
+        found = [
+            (flaw.rule, flaw.index, "record of level 2" in flaw.proof)
+            for flaw in audited(tmp_path, scribe).flaws
+        ]
         assert found == ([] if raised else [("record.control", at, True)])
 
 
 @pytest.mark.parametrize("level", [2, 3])
 def test_a_minimum_is_among_the_members_from_its_level_on(tmp_path: Path, level: int) -> None:
-    """The snapshot has it like the record; below the level no leader writes such a record, so it is a finding."""
+    """The snapshot has it like the record; below the level no leader writes such a record, so it is
+    a finding."""
     scribe = Scribe(1, 0)
     for wanted in range(2, level + 1):
         scribe.record(control.LevelRecord(wanted))
-    members = control.Membership(("n1", "n2", "n3"), reason="asked for", rule="in-sync", since=1, minimum=1)
+    members = control.Membership(
+        ("n1", "n2", "n3"), reason="asked for", rule="in-sync", since=1, minimum=1
+    )
     at = scribe.write(control.draft(members, EPOCH_MS, 3))
     scribe.look()
     assert scribe.machine.members is not None and scribe.machine.members.minimum == 1
-    found = [(flaw.rule, flaw.index, "record of level 3" in flaw.proof) for flaw in audited(tmp_path, scribe).flaws]
+    found = [
+        (flaw.rule, flaw.index, "record of level 3" in flaw.proof)
+        for flaw in audited(tmp_path, scribe).flaws
+    ]
     assert found == ([] if level == 3 else [("record.control", at, True)])
 
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_where_a_group_begins_is_in_the_snapshot(tmp_path: Path, stored: bool) -> None:
-    """Behind a snapshot, the last trim before it says whether a new group begins below the local begin."""
+    """Behind a snapshot, the last trim before it says whether a new group begins below the local
+    begin."""
     scribe = Scribe(1, 0)
     scribe.record(control.LevelRecord(2))
     last = [scribe.send("n", 0, {}) for _ in range(4)][-1]
@@ -132,9 +166,12 @@ def test_where_a_group_begins_is_in_the_snapshot(tmp_path: Path, stored: bool) -
 
 
 def test_the_levels_are_the_same() -> None:
-    """The audit's own table has the levels of the writer's, and both know the same highest level."""
+    """The audit's own table has the levels of the writer's, and both know the same highest
+    level."""
     assert records.LEVEL_MAX == levels.LEVEL_MAX
-    assert {known: level for known, level in levels.RECORDS.items() if level > levels.FIRST_LEVEL} == derive.RECORD_LEVELS
+    assert {
+        known: level for known, level in levels.RECORDS.items() if level > levels.FIRST_LEVEL
+    } == derive.RECORD_LEVELS
     assert set(derive.READ) == levels.SNAPSHOTS.keys()
     assert {level: levels.snapshot_version(level) for level in derive.VERSIONS} == derive.VERSIONS
     assert max(derive.VERSIONS) == levels.LEVEL_MAX == max(levels.SNAPSHOTS.values())

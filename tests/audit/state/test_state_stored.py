@@ -1,5 +1,5 @@
-"""Snapshots that the product wrote beside a log on real files are derived again: no false alarm, every wrong value is located, and
-underivable state is reported."""
+"""Snapshots that the product wrote beside a log on real files are derived again: no false alarm,
+every wrong value is located, and underivable state is reported."""
 
 from __future__ import annotations
 
@@ -42,14 +42,21 @@ SEAL = SealRecord(0, 0, 20, 8000, "ab" * 32, ("n1", "n2"))
 
 
 def full(directory: Path) -> Story:
-    """Something under every key: two incarnations of a topic, committed offsets, ids, producers, lite topics, a seal."""
+    """Something under every key: two incarnations of a topic, committed offsets, ids, producers,
+    lite topics, a seal."""
     story = Story(directory)
     story.record(
         TopicRecord(topic("t")),
         TopicRecord(topic("ids", dedup_ms=60_000)),
         TopicRecord(topic("l", kind="lite", queues=1)),
         GroupRecord(GroupConfig("", "g", 5, True)),
-        Membership(("n1", "n2", "n3"), ("n4",), {"n4": "00000000-0000-4000-8000-00000000000a"}, ("n4",), "it came back"),
+        Membership(
+            ("n1", "n2", "n3"),
+            ("n4",),
+            {"n4": "00000000-0000-4000-8000-00000000000a"},
+            ("n4",),
+            "it came back",
+        ),
         ProducerRecord(1, 0),
         ProducerRecord(2, 0, "named", 7, owner="alice"),
     )
@@ -66,10 +73,16 @@ def full(directory: Path) -> Story:
     story.put(frame(1, 0, 3, ["e"] * 4, "t").batch)
     story.send(message("l$one", 0), message("l$two", 1))
     story.record(OffsetRecord((("g", "t", 0, 5), ("g", "t", 7, 9))), SEAL)
-    story.record(TopicRecord(topic("l", 2, kind="lite", queues=1)), TopicRecord(topic("t", 2, queues=3)))
+    story.record(
+        TopicRecord(topic("l", 2, kind="lite", queues=1)), TopicRecord(topic("t", 2, queues=3))
+    )
     story.record(OffsetRecord((("g", "t", 1, 2), ("g", "t", 7, 9))))
     story.record(LiteRecord("g", "l", "c", 1, True, ("one",)))
-    story.record(ResetRecord("g", "t", ((0, 3), (1, 4))), ProducerRecord(1, 1), ProducerRecord(3, 0, dropped=(2,)))
+    story.record(
+        ResetRecord("g", "t", ((0, 3), (1, 4))),
+        ProducerRecord(1, 1),
+        ProducerRecord(3, 0, dropped=(2,)),
+    )
     story.put(frame(1, 1, 7, ["f"] * 2, "t").batch)
     story.send(*[message("t", number, number % 3) for number in range(30, 50)])
     return story
@@ -102,7 +115,9 @@ def told(report: StateReport) -> list[tuple[str, str]]:
     return [(flaw.rule, flaw.proof) for flaw in report.flaws]
 
 
-def change(task: LogFile, edit: Callable[[dict[str, Any]], object], file: str = "state/snapshot") -> dict[str, Any]:
+def change(
+    task: LogFile, edit: Callable[[dict[str, Any]], object], file: str = "state/snapshot"
+) -> dict[str, Any]:
     """A snapshot that says something else, with a checksum that is right."""
     path = Path(task.root) / file
     value: dict[str, Any] = json.loads(path.read_bytes())
@@ -127,18 +142,42 @@ def test_a_whole_log_is_derived_from_its_first_entry(tmp_path: Path) -> None:
 
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "queues": (lambda v: v["queues"]["t"].update({"1": 1}), "queues/t/1 is 1, the log says 2"),
-    "members": (lambda v: v["members"]["learners"]["n4"].pop("returning"), "members/learners/n4/returning is nothing, the log says true"),
+    "members": (
+        lambda v: v["members"]["learners"]["n4"].pop("returning"),
+        "members/learners/n4/returning is nothing, the log says true",
+    ),
     "level": (lambda v: v.update(level=2), "level is 2, the log says null"),
-    "topics": (lambda v: v["topics"]["t"]["begins"].__setitem__(0, 0), "topics/t/begins/0 is 0, the log says "),
-    "groups": (lambda v: v["groups"]["g"].update(fifo=False), "groups/g/fifo is false, the log says true"),
+    "topics": (
+        lambda v: v["topics"]["t"]["begins"].__setitem__(0, 0),
+        "topics/t/begins/0 is 0, the log says ",
+    ),
+    "groups": (
+        lambda v: v["groups"]["g"].update(fifo=False),
+        "groups/g/fifo is false, the log says true",
+    ),
     "offsets": (lambda v: v["offsets"]["g"].pop("t"), "offsets/g/t is nothing, the log says {"),
     "ids": (lambda v: v["ids"]["ids"].reverse(), 'ids is "unreadable: '),
-    "producers": (lambda v: v["producers"]["unnamed"][0].__setitem__(1, 9), "producers/unnamed/0/1 is 9, the log says "),
-    "retained": (lambda v: v["retained"]["seals"].clear(), "retained/seals/0 is nothing, the log says {"),
-    "lite_floors": (lambda v: v["lite_floors"].update(l=300_000), "lite_floors/l is 300000, the log says nothing"),
-    "letters": (lambda v: v["letters"].update({"%DLQ%g": [[0, 1, "resent"]]}), "letters/%DLQ%g is [[0,1,"),
+    "producers": (
+        lambda v: v["producers"]["unnamed"][0].__setitem__(1, 9),
+        "producers/unnamed/0/1 is 9, the log says ",
+    ),
+    "retained": (
+        lambda v: v["retained"]["seals"].clear(),
+        "retained/seals/0 is nothing, the log says {",
+    ),
+    "lite_floors": (
+        lambda v: v["lite_floors"].update(l=300_000),
+        "lite_floors/l is 300000, the log says nothing",
+    ),
+    "letters": (
+        lambda v: v["letters"].update({"%DLQ%g": [[0, 1, "resent"]]}),
+        "letters/%DLQ%g is [[0,1,",
+    ),
     "minimums": (lambda v: v["minimums"].update(t={"0": [1, None]}), "minimums/t is {"),
-    "lite": (lambda v: v["lite"]["g"]["l"]["c"][1].append("x"), 'lite/g/l/c/1/1 is "x", the log says nothing'),
+    "lite": (
+        lambda v: v["lite"]["g"]["l"]["c"][1].append("x"),
+        'lite/g/l/c/1/1 is "x", the log says nothing',
+    ),
     "store_ms": (lambda v: v.update(store_ms=v["store_ms"] + 1), "store_ms is "),
     "keys": (lambda v: v.update(surplus=0), "surplus is 0, the log says nothing"),
 }
@@ -152,23 +191,33 @@ def test_the_version_of_a_snapshot_is_that_of_its_level(task: LogFile) -> None:
 
 
 def test_every_key_of_a_snapshot_has_a_rule() -> None:
-    """A difference in a key without a rule would end the audit with an assertion instead of a finding."""
-    assert {f"state.{key}" for key in KEYS} | {"state.keys"} == {rule for rule in RULES if rule.startswith("state.")}
+    """A difference in a key without a rule would end the audit with an assertion instead of a
+    finding."""
+    assert {f"state.{key}" for key in KEYS} | {"state.keys"} == {
+        rule for rule in RULES if rule.startswith("state.")
+    }
 
 
 @pytest.mark.parametrize("key", sorted(EDITS))
 def test_a_wrong_value_is_found_at_its_place(task: LogFile, key: str) -> None:
-    """One flaw, by the rule of the key, that names path, both values, and bytes of the file that hold it."""
+    """One flaw, by the rule of the key, that names path, both values, and bytes of the file that
+    hold it."""
     edit, text = EDITS[key]
     value = change(task, edit)
     (flaw,) = check_state(task).flaws
-    assert flaw.rule == f"state.{key}" and flaw.file == "g1/state/snapshot" and flaw.proof.startswith(text), flaw
+    assert (
+        flaw.rule == f"state.{key}"
+        and flaw.file == "g1/state/snapshot"
+        and flaw.proof.startswith(text)
+    ), flaw
     raw = (Path(task.root) / "state/snapshot").read_bytes()
     # Of a list that has one value more or less, everything behind it is moved.
     held, _ = json.JSONDecoder().raw_decode(raw[flaw.byte_from : flaw.byte_to].decode())
     inner: Any = value
     for step in flaw.proof.partition(" ")[0].split("/"):
-        found = dict(enumerate(inner)).get(int(step)) if isinstance(inner, list) else inner.get(step)
+        found = (
+            dict(enumerate(inner)).get(int(step)) if isinstance(inner, list) else inner.get(step)
+        )
         if found is None:
             break
         inner = found
@@ -181,13 +230,22 @@ def test_the_last_entry_that_touched_a_value_is_named(task: LogFile) -> None:
     assert last is not None
     change(task, lambda value: value["queues"]["t"].update({"1": 1}))
     (flaw,) = check_state(task).flaws
-    assert flaw.index is not None and last - 3 < flaw.index <= last and flaw.proof.endswith(f"entry {flaw.index} was the last to touch it")
+    assert (
+        flaw.index is not None
+        and last - 3 < flaw.index <= last
+        and flaw.proof.endswith(f"entry {flaw.index} was the last to touch it")
+    )
 
 
 def trimmed(directory: Path, *, carried_out: bool) -> Story:
-    """Queues of which all, some and nothing was trimmed, a lite topic that vanished and came again, and one whose topic began anew."""
+    """Queues of which all, some and nothing was trimmed, a lite topic that vanished and came again,
+    and one whose topic began anew."""
     story = Story(directory)
-    story.record(TopicRecord(topic("t")), TopicRecord(topic("gone")), TopicRecord(topic("l", kind="lite", queues=1)))
+    story.record(
+        TopicRecord(topic("t")),
+        TopicRecord(topic("gone")),
+        TopicRecord(topic("l", kind="lite", queues=1)),
+    )
     story.send(*[message("gone", number, tag=f"tag{number}") for number in range(3)])
     story.send(message("l$one", 0), message("l$two", 1))
     story.send(*[message("t", number, number % 2) for number in range(60)])
@@ -203,8 +261,11 @@ def trimmed(directory: Path, *, carried_out: bool) -> Story:
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-def test_a_trimmed_log_is_derived_from_the_older_snapshot(tmp_path: Path, carried_out: bool) -> None:
-    """Minimums, the units before them, and lite topics that begin above all that were: derived through another trim, files gone or not."""
+def test_a_trimmed_log_is_derived_from_the_older_snapshot(
+    tmp_path: Path, carried_out: bool
+) -> None:
+    """Minimums, the units before them, and lite topics that begin above all that were: derived
+    through another trim, files gone or not."""
     story = trimmed(tmp_path / "n1", carried_out=carried_out)
     story.snapshot()
     begin = story.machine.applied_index + 1
@@ -213,19 +274,34 @@ def test_a_trimmed_log_is_derived_from_the_older_snapshot(tmp_path: Path, carrie
     story.send(*[message("t", number) for number in range(201, 204)])
     task = story.finish()
     value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
-    assert value["minimums"]["gone"]["0"][0] == 3 and value["lite_floors"] == {"l": 300_000} and value["queues"]["l$one"] == {"0": 300_002}
+    assert (
+        value["minimums"]["gone"]["0"][0] == 3
+        and value["lite_floors"] == {"l": 300_000}
+        and value["queues"]["l$one"] == {"0": 300_002}
+    )
     report = check_state(task)
     assert (report.reason, told(report)) == ("", [])
     assert report.first_index == (begin if carried_out else 0)
-    change(task, lambda value: value["minimums"]["t"]["0"].__setitem__(0, value["minimums"]["t"]["0"][0] - 1))
+    change(
+        task,
+        lambda value: value["minimums"]["t"]["0"].__setitem__(
+            0, value["minimums"]["t"]["0"][0] - 1
+        ),
+    )
     assert [flaw.rule for flaw in check_state(task).flaws] == ["state.minimums"]
 
 
 def test_a_trim_counts_before_its_own_message(tmp_path: Path) -> None:
-    """It empties the queue of such records, so the unit before the minimum stays, although its own unit follows directly. Seals of removed
-    files are dropped, later ones for them are ignored, and the first seal of a file counts."""
+    """It empties the queue of such records, so the unit before the minimum stays, although its own
+    unit follows directly. Seals of removed files are dropped, later ones for them are ignored, and
+    the first seal of a file counts."""
     story = Story(tmp_path / "n1")
-    story.record(TopicRecord(topic("t")), SEAL, replace(SEAL, sha256="cd" * 32), replace(SEAL, base=5 * FILE_BYTES))
+    story.record(
+        TopicRecord(topic("t")),
+        SEAL,
+        replace(SEAL, sha256="cd" * 32),
+        replace(SEAL, base=5 * FILE_BYTES),
+    )
     story.fill()
     story.trim(story.file)
     story.record(SEAL)
@@ -236,14 +312,19 @@ def test_a_trim_counts_before_its_own_message(tmp_path: Path) -> None:
     task = story.finish()
     value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
     low, unit = value["minimums"]["rmq_sys_ledgermq_storage"]["0"]
-    assert (low, value["queues"]["rmq_sys_ledgermq_storage"]["0"]) == (5, 8) and unit[0] >= before * FILE_BYTES
-    assert [seal["base"] for seal in value["retained"]["seals"]] == [5 * FILE_BYTES] and len(value["retained"]["trims"]) == 2
+    assert (low, value["queues"]["rmq_sys_ledgermq_storage"]["0"]) == (5, 8) and unit[
+        0
+    ] >= before * FILE_BYTES
+    assert [seal["base"] for seal in value["retained"]["seals"]] == [5 * FILE_BYTES] and len(
+        value["retained"]["trims"]
+    ) == 2
     report = check_state(task)
     assert (report.reason, told(report)) == ("", [])
 
 
 def test_a_trim_that_the_files_do_not_follow_yet(tmp_path: Path) -> None:
-    """Files that are trimmed in a snapshot still exist: their entries do not count for any queue."""
+    """Files that are trimmed in a snapshot still exist: their entries do not count for any
+    queue."""
     story = trimmed(tmp_path / "n1", carried_out=True)
     story.send(message("late", 1), message("late", 2))
     story.fill()
@@ -272,7 +353,8 @@ def test_a_snapshot_amid_a_frame(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_a_trim_empties_keeps_its_last_unit(tmp_path: Path) -> None:
-    """The unit is only in the snapshot: position, size and tag hash are computed from the message before it is removed."""
+    """The unit is only in the snapshot: position, size and tag hash are computed from the message
+    before it is removed."""
     task = trimmed(tmp_path / "n1", carried_out=False).finish()
     value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
     assert value["minimums"]["gone"]["0"][1] is not None
@@ -292,22 +374,38 @@ def test_without_an_older_snapshot_a_trimmed_log_is_not_derived(tmp_path: Path) 
 
 
 def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
-    """No snapshot, another version, another log, a log that ends too early or is damaged on the way."""
+    """No snapshot, another version, another log, a log that ends too early or is damaged on the
+    way."""
     path = Path(task.root) / "state/snapshot"
     good = path.read_bytes()
     for edit, reason in (
-        (lambda value: value.update(v=3), "state/snapshot has version 3, and only versions 6, 7, 8 are derived"),
+        (
+            lambda value: value.update(v=3),
+            "state/snapshot has version 3, and only versions 6, 7, 8 are derived",
+        ),
         (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
-        (lambda value: value.update(applied_index=-2), "state/snapshot does not say which entry it is of"),
-        (lambda value: value.update(applied_index=-1), "state/snapshot has no entry, but its applied_term is that of one"),
+        (
+            lambda value: value.update(applied_index=-2),
+            "state/snapshot does not say which entry it is of",
+        ),
+        (
+            lambda value: value.update(applied_index=-1),
+            "state/snapshot has no entry, but its applied_term is that of one",
+        ),
         (lambda value: value.update(chain_crc=1), "state/snapshot is of another log: its entry "),
         (lambda value: value.update(applied_index=10_000), "the log ends before entry 10000"),
     ):
         change(task, edit)
         report = check_state(task)
         assert report.reason.startswith(reason) and not report.derived, report
-        rules = {"has version 3": ["state.keys"], "does not say": ["state.keys"], "has no entry": ["snapshot.log"]}
-        assert [flaw.rule for flaw in report.flaws] == next((rule for part, rule in rules.items() if part in reason), [])
+        rules = {
+            "has version 3": ["state.keys"],
+            "does not say": ["state.keys"],
+            "has no entry": ["snapshot.log"],
+        }
+        assert [flaw.rule for flaw in report.flaws] == next(
+            (rule for part, rule in rules.items() if part in reason), []
+        )
         path.write_bytes(good)
     path.rename(path.with_suffix(".away"))
     assert check_state(task).reason == "there is no snapshot to compare with"
@@ -321,8 +419,8 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
 
 @pytest.mark.parametrize("edit", [{"v": 3}, {"chain_crc": 1}, {"applied_term": None}])
 def test_an_older_snapshot_of_no_use_hides_nothing(tmp_path: Path, edit: dict[str, Any]) -> None:
-    """With an older snapshot of an old version, of another log, or without content, the newest snapshot of a complete log is still
-    compared."""
+    """With an older snapshot of an old version, of another log, or without content, the newest
+    snapshot of a complete log is still compared."""
     story = few(tmp_path / "n1")
     story.snapshot()
     story.send(message("t", 20))
@@ -344,10 +442,16 @@ def test_a_log_that_begins_right_behind_its_older_snapshot(tmp_path: Path) -> No
     task = story.finish()
     older = json.loads((Path(task.root) / "state/snapshot.previous").read_bytes())
     log = story.store.log
-    kept = {"index": older["applied_index"] + 1, "term": older["applied_term"], "chain": older["chain_crc"]}
+    kept = {
+        "index": older["applied_index"] + 1,
+        "term": older["applied_term"],
+        "chain": older["chain_crc"],
+    }
     assert kept["index"] > begin
     pos = log.pos_of(kept["index"])
-    (Path(task.root) / task.log_folder / "begin").write_bytes(sealed_json.encode({"v": 1, "pos": pos, **kept}))
+    (Path(task.root) / task.log_folder / "begin").write_bytes(
+        sealed_json.encode({"v": 1, "pos": pos, **kept})
+    )
     data = Path(task.root) / task.log_folder / "data"
     for file in sorted(data.iterdir()):
         if int(file.name) <= pos:
@@ -371,7 +475,12 @@ def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
     last = max(base for base in log.iterdir() if any(base.read_bytes()))
     raw = bytearray(last.read_bytes())
     end = max(at for at, byte in enumerate(raw) if byte) + 1
-    half = (1).to_bytes(4, "big") + (300).to_bytes(4, "big") + (newest + 1).to_bytes(8, "big") + (1).to_bytes(8, "big")
+    half = (
+        (1).to_bytes(4, "big")
+        + (300).to_bytes(4, "big")
+        + (newest + 1).to_bytes(8, "big")
+        + (1).to_bytes(8, "big")
+    )
     half += (int(last.name) + end).to_bytes(8, "big") + bytes(12) + (252).to_bytes(4, "big")
     raw[end : end + len(half)] = half
     last.write_bytes(raw)
@@ -380,10 +489,16 @@ def test_nothing_behind_the_snapshot_is_looked_at(task: LogFile) -> None:
 
 
 def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> None:
-    """A body that lacks something is the writer's mistake, found in the log file; a version or kind from later is not."""
+    """A body that lacks something is the writer's mistake, found in the log file; a version or kind
+    from later is not."""
     draft = replace(message("rmq_sys_ledgermq_config", 0), properties=b"TAGS\x01group\x02")
     outcomes: list[tuple[bool, bool]] = []
-    for body, tag in ((b'{"v":1}', b"group"), (b"[]", b"group"), (b'{"v":9}', b"group"), (b'{"v":1}', b"later")):
+    for body, tag in (
+        (b'{"v":1}', b"group"),
+        (b"[]", b"group"),
+        (b'{"v":9}', b"group"),
+        (b'{"v":1}', b"later"),
+    ):
         story = few(tmp_path / f"n{len(outcomes)}")
         bad = replace(draft, body=body, properties=b"TAGS\x01" + tag + b"\x02")
         story.apply = lambda: None  # type: ignore[method-assign]
@@ -392,13 +507,21 @@ def test_a_control_record_that_nobody_can_read_is_a_finding(tmp_path: Path) -> N
         task = story.finish()
         end = story.store.log.end_pos
         chain, term = story.store.log.chain_at(index), 1
-        change(task, lambda v, i=index, e=end, c=chain, t=term: v.update(applied_index=i, applied_end_pos=e, chain_crc=c, applied_term=t))
+        change(
+            task,
+            lambda v, i=index, e=end, c=chain, t=term: v.update(
+                applied_index=i, applied_end_pos=e, chain_crc=c, applied_term=t
+            ),
+        )
         report = check_state(replace(task, data_file_bytes=0))
         outcomes.append((bool(report.flaws), report.unknown))
         if report.flaws:
             (flaw,) = report.flaws
             assert (flaw.rule, flaw.index) == ("record.control", index)
-            assert flaw.file == f"g1/{task.log_folder}/data/{pos // FILE_BYTES * FILE_BYTES:020d}" and flaw.byte_from == pos % FILE_BYTES
+            assert (
+                flaw.file == f"g1/{task.log_folder}/data/{pos // FILE_BYTES * FILE_BYTES:020d}"
+                and flaw.byte_from == pos % FILE_BYTES
+            )
     assert outcomes == [(True, False), (True, False), (False, True), (False, True)]
 
 
@@ -410,10 +533,16 @@ def test_the_audit_judges_by_it(tmp_path: Path) -> None:
         change(task, lambda value: value["offsets"]["g"]["t"].update({"1": 1}))
         directories.append(str(tmp_path / name))
     result = audit(directories)
-    found = [finding.text.rpartition(" bytes=")[0] + finding.text[finding.text.index(" rule=") :] for finding in result.findings]
+    found = [
+        finding.text.rpartition(" bytes=")[0] + finding.text[finding.text.index(" rule=") :]
+        for finding in result.findings
+    ]
     touched = result.findings[0].flaw.index
     assert result.verdict == "FAIL"
-    assert found == [f"wrong-derived {name} g1/state/snapshot entry={touched} rule=state.offsets" for name in ("n1", "n2", "n3")]
+    assert found == [
+        f"wrong-derived {name} g1/state/snapshot entry={touched} rule=state.offsets"
+        for name in ("n1", "n2", "n3")
+    ]
 
 
 def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
@@ -424,10 +553,17 @@ def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
     result = audit([str(tmp_path / name) for name in ("n1", "n2", "n3")])
     last = result.groups[0].replicas[0].last_index
     lines = [line.strip() for line in as_text(result).splitlines() if "state:" in line]
-    assert lines == [f"state: derived from entries 0 to {last}"] * 2 + ["state: not derived (there is no snapshot to compare with)"]
+    assert lines == [f"state: derived from entries 0 to {last}"] * 2 + [
+        "state: not derived (there is no snapshot to compare with)"
+    ]
     replicas: Any = as_json(result)["replicas"]
     yes = {"derived": True, "first_index": 0, "last_index": last, "reason": None}
-    no = {"derived": False, "first_index": None, "last_index": None, "reason": "there is no snapshot to compare with"}
+    no = {
+        "derived": False,
+        "first_index": None,
+        "last_index": None,
+        "reason": "there is no snapshot to compare with",
+    }
     assert [one["state"] for one in replicas] == [yes, yes, no]
 
 
@@ -440,7 +576,9 @@ def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
     raw[raw.index(b"0003....") + 1] ^= 1
     log.write_bytes(raw)
     result = audit(directories)
-    assert {(finding.replica, finding.flaw.rule) for finding in result.findings} == {("n2", "entry.body")}
+    assert {(finding.replica, finding.flaw.rule) for finding in result.findings} == {
+        ("n2", "entry.body")
+    }
     states = [group.replicas[1].state for group in result.groups]
     assert states[0] is not None and states[0].reason == "the log is damaged"
 
@@ -451,9 +589,17 @@ def test_kinds_of_topics_are_those_of_the_format() -> None:
 
 
 def of_nothing(directory: Path, **other: Any) -> LogFile:
-    """What a node keeps that was started with `join: true` and never added: a log without an entry, and its snapshot."""
+    """What a node keeps that was started with `join: true` and never added: a log without an entry,
+    and its snapshot."""
     disk, name = RealDisk(), directory.name
-    mine = identity.mint(CLUSTER, "g1", name, "00000000-0000-4000-8000-000000000004", CREATED_MS, data_file_bytes=FILE_BYTES)
+    mine = identity.mint(
+        CLUSTER,
+        "g1",
+        name,
+        "00000000-0000-4000-8000-000000000004",
+        CREATED_MS,
+        data_file_bytes=FILE_BYTES,
+    )
     disk.mkdirs(str(directory))
     GroupStore.create(disk, str(directory / "g1"), mine)
     store = GroupStore.open(disk, str(directory / "g1"), mine)
@@ -462,16 +608,24 @@ def of_nothing(directory: Path, **other: Any) -> LogFile:
     store.write_snapshot({**machine.export(mine.log_id), **other})
     store.close()
     sizes = FILE_BYTES, mine.index_file_bytes, mine.consume_queue_file_bytes
-    return LogFile(str(directory / "g1"), "g1", name, mine.log_id, f"dledger-{name}", f"{0:020d}", *sizes)
+    return LogFile(
+        str(directory / "g1"), "g1", name, mine.log_id, f"dledger-{name}", f"{0:020d}", *sizes
+    )
 
 
 def test_a_snapshot_of_no_entry_is_derived_from_nothing(tmp_path: Path) -> None:
-    """A node that joins and was never added, stopped with the others: no finding; a value that no entry led to is one, as is a place."""
+    """A node that joins and was never added, stopped with the others: no finding; a value that no
+    entry led to is one, as is a place."""
     report = check_state(of_nothing(tmp_path / "n4"))
     assert (report.flaws, report.reason, report.derived) == ([], "", True)
     found = [
         (flaw.rule, flaw.file)
-        for number, other in enumerate(({"topics": {"t": {}}}, {"applied_end_pos": 7}, {"chain_crc": 7}, {"applied_index": -2}))
+        for number, other in enumerate(
+            ({"topics": {"t": {}}}, {"applied_end_pos": 7}, {"chain_crc": 7}, {"applied_index": -2})
+        )
         for flaw in check_state(of_nothing(tmp_path / f"n{number + 5}", **other)).flaws
     ]
-    assert found == [(rule, "g1/state/snapshot") for rule in ("state.topics", "snapshot.log", "snapshot.log", "state.keys")]
+    assert found == [
+        (rule, "g1/state/snapshot")
+        for rule in ("state.topics", "snapshot.log", "snapshot.log", "state.keys")
+    ]

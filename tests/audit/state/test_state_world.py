@@ -1,7 +1,8 @@
-"""The audit derives the state that the node has: over random calls of every kind, from the first entry and from an older snapshot.
+"""The audit derives the state that the node has: over random calls of every kind, from the first
+entry and from an older snapshot.
 
-Two implementations of one page: the node's machine made the snapshots, the audit's parts read the log. And the other way round: whatever is
-changed in a snapshot is found, by the rule of its key.
+Two implementations of one page: the node's machine made the snapshots, the audit's parts read the
+log. And the other way round: whatever is changed in a snapshot is found, by the rule of its key.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ from tests.audit.state_worlds import Lived, Step, fresh
 from tests.example_counts import examples
 from tests.node_core.core_world import NAMES
 
-STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=120)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 11), st.integers(0, 11)),
+    min_size=30,
+    max_size=120,
+)
 PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 
 
 def steps_of(seed: int) -> list[Step]:
     rng = Random(seed)
-    return [(rng.choice(NAMES), rng.randrange(12), rng.randrange(12)) for _ in range(rng.randrange(60, 160))]
+    return [
+        (rng.choice(NAMES), rng.randrange(12), rng.randrange(12))
+        for _ in range(rng.randrange(60, 160))
+    ]
 
 
 def passes(report: StateReport) -> None:
@@ -40,12 +48,17 @@ def passes(report: StateReport) -> None:
 
 
 def check(directory: Path, lived: Lived, number: int) -> None:
-    """Derive what the world saw from the beginning, and from the snapshot of this number where its log was trimmed by then."""
+    """Derive what the world saw from the beginning, and from the snapshot of this number where its
+    log was trimmed by then."""
     *older, last = lived.indexes
     previous = lived.snapshots[older[number % len(older)]] if older else None
     passes(check_state(lived.write(fresh(directory), previous, lived.snapshots[last])))
     if previous is not None:
-        passes(check_state(lived.write(fresh(directory), previous, lived.snapshots[last], trimmed=True)))
+        passes(
+            check_state(
+                lived.write(fresh(directory), previous, lived.snapshots[last], trimmed=True)
+            )
+        )
 
 
 def run(directory: Path, steps: list[Step], number: int) -> None:
@@ -57,7 +70,9 @@ def run(directory: Path, steps: list[Step], number: int) -> None:
 
 @settings(max_examples=examples(10), derandomize=True, suppress_health_check=PATIENT)
 @given(STEPS, st.integers(0, 9))
-def test_what_the_audit_derives_is_what_the_node_has(tmp_path: Path, steps: list[Step], number: int) -> None:
+def test_what_the_audit_derives_is_what_the_node_has(
+    tmp_path: Path, steps: list[Step], number: int
+) -> None:
     """Whatever clients, clocks and leaders did."""
     run(tmp_path, steps, number)
 
@@ -72,29 +87,65 @@ def test_what_the_audit_derives_is_what_the_node_has_for_long(tmp_path: Path, fi
 
 
 def test_all_that_a_snapshot_can_say_was_there() -> None:
-    """The seeds above are worth what they meet: every value of the parts that are not in every log."""
+    """The seeds above are worth what they meet: every value of the parts that are not in every
+    log."""
     met: dict[str, Any] = {}
     for seed in range(8):
         lived = Lived(steps_of(seed), 6)
         lived.settle()
         for snapshot in lived.snapshots.values():
             timers, transactions = snapshot["timers"], snapshot["transactions"]
-            met |= {"waiting" if terms == ["", 0] else f"leased {len(terms)}": 1 for rows in _rows(snapshot) for terms in rows["terms"]}
-            met |= {name: 1 for name in ("letters", "lite", "lite_floors", "offsets", "ids", "producers", "minimums") if snapshot[name]}
+            met |= {
+                "waiting" if terms == ["", 0] else f"leased {len(terms)}": 1
+                for rows in _rows(snapshot)
+                for terms in rows["terms"]
+            }
+            met |= {
+                name: 1
+                for name in (
+                    "letters",
+                    "lite",
+                    "lite_floors",
+                    "offsets",
+                    "ids",
+                    "producers",
+                    "minimums",
+                )
+                if snapshot[name]
+            }
             met |= {f"timers {name}": 1 for name in ("slots", "recalled") if timers[name]}
             met |= {f"timers {name}": 1 for name, count in timers["counts"].items() if count}
             met |= {f"transactions {name}": 1 for name in ("halves", "ended") if transactions[name]}
-    wanted = {"leased 2", "leased 3", "waiting", "ids", "letters", "lite", "lite_floors", "minimums", "offsets", "producers"}
-    wanted |= {f"timers {name}" for name in ("slots", "stored", "fired", "rolled", "recalled", "dropped")}
+    wanted = {
+        "leased 2",
+        "leased 3",
+        "waiting",
+        "ids",
+        "letters",
+        "lite",
+        "lite_floors",
+        "minimums",
+        "offsets",
+        "producers",
+    }
+    wanted |= {
+        f"timers {name}" for name in ("slots", "stored", "fired", "rolled", "recalled", "dropped")
+    }
     assert met.keys() == wanted | {"transactions ended", "transactions halves"}
 
 
 def _rows(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
-    return [rows for topics in snapshot["delivery"].values() for queues in topics.values() for _, rows in queues.values()]
+    return [
+        rows
+        for topics in snapshot["delivery"].values()
+        for queues in topics.values()
+        for _, rows in queues.values()
+    ]
 
 
 def found(lived: Lived, directory: Path, index: int, rng: Random, times: int) -> list[Planted]:
-    """Plant a number of changes in the snapshot of an index, one at a time. Returns those not found, or found under another rule."""
+    """Plant a number of changes in the snapshot of an index, one at a time. Returns those not
+    found, or found under another rule."""
     task = lived.write(fresh(directory), None, lived.snapshots[index])
     path, missed = Path(task.root) / "state" / "snapshot", []
     for _ in range(times):
@@ -102,7 +153,9 @@ def found(lived: Lived, directory: Path, index: int, rng: Random, times: int) ->
         text = sealed_json.encode(planted.value)
         path.write_bytes(text)
         report = check_state(task)
-        flaws = [flaw for flaw in report.flaws if flaw.rule in (f"state.{planted.key}", "state.keys")]
+        flaws = [
+            flaw for flaw in report.flaws if flaw.rule in (f"state.{planted.key}", "state.keys")
+        ]
         places = all(0 <= flaw.byte_from < flaw.byte_to <= len(text) for flaw in flaws)
         indexes = all(flaw.index is None or 0 <= flaw.index <= index for flaw in flaws)
         if not flaws or not places or not indexes or len(flaws) < len(report.flaws):
@@ -112,7 +165,8 @@ def found(lived: Lived, directory: Path, index: int, rng: Random, times: int) ->
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_changed_in_a_snapshot_is_found(tmp_path: Path, seed: int) -> None:
-    """A number more or less, a row or a key that is missing or there twice, in plain values and in columns: found, and nothing else."""
+    """A number more or less, a row or a key that is missing or there twice, in plain values and in
+    columns: found, and nothing else."""
     lived, rng = Lived(steps_of(seed), 6), Random(seed)
     for index in rng.sample(lived.indexes, 3):
         assert found(lived, tmp_path, index, rng, 15) == []
@@ -132,8 +186,11 @@ def test_what_is_changed_in_a_snapshot_is_found_for_long(tmp_path: Path, first: 
 @pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(10))
-def test_replicas_that_lived_through_faults_have_the_state_of_their_logs(tmp_path: Path, seed: int) -> None:
-    """Directories of the simulator's nodes, after power cuts, kills, trims, repairs and installations."""
+def test_replicas_that_lived_through_faults_have_the_state_of_their_logs(
+    tmp_path: Path, seed: int
+) -> None:
+    """Directories of the simulator's nodes, after power cuts, kills, trims, repairs and
+    installations."""
     trims = seed % 2 == 1
     mixture = (*FAULTS, *["trim"] * (len(FAULTS) // 2)) if trims else None
     world = World(seed, file_bytes=SMALL_FILE_BYTES) if trims else World(seed)

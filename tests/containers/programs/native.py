@@ -1,8 +1,10 @@
-"""Native clients of one topic in a container of the nodes' network: `python native.py ENDPOINTS TOPIC QUEUES`.
+"""Native clients of one topic in a container of the nodes' network: `python native.py ENDPOINTS
+TOPIC QUEUES`.
 
-One sender per queue sends one message at a time; one reader without a group reads all queues. The program prints facts as JSON lines on
-stdout, with times of CLOCK_MONOTONIC, which all containers of a host share, and judges nothing. A line on stdin ends the senders; the end
-of stdin ends the reader.
+One sender per queue sends one message at a time; one reader without a group reads all queues. The
+program prints facts as JSON lines on stdout, with times of CLOCK_MONOTONIC, which all containers of
+a host share, and judges nothing. A line on stdin ends the senders; the end of stdin ends the
+reader.
 """
 
 from __future__ import annotations
@@ -33,9 +35,23 @@ async def send(producer: AsyncProducer, queue: int, ended: asyncio.Event) -> Non
         try:
             done = await (await producer.send(value.encode(), queue=queue))
         except ClusterError as error:
-            emit(fact="send", value=value, queue=queue, invoked=invoked, unknown=error.unknown, error=str(error))
+            emit(
+                fact="send",
+                value=value,
+                queue=queue,
+                invoked=invoked,
+                unknown=error.unknown,
+                error=str(error),
+            )
         else:
-            emit(fact="send", value=value, queue=done.queue, invoked=invoked, returned=time.monotonic(), offset=done.offset)
+            emit(
+                fact="send",
+                value=value,
+                queue=done.queue,
+                invoked=invoked,
+                returned=time.monotonic(),
+                offset=done.offset,
+            )
         await asyncio.sleep(PACE_S)
 
 
@@ -46,7 +62,12 @@ async def read(endpoints: str, topic: str) -> None:
             async with AsyncConsumer(endpoints, topic) as consumer:
                 async for batch in consumer.batches():
                     values = [bytes(body).decode() for body in batch.bodies()]
-                    emit(fact="read", queue=batch.queue, offset=batch.next_offset - len(values), values=values)
+                    emit(
+                        fact="read",
+                        queue=batch.queue,
+                        offset=batch.next_offset - len(values),
+                        values=values,
+                    )
         except ClusterError as error:
             emit(fact="reader failed", error=str(error))
             await asyncio.sleep(0.2)

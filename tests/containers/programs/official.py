@@ -1,8 +1,10 @@
-"""The unmodified official Python client: `python official.py send ENDPOINTS TOPIC SENDERS` or `… consume ENDPOINTS TOPIC GROUP`.
+"""The unmodified official Python client: `python official.py send ENDPOINTS TOPIC SENDERS` or `…
+consume ENDPOINTS TOPIC GROUP`.
 
-`send`: one thread per sender; each sender has its own message group and sends one message at a time. `consume`: a SimpleConsumer whose
-threads acknowledge what they get. The program prints facts as JSON lines on stdout, with times of CLOCK_MONOTONIC. It judges
-nothing and imports nothing from LedgerMQ. A line on stdin, or its end, ends the program.
+`send`: one thread per sender; each sender has its own message group and sends one message at a
+time. `consume`: a SimpleConsumer whose threads acknowledge what they get. The program prints facts
+as JSON lines on stdout, with times of CLOCK_MONOTONIC. It judges nothing and imports nothing from
+LedgerMQ. A line on stdin, or its end, ends the program.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ import sys
 import threading
 import time
 
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+from rocketmq import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
 
 PACE_S = 0.3
 INVISIBLE_S = 10
@@ -38,11 +47,16 @@ def send(producer: Producer, topic: str, sender: int) -> None:
         if ended.is_set():
             return
         message = Message()
-        message.topic, message.body, message.message_group = topic, f"official{sender}-{number}".encode(), f"sender-{sender}"
+        message.topic, message.body, message.message_group = (
+            topic,
+            f"official{sender}-{number}".encode(),
+            f"sender-{sender}",
+        )
         fact = {"fact": "send", "value": f"official{sender}-{number}", "invoked": time.monotonic()}
         try:
             receipt = producer.send(message)
-        except Exception as error:  # the client raises many kinds of errors; after any of them the outcome is unknown
+        # the client raises many kinds of errors; after any of them the outcome is unknown
+        except Exception as error:
             emit(**fact, unknown=True, error=f"{type(error).__name__}: {error}")
         else:
             emit(**fact, returned=time.monotonic(), offset=receipt.offset)
@@ -53,7 +67,12 @@ def consume(consumer: SimpleConsumer) -> None:
     while not ended.is_set():
         try:
             for message in consumer.receive(BATCH, INVISIBLE_S):
-                emit(fact="delivery", value=message.body.decode(), attempt=message.delivery_attempt, at=time.monotonic())
+                emit(
+                    fact="delivery",
+                    value=message.body.decode(),
+                    attempt=message.delivery_attempt,
+                    at=time.monotonic(),
+                )
                 consumer.ack(message)
         except Exception as error:  # unacknowledged messages are delivered again
             emit(fact="consumer failed", error=f"{type(error).__name__}: {error}")
@@ -65,11 +84,19 @@ def main(role: str, endpoints: str, topic: str, more: str) -> None:
     if role == "send":
         producer = Producer(configuration, (topic,))
         producer.startup()
-        threads = [threading.Thread(target=send, args=(producer, topic, sender), daemon=True) for sender in range(int(more))]
+        threads = [
+            threading.Thread(target=send, args=(producer, topic, sender), daemon=True)
+            for sender in range(int(more))
+        ]
     else:
-        consumer = SimpleConsumer(configuration, more, {topic: FilterExpression()}, await_duration=AWAIT_S)
+        consumer = SimpleConsumer(
+            configuration, more, {topic: FilterExpression()}, await_duration=AWAIT_S
+        )
         consumer.startup()
-        threads = [threading.Thread(target=consume, args=(consumer,), daemon=True) for _ in range(CONSUMERS)]
+        threads = [
+            threading.Thread(target=consume, args=(consumer,), daemon=True)
+            for _ in range(CONSUMERS)
+        ]
     for thread in threads:
         thread.start()
     sys.stdin.readline()

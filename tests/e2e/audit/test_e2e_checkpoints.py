@@ -1,4 +1,5 @@
-"""Checkpoints and proofs of a running cluster: what a node answers is checked with the pure modules, not believed."""
+"""Checkpoints and proofs of a running cluster: what a node answers is checked with the pure
+modules, not believed."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ from tests.e2e.test_e2e_backup import wait_until_noted
 pytestmark = pytest.mark.slow
 
 FILE_BYTES = 64 << 10
-TRIMMING = {"retention": {"hours": 0.0003, "follower_hours": 0.0003, "check_ms": 200, "reserve_bytes": 0}}
+TRIMMING = {
+    "retention": {"hours": 0.0003, "follower_hours": 0.0003, "check_ms": 200, "reserve_bytes": 0}
+}
 
 
 def fill(cli: CommandLine, cluster: LocalCluster, first: int, count: int) -> None:
     """Send enough for some files of the log, and wait until they are sealed."""
-    cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(first, first + count)])
+    cli.send_lines(
+        "t", [f"{number:06d}".ljust(2000, ".") for number in range(first, first + count)]
+    )
     wait_for(lambda: full_files_sealed(cluster), 60, "the seals of the full log files")
 
 
@@ -40,44 +45,77 @@ def checked(admin: AdminCalls, node: str, keys: list[VerifierKey]) -> Checkpoint
     return Checkpoint.parse(note.text)
 
 
-def proven(admin: AdminCalls, index: int, keys: list[VerifierKey]) -> tuple[pb.ProveEntryResponse, Checkpoint]:
+def proven(
+    admin: AdminCalls, index: int, keys: list[VerifierKey]
+) -> tuple[pb.ProveEntryResponse, Checkpoint]:
     found = admin.prove_entry("g1", index, 0)
-    leaf = FileLeaf(found.leaf.base, found.leaf.first_index, found.leaf.entries, found.leaf.end_pos, found.leaf.entries_root)
+    leaf = FileLeaf(
+        found.leaf.base,
+        found.leaf.first_index,
+        found.leaf.entries,
+        found.leaf.end_pos,
+        found.leaf.entries_root,
+    )
     assert int.from_bytes(found.entry[8:16], "big") == index
     number = index - leaf.first
-    assert root_of_inclusion(leaf_hash(found.entry), number, leaf.entries, list(found.entry_path)) == leaf.root
+    assert (
+        root_of_inclusion(leaf_hash(found.entry), number, leaf.entries, list(found.entry_path))
+        == leaf.root
+    )
     note = parse_note(found.note)
     checkpoint = Checkpoint.parse(note.text)
     assert len(verify(note, keys, verifier)) == 1
-    assert root_of_inclusion(leaf.hash(), found.file_number, checkpoint.size, list(found.log_path)) == checkpoint.root
+    assert (
+        root_of_inclusion(leaf.hash(), found.file_number, checkpoint.size, list(found.log_path))
+        == checkpoint.root
+    )
     return found, checkpoint
 
 
 def keys_of(admin: AdminCalls) -> tuple[list[VerifierKey], list[VerifierKey]]:
     """The keys in use, and the retired ones."""
     found = admin.list_checkpoint_keys().keys
-    used, retired = ([VerifierKey.parse(key.verifier_key) for key in found if key.retired is which] for which in (False, True))
+    used, retired = (
+        [VerifierKey.parse(key.verifier_key) for key in found if key.retired is which]
+        for which in (False, True)
+    )
     return used, retired
 
 
 def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
-    """From the first file on, on every node alike; after a restart; with a lost key; and behind a trim."""
+    """From the first file on, on every node alike; after a restart; with a lost key; and behind a
+    trim."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
         fill(cli, cluster, 0, 130)
         status = cli.ok("upgrade", "status", "--json").json
-        assert status["level"] == LEVEL_MAX and [group["level"] for group in status["broker_groups"]] == [LEVEL_MAX]
+        assert status["level"] == LEVEL_MAX and [
+            group["level"] for group in status["broker_groups"]
+        ] == [LEVEL_MAX]
         with Connection(cluster.endpoints, timeout_s=30) as connection:
             admin = AdminCalls(connection)
             wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
             keys, _ = keys_of(admin)
-            wait_for(lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1, 30, "the same checkpoint on all nodes")
+            wait_for(
+                lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1,
+                30,
+                "the same checkpoint on all nodes",
+            )
             old = checked(admin, "n1", keys)
             assert old.size >= 3 and old.log.broker_group == "g1"
             first, checkpoint = proven(admin, 0, keys)
-            assert (first.file_number, first.leaf.base, first.leaf.first_index) == (0, 0, 0) and checkpoint.size >= old.size
-            for index in (1, int(first.leaf.entries) - 1, int(first.leaf.entries), int(first.leaf.entries) + 7):
+            assert (first.file_number, first.leaf.base, first.leaf.first_index) == (
+                0,
+                0,
+                0,
+            ) and checkpoint.size >= old.size
+            for index in (
+                1,
+                int(first.leaf.entries) - 1,
+                int(first.leaf.entries),
+                int(first.leaf.entries) + 7,
+            ):
                 proven(admin, index, keys)
             with pytest.raises(Refused, match="is not in the log of this node"):
                 admin.prove_entry("g1", 10**9, 0)
@@ -92,7 +130,9 @@ def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
             fill(cli, cluster, 130, 100)
             wait_for(lambda: len(keys_of(admin)[1]) == 1, 30, "the retired key of n1")
             used, retired = keys_of(admin)
-            assert {key.name for key in retired} < {key.name for key in used} and set(used + retired) > set(keys)
+            assert {key.name for key in retired} < {key.name for key in used} and set(
+                used + retired
+            ) > set(keys)
             new = checked(admin, "n1", used)
             assert new.size > old.size
             path = list(admin.prove_consistency("g1", old.size, new.size).path)
@@ -101,8 +141,8 @@ def test_a_new_cluster_proves_its_log_and_its_growth(tmp_path: Path) -> None:
 
 
 def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
-    """Trimmed entries cannot be proven any more, what is left can, and the tree still continues the one from before; so does that of a
-    replica which was installed from a peer's snapshot."""
+    """Trimmed entries cannot be proven any more, what is left can, and the tree still continues the
+    one from before; so does that of a replica which was installed from a peer's snapshot."""
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra=TRIMMING) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
@@ -111,7 +151,9 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
             cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130)])
             wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
             keys, _ = keys_of(admin)
-            node = next(name for name in cluster.nodes if name != admin.cluster_status().groups[0].leader)
+            node = next(
+                name for name in cluster.nodes if name != admin.cluster_status().groups[0].leader
+            )
 
             def grown() -> bool:
                 try:
@@ -125,12 +167,26 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
             cli.send_lines("t", [f"{number:06d}".ljust(2000, ".") for number in range(130, 400)])
             other = next(name for name in cluster.nodes if name != node)
             folder = cluster.data(other) / "g1" / f"dledger-{other}" / "data"
-            wait_for(lambda: min(folder.glob("0*")).name > f"{old.size * FILE_BYTES:020d}", 90, "a trim beyond the stopped node")
+            wait_for(
+                lambda: min(folder.glob("0*")).name > f"{old.size * FILE_BYTES:020d}",
+                90,
+                "a trim beyond the stopped node",
+            )
             cluster.start(node)
             assert cli.ok("status", "--wait", "60s", "--strict")
-            wait_for(lambda: len({checked(admin, name, keys) for name in cluster.nodes}) == 1, 60, "the same checkpoint on all nodes")
+            wait_for(
+                lambda: len({checked(admin, name, keys) for name in cluster.nodes}) == 1,
+                60,
+                "the same checkpoint on all nodes",
+            )
             new = checked(admin, node, keys)
-            check_consistency(old.size, old.root, new.size, new.root, list(admin.prove_consistency("g1", old.size, new.size).path))
+            check_consistency(
+                old.size,
+                old.root,
+                new.size,
+                new.root,
+                list(admin.prove_consistency("g1", old.size, new.size).path),
+            )
             with pytest.raises(Refused, match="entry 0 was trimmed"):
                 admin.prove_entry("g1", 0, 0)
             wait_for(lambda: full_files_sealed(cluster), 60, "the seals of the full log files")
@@ -138,9 +194,12 @@ def test_a_trimmed_log_keeps_its_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("own", [True, False], ids=["each from its own backup", "all from one backup of a trimmed log"])
+@pytest.mark.parametrize(
+    "own", [True, False], ids=["each from its own backup", "all from one backup of a trimmed log"]
+)
 def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> None:
-    """A checkpoint from before the backup is a beginning of the restored log, which proves its entries and grows."""
+    """A checkpoint from before the backup is a beginning of the restored log, which proves its
+    entries and grows."""
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra={} if own else TRIMMING) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)
@@ -149,7 +208,11 @@ def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> Non
             admin = AdminCalls(connection)
             wait_for(lambda: len(keys_of(admin)[0]) == 3, 30, "the keys of all nodes")
             keys, _ = keys_of(admin)
-            wait_for(lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1, 30, "the same checkpoint on all nodes")
+            wait_for(
+                lambda: len({checked(admin, node, keys) for node in cluster.nodes}) == 1,
+                30,
+                "the same checkpoint on all nodes",
+            )
             old = checked(admin, "n1", keys)
         if not own:
             folder = cluster.data("n1") / "g1/dledger-n1/data"
@@ -162,7 +225,15 @@ def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> Non
         (tmp_path / "lost").mkdir()
         for node in cluster.nodes:
             cluster.data(node).rename(tmp_path / "lost" / node)
-            cli.ok("restore", "--from", backups.get(node, backups["n1"]), "--data", cluster.data(node), "--node", node)
+            cli.ok(
+                "restore",
+                "--from",
+                backups.get(node, backups["n1"]),
+                "--data",
+                cluster.data(node),
+                "--node",
+                node,
+            )
         cluster.settings = ["retention.hours=72", "retention.follower_hours=72"]
         cluster.start_all()
         cluster.wait_ready()
@@ -174,12 +245,21 @@ def test_a_restored_cluster_continues_the_tree(tmp_path: Path, own: bool) -> Non
             keys, _ = keys_of(admin)
 
             def sealed() -> bool:
-                """Every full file is in the tree of every node: `full_files_sealed` knows the seals of this life alone."""
-                return {checked(admin, node, keys).size for node in cluster.nodes} == {full // FILE_BYTES + 1}
+                """Every full file is in the tree of every node: `full_files_sealed` knows the seals
+                of this life alone."""
+                return {checked(admin, node, keys).size for node in cluster.nodes} == {
+                    full // FILE_BYTES + 1
+                }
 
             wait_for(sealed, 60, "the same tree of all full files on all nodes")
             new = checked(admin, "n2", keys)
             assert new.size > old.size and new.log == old.log
-            check_consistency(old.size, old.root, new.size, new.root, list(admin.prove_consistency("g1", old.size, new.size).path))
+            check_consistency(
+                old.size,
+                old.root,
+                new.size,
+                new.root,
+                list(admin.prove_consistency("g1", old.size, new.size).path),
+            )
             proven(admin, 150, keys)
     passes(cli, cluster)

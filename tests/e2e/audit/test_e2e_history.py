@@ -1,4 +1,5 @@
-"""What concurrent senders saw while a leader was killed is the history of one log: linearizable, by the checker the audit ships."""
+"""What concurrent senders saw while a leader was killed is the history of one log: linearizable, by
+the checker the audit ships."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ METADATA = (("x-mq-client-id", "history"), ("x-mq-language", "PYTHON"), ("x-mq-p
 
 
 class Sender(threading.Thread):
-    """Sends its messages one after the other, each once; what failed is of unknown outcome, and the next goes to the next node."""
+    """Sends its messages one after the other, each once; what failed is of unknown outcome, and the
+    next goes to the next node."""
 
     def __init__(self, cluster: LocalCluster, number: int) -> None:
         super().__init__(daemon=True)
@@ -36,7 +38,9 @@ class Sender(threading.Thread):
     def run(self) -> None:
         at = self._number
         while len(self.history) < EACH:
-            with grpc.insecure_channel(self._nodes[at % len(self._nodes)], options=[("grpc.enable_http_proxy", 0)]) as channel:
+            with grpc.insecure_channel(
+                self._nodes[at % len(self._nodes)], options=[("grpc.enable_http_proxy", 0)]
+            ) as channel:
                 self._send_until_failure(channel)
             at += 1
 
@@ -46,7 +50,9 @@ class Sender(threading.Thread):
             message = Outgoing(TOPIC, value.encode()).to_proto(new_message_id())
             invoked = time.monotonic()
             try:
-                answer = service.send_message(channel, pb.SendMessageRequest(messages=[message]), METADATA, 2.0).result()
+                answer = service.send_message(
+                    channel, pb.SendMessageRequest(messages=[message]), METADATA, 2.0
+                ).result()
             except grpc.RpcError:
                 self.history.append(Send(value, invoked))
                 return
@@ -57,13 +63,18 @@ class Sender(threading.Thread):
 
 
 def test_senders_beside_a_killed_leader_see_one_log(tmp_path: Path) -> None:
-    """Four senders through all nodes, SIGKILL of the leader in the middle: offsets and time agree, nothing acknowledged is lost."""
+    """Four senders through all nodes, SIGKILL of the leader in the middle: offsets and time agree,
+    nothing acknowledged is lost."""
     with running(tmp_path) as cluster:
         create_topic(cluster, TOPIC, queues=1)
         senders = [Sender(cluster, number) for number in range(SENDERS)]
         for sender in senders:
             sender.start()
-        wait_for(lambda: all(len(sender.history) > EACH // 4 for sender in senders), 60, "the first messages")
+        wait_for(
+            lambda: all(len(sender.history) > EACH // 4 for sender in senders),
+            60,
+            "the first messages",
+        )
         killed = leader(cluster)
         cluster.kill(killed)
         for sender in senders:
@@ -72,7 +83,12 @@ def test_senders_beside_a_killed_leader_see_one_log(tmp_path: Path) -> None:
         cli = CommandLine.of(cluster)
         assert cli.ok("status", "--wait", "60s", "--strict")
         invoked = time.monotonic()
-        values = tuple(m["body"] for m in cli.ok("peek", "--topic", TOPIC, "--queue", "0", "--max", "100000", "--json").lines)
+        values = tuple(
+            m["body"]
+            for m in cli.ok(
+                "peek", "--topic", TOPIC, "--queue", "0", "--max", "100000", "--json"
+            ).lines
+        )
         final = Read(invoked, time.monotonic(), 0, values, len(values))
         sends = [send for sender in senders for send in sender.history]
         assert sum(send.offset is not None for send in sends) > SENDERS * EACH // 2

@@ -1,4 +1,5 @@
-"""Native readers on real processes while leaders and members are killed: each offset once and in order, each queue with one owner."""
+"""Native readers on real processes while leaders and members are killed: each offset once and in
+order, each queue with one owner."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ GONE = (grpc.RpcError, asyncio.InvalidStateError)
 
 
 class Reader:
-    """Reads all queues of topic T from the first message on, at the leader; after a redirect or a broken stream it continues after its last
-    entry."""
+    """Reads all queues of topic T from the first message on, at the leader; after a redirect or a
+    broken stream it continues after its last entry."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -42,15 +43,21 @@ class Reader:
             assert time.monotonic() < until, f"{len(self.bodies)} of {count} messages came"
             for node, child in self._cluster.children.items():
                 if child.exit_code is None and len(self.bodies) < count:
-                    async with grpc.aio.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                    async with grpc.aio.insecure_channel(
+                        target(self._cluster, node), options=OPTIONS
+                    ) as channel:
                         with contextlib.suppress(*GONE):
                             await self._stream(channel, count)
             await asyncio.sleep(0.05)
 
     async def _stream(self, channel: grpc.aio.Channel, count: int) -> None:
-        call: Any = channel.stream_stream(SERVICE + "Fetch", response_deserializer=pb.FetchResponse.FromString)()
+        call: Any = channel.stream_stream(
+            SERVICE + "Fetch", response_deserializer=pb.FetchResponse.FromString
+        )()
         opening = pb.OpenFetch(broker_group="g1", topic="T", credit_bytes=20_000)
-        getattr(opening, "from").extend(pb.FetchFrom(queue=queue, offset=offset) for queue, offset in self.next.items())
+        getattr(opening, "from").extend(
+            pb.FetchFrom(queue=queue, offset=offset) for queue, offset in self.next.items()
+        )
         await call.write(pb.FetchRequest(open=opening).SerializeToString())
         while len(self.bodies) < count:
             found = await call.read()
@@ -60,10 +67,14 @@ class Reader:
                 self.streams += 1
             if found.HasField("entries"):
                 self._take(found.entries)
-                await call.write(pb.FetchRequest(credit_bytes=len(found.entries.entries)).SerializeToString())
+                await call.write(
+                    pb.FetchRequest(credit_bytes=len(found.entries.entries)).SerializeToString()
+                )
 
     def _take(self, entries: pb.Entries) -> None:
-        assert entries.first_offset == self.next[entries.queue] and not entries.skipped, "each offset once, in order, none left out"
+        assert entries.first_offset == self.next[entries.queue] and not entries.skipped, (
+            "each offset once, in order, none left out"
+        )
         at = 0
         for size in np.frombuffer(entries.sizes, "<u4").tolist():
             record = entries.entries[at + 48 : at + size]
@@ -74,7 +85,8 @@ class Reader:
 
 
 def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -> None:
-    """A producer sends through the same kills: the reader gets each sent message once, each queue in order."""
+    """A producer sends through the same kills: the reader gets each sent message once, each queue
+    in order."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "T", queues=QUEUES)
         killed = leader(cluster)
@@ -85,7 +97,9 @@ def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -
             # Only a reader that is served by the leader loses its stream with it.
             while not reader.streams and not reading.done():
                 await asyncio.sleep(0.01)
-            await asyncio.gather(reading, Producer(cluster).run(FRAMES, lambda: cluster.kill(killed)))
+            await asyncio.gather(
+                reading, Producer(cluster).run(FRAMES, lambda: cluster.kill(killed))
+            )
             return reader
 
         reader = asyncio.run(both())
@@ -96,8 +110,8 @@ def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -
 
 
 class Member:
-    """A member as in clients: it reads its assigned queues, stops after a liveness period without an answer, and follows the
-    coordinator."""
+    """A member as in clients: it reads its assigned queues, stops after a liveness period without
+    an answer, and follows the coordinator."""
 
     def __init__(self, cluster: LocalCluster, name: str, check: Callable[[], None]) -> None:
         self._cluster = cluster
@@ -111,7 +125,9 @@ class Member:
         while True:
             for node, child in self._cluster.children.items():
                 if child.exit_code is None:
-                    async with grpc.aio.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                    async with grpc.aio.insecure_channel(
+                        target(self._cluster, node), options=OPTIONS
+                    ) as channel:
                         with contextlib.suppress(*GONE):
                             await self._join(channel)
             self.stop_in_time()
@@ -123,7 +139,9 @@ class Member:
 
     async def _join(self, channel: grpc.aio.Channel) -> None:
         self.stop_in_time()
-        call: Any = channel.stream_stream(SERVICE + "Join", response_deserializer=pb.JoinResponse.FromString)()
+        call: Any = channel.stream_stream(
+            SERVICE + "Join", response_deserializer=pb.JoinResponse.FromString
+        )()
         first = pb.JoinRequest(broker_group="g1", topic="T", consumer_group="G", member=self.name)
         asked = time.monotonic()
         first.generation, first.queues[:] = self.generation, sorted(self.reads)
@@ -153,12 +171,16 @@ def test_a_group_of_three_loses_members_and_its_coordinator(tmp_path: Path) -> N
             for member in members:
                 member.stop_in_time()
             reading = [queue for member in members for queue in member.reads]
-            assert len(reading) == len(set(reading)), [(member.name, sorted(member.reads)) for member in members]
+            assert len(reading) == len(set(reading)), [
+                (member.name, sorted(member.reads)) for member in members
+            ]
 
         async def until(sizes: list[int]) -> None:
             deadline = time.monotonic() + WITHIN_S
             while sorted(len(member.reads) for member in members) != sizes:
-                assert time.monotonic() < deadline, [(member.name, sorted(member.reads)) for member in members]
+                assert time.monotonic() < deadline, [
+                    (member.name, sorted(member.reads)) for member in members
+                ]
                 await asyncio.sleep(0.05)
                 check()
 

@@ -18,18 +18,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify]
 
 
 @pytest.mark.skipif(not kernels.NATIVE, reason=kernels.described())
-def test_nodes_change_the_mode_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The official client sends and receives through each node of both mixtures, and all replicas have the same log."""
+def test_nodes_change_the_mode_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The official client sends and receives through each node of both mixtures, and all replicas
+    have the same log."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "t")
         cli = CommandLine.of(cluster)
         for pure in ("n1",), ("n2", "n3"):
             for node in cluster.nodes:
                 restart(cluster, node, pure=node in pure)
-            told = {node["node"]: node["native"] for node in cli.ok("status", "--json").json["nodes"]}
-            assert told == {node: None if node in pure else kernels.VERSION for node in cluster.nodes}
+            told = {
+                node["node"]: node["native"] for node in cli.ok("status", "--json").json["nodes"]
+            }
+            assert told == {
+                node: None if node in pure else kernels.VERSION for node in cluster.nodes
+            }
             for node in cluster.nodes:
-                server = [line["server"] for line in log_events(cluster, node) if line["event"] == "client port open"][-1]
+                server = [
+                    line["server"]
+                    for line in log_events(cluster, node)
+                    if line["event"] == "client port open"
+                ][-1]
                 assert server == ("GrpcServer" if node in pure else "NativeServer")
                 exchange(cluster, node, tmp_path / "home", f"{'+'.join(pure)} through {node}")
         nodes = [str(cluster.data(node)) for node in cluster.nodes]

@@ -1,4 +1,5 @@
-"""Native frames on real processes while the leader is killed: nothing lost, nothing twice, and every receipt proves itself afterwards."""
+"""Native frames on real processes while the leader is killed: nothing lost, nothing twice, and
+every receipt proves itself afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1
 
 
 class Producer:
-    """As short as a producer can be that survives a leader: what is not acknowledged is sent again, in order, after resuming."""
+    """As short as a producer can be that survives a leader: what is not acknowledged is sent again,
+    in order, after resuming."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -41,8 +43,11 @@ class Producer:
         self.receipts: list[pb.Receipt] = []
         self.streams = self.broken = 0
 
-    async def run(self, frames: int, halfway: Callable[[], Any], enough: Callable[[], bool] | None = None) -> None:
-        """Send frames; half way something happens to the cluster. Further frames follow until there are `enough`."""
+    async def run(
+        self, frames: int, halfway: Callable[[], Any], enough: Callable[[], bool] | None = None
+    ) -> None:
+        """Send frames; half way something happens to the cluster. Further frames follow until there
+        are `enough`."""
         self._enough = enough or self._enough
         for _ in range(frames):
             self._begin_frame()
@@ -50,7 +55,9 @@ class Producer:
         while self.unanswered and time.monotonic() < until:
             for node, child in self._cluster.children.items():
                 if self.unanswered and child.exit_code is None:
-                    async with grpc.aio.insecure_channel(target(self._cluster, node), options=OPTIONS) as channel:
+                    async with grpc.aio.insecure_channel(
+                        target(self._cluster, node), options=OPTIONS
+                    ) as channel:
                         try:
                             await self._stream(channel, frames // 2, halfway)
                         except (grpc.RpcError, asyncio.InvalidStateError):
@@ -63,8 +70,12 @@ class Producer:
         self.unanswered.append((first, [b"%d" % (first + i) for i in range(MESSAGES)]))
         self.made += 1
 
-    async def _stream(self, channel: grpc.aio.Channel, half: int, halfway: Callable[[], Any]) -> None:
-        call: Any = channel.stream_stream(SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString)()
+    async def _stream(
+        self, channel: grpc.aio.Channel, half: int, halfway: Callable[[], Any]
+    ) -> None:
+        call: Any = channel.stream_stream(
+            SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString
+        )()
         opening = pb.OpenProducer(broker_group="g1", producer_id=self._id, epoch=self._epoch)
         await call.write(pb.ProduceRequest(open=opening).SerializeToString())
         answer = await call.read()
@@ -77,15 +88,24 @@ class Producer:
         while self.unanswered:
             while under_way < min(answer.opened.window_frames or 5, len(self.unanswered)):
                 first, bodies = self.unanswered[under_way]
-                made = builder.encode(first, first // MESSAGES % 4, bodies, born_ms=time.time_ns() // 1_000_000)
-                frame = pb.Frame(topic="T", first_sequence=first, sizes=bytes(made.sizes), entries=bytes(made.entries))
+                made = builder.encode(
+                    first, first // MESSAGES % 4, bodies, born_ms=time.time_ns() // 1_000_000
+                )
+                frame = pb.Frame(
+                    topic="T",
+                    first_sequence=first,
+                    sizes=bytes(made.sizes),
+                    entries=bytes(made.entries),
+                )
                 await call.write(pb.ProduceRequest(frame=frame).SerializeToString())
                 under_way += 1
             said = await call.read()
             if said is grpc.aio.EOF or said.WhichOneof("response") in ("redirect", "problem"):
                 return
             assert said.HasField("ack"), said
-            assert said.ack.HasField("receipt"), "no more than five frames are unanswered: their receipts are kept"
+            assert said.ack.HasField("receipt"), (
+                "no more than five frames are unanswered: their receipts are kept"
+            )
             self.receipts.append(said.ack.receipt)
             del self.unanswered[0]
             under_way -= 1
@@ -96,7 +116,8 @@ class Producer:
 
 
 def test_a_killed_leader_costs_no_message_and_no_receipt(tmp_path: Path) -> None:
-    """The producer continues in its epoch at the next leader. Every receipt is true, also under a former key; an altered one is false."""
+    """The producer continues in its epoch at the next leader. Every receipt is true, also under a
+    former key; an altered one is false."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "T")
         cli = CommandLine.of(cluster)
@@ -108,7 +129,9 @@ def test_a_killed_leader_costs_no_message_and_no_receipt(tmp_path: Path) -> None
         assert {receipt.term for receipt in producer.receipts} != {producer.receipts[0].term}
 
         stored = cli.ok("peek", "--topic", "T", "--max", "1000", "--json").lines
-        assert counted(cli, "T", FRAMES * MESSAGES) == FRAMES * MESSAGES, "nothing is lost and nothing is there twice"
+        assert counted(cli, "T", FRAMES * MESSAGES) == FRAMES * MESSAGES, (
+            "nothing is lost and nothing is there twice"
+        )
         assert len({message["message_id"] for message in stored}) == len(stored)
 
         good = tmp_path / "receipts.jsonl"
@@ -120,7 +143,12 @@ def test_a_killed_leader_costs_no_message_and_no_receipt(tmp_path: Path) -> None
         assert cli.ok("receipts", "verify", str(good), "--json").json == before
 
         altered = tmp_path / "altered.jsonl"
-        altered.write_text("".join(json.dumps({**row, "store_ms": row["store_ms"] + 1}) + "\n" for row in rows[:1] + rows[-1:]))
+        altered.write_text(
+            "".join(
+                json.dumps({**row, "store_ms": row["store_ms"] + 1}) + "\n"
+                for row in rows[:1] + rows[-1:]
+            )
+        )
         ended = cli.run("receipts", "verify", str(altered), "--json")
         assert (ended.status, ended.json["false"]) == (1, 2)
 
@@ -140,7 +168,11 @@ def test_a_planned_change_of_leaders_is_told_on_the_stream(tmp_path: Path) -> No
             transfers.append(asyncio.get_running_loop().run_in_executor(None, transferred))
 
         def transferred() -> None:
-            wait_for(lambda: admin(cluster, first, "TransferLeadership", request).done, 60, f"{to} to lead")
+            wait_for(
+                lambda: admin(cluster, first, "TransferLeadership", request).done,
+                60,
+                f"{to} to lead",
+            )
 
         def next_leader_answers() -> bool:
             for done in filter(asyncio.Future.done, transfers):
@@ -148,5 +180,12 @@ def test_a_planned_change_of_leaders_is_told_on_the_stream(tmp_path: Path) -> No
             return len({receipt.term for receipt in producer.receipts}) >= 2
 
         asyncio.run(producer.run(FRAMES, transfer, next_leader_answers))
-        assert producer.streams >= 2 and len(producer.receipts) == producer.made and not producer.broken
-        assert counted(CommandLine.of(cluster), "T", producer.made * MESSAGES) == producer.made * MESSAGES
+        assert (
+            producer.streams >= 2
+            and len(producer.receipts) == producer.made
+            and not producer.broken
+        )
+        assert (
+            counted(CommandLine.of(cluster), "T", producer.made * MESSAGES)
+            == producer.made * MESSAGES
+        )

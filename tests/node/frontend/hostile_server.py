@@ -1,5 +1,6 @@
-"""The service of `test_node_call_servers.py` in a process of its own, so that a test can see what a client makes it need:
-`python -m tests.node.frontend.hostile_server grpc.aio|native` prints the port."""
+"""The service of `test_node_call_servers.py` in a process of its own, so that a test can see what a
+client makes it need: `python -m tests.node.frontend.hostile_server grpc.aio|native` prints the
+port."""
 
 from __future__ import annotations
 

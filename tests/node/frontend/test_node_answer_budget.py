@@ -1,4 +1,5 @@
-"""The budget of answers that clients have not taken: what is held is what was read and not given back, and nothing is read beyond it."""
+"""The budget of answers that clients have not taken: what is held is what was read and not given
+back, and nothing is read beyond it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.runtime import answer_budget
-from ledgermq.node.runtime.answer_budget import BULKY_BYTES, CONNECTION, COPIES, SMALL_BYTES, AnswerBudget, Share, connection_of
+from ledgermq.node.runtime.answer_budget import (
+    BULKY_BYTES,
+    CONNECTION,
+    COPIES,
+    SMALL_BYTES,
+    AnswerBudget,
+    Share,
+    connection_of,
+)
 from ledgermq.proto.status import Code, LedgerError
 
 LIMIT, CONNECTION_LIMIT = 1000, 400
@@ -98,19 +107,28 @@ def test_messages_for_a_caller_that_is_gone_are_not_counted() -> None:
 def test_reads_wait_in_their_order_and_a_full_connection_keeps_nobody_else_waiting() -> None:
     async def scenario() -> None:
         budget, order = AnswerBudget(LIMIT, CONNECTION_LIMIT), []
-        held = [await in_task("a", lambda: budget.reserve(350)), await in_task("", lambda: budget.reserve(600))]
+        held = [
+            await in_task("a", lambda: budget.reserve(350)),
+            await in_task("", lambda: budget.reserve(600)),
+        ]
 
         async def read(name: str, size: int) -> Share:
             share = await budget.reserve(size)
             order.append(name)
             return share
 
-        tasks = [in_task("a", lambda: read("a", 100)), in_task("b", lambda: read("b1", 300)), in_task("b", lambda: read("b2", 60))]
+        tasks = [
+            in_task("a", lambda: read("a", 100)),
+            in_task("b", lambda: read("b1", 300)),
+            in_task("b", lambda: read("b2", 60)),
+        ]
         await settled()
         assert order == []
         held[1].settle(300)
         await settled()
-        assert order == ["b1"], "there is room for 350 bytes: not for b2 beside b1, and a has its own limit"
+        assert order == ["b1"], (
+            "there is room for 350 bytes: not for b2 beside b1, and a has its own limit"
+        )
         held[0].settle(0)
         await settled()
         assert order == ["b1", "a", "b2"]
@@ -139,7 +157,10 @@ def test_a_read_that_is_cancelled_while_it_waits_leaves_nothing() -> None:
     async def scenario() -> None:
         budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
         held = await budget.reserve(LIMIT)
-        waits, chosen = in_task("", lambda: budget.reserve(10)), in_task("", lambda: budget.reserve(20))
+        waits, chosen = (
+            in_task("", lambda: budget.reserve(10)),
+            in_task("", lambda: budget.reserve(20)),
+        )
         await settled()
         waits.cancel()
         await settled()
@@ -173,7 +194,16 @@ def test_answers_of_other_nodes_are_held_and_refused_beyond_the_reserve() -> Non
         budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
 
         async def call() -> list[bool]:
-            return [budget.charge(size) for size in (SMALL_BYTES, BULKY_BYTES // 2, BULKY_BYTES // 2, SMALL_BYTES + 1, SMALL_BYTES)]
+            return [
+                budget.charge(size)
+                for size in (
+                    SMALL_BYTES,
+                    BULKY_BYTES // 2,
+                    BULKY_BYTES // 2,
+                    SMALL_BYTES + 1,
+                    SMALL_BYTES,
+                )
+            ]
 
         task = in_task("a", call)
         assert await task == [True, True, True, False, True]
@@ -205,8 +235,8 @@ def test_other_workers_bring_the_calls_of_many_clients() -> None:
 
 
 def test_answers_that_grow_do_not_wait_for_each_other() -> None:
-    """All of them hold bytes and want more than there is: they go beyond the limit one after the other, each until its task ends. What fits
-    does not wait."""
+    """All of them hold bytes and want more than there is: they go beyond the limit one after the
+    other, each until its task ends. What fits does not wait."""
 
     async def scenario() -> None:
         budget = AnswerBudget(LIMIT, CONNECTION_LIMIT)
@@ -224,7 +254,9 @@ def test_answers_that_grow_do_not_wait_for_each_other() -> None:
         tasks.append(in_task("", lambda: call(3, 50)))
         for _ in range(3):
             await settled()
-        assert (grown, budget.held_bytes) == ([0], 3 * 300 + 5000), "the others wait, and the small call for its first bytes"
+        assert (grown, budget.held_bytes) == ([0], 3 * 300 + 5000), (
+            "the others wait, and the small call for its first bytes"
+        )
         for number in (0, 1):
             ends[number].set()
             await tasks[number]
@@ -265,12 +297,19 @@ def test_an_answer_whose_turn_does_not_come_is_refused() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["group", "reserve", "cancel", "end"]), st.integers(1, 300)), max_size=60
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["group", "reserve", "cancel", "end"]),
+        st.integers(1, 300),
+    ),
+    max_size=60,
 )
 
 
 @given(STEPS)
-def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(steps: list[tuple[str, str, int]]) -> None:
+def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(
+    steps: list[tuple[str, str, int]],
+) -> None:
     """Against the sum over the open calls, whatever begins and ends in which order."""
 
     async def scenario() -> None:
@@ -297,13 +336,19 @@ def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(steps: l
             this = asyncio.current_task()
             assert this is not None
             held[this] = connection, size
-            assert sum_of() <= max(LIMIT, size) and sum_of(connection) <= max(CONNECTION_LIMIT, size)
+            assert sum_of() <= max(LIMIT, size) and sum_of(connection) <= max(
+                CONNECTION_LIMIT, size
+            )
             await end.wait()
 
         for token, (connection, what, size) in enumerate(steps):
             if what in ("group", "reserve"):
                 end = asyncio.Event()
-                work = group(token, connection, size, end) if what == "group" else reserve(connection, size, end)
+                work = (
+                    group(token, connection, size, end)
+                    if what == "group"
+                    else reserve(connection, size, end)
+                )
                 task = in_task(connection, lambda work=work: work)  # type: ignore[misc]
                 ends[task] = end
                 task.add_done_callback(lambda task: held.pop(task, None))
@@ -317,6 +362,8 @@ def test_nothing_is_read_beyond_the_limits_and_everything_is_given_back(steps: l
         for task in ends:
             task.cancel()
         await settled()
-        assert budget.held_bytes == 0 and not budget._of and not budget._entered and not budget._full
+        assert (
+            budget.held_bytes == 0 and not budget._of and not budget._entered and not budget._full
+        )
 
     asyncio.run(scenario())

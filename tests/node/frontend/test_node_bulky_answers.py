@@ -1,4 +1,5 @@
-"""Reads of the administration are counted while they build their answers, and what they built until their client has it."""
+"""Reads of the administration are counted while they build their answers, and what they built until
+their client has it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ class Service:
 
         async def serve(request: Any, context: Any) -> Any:
             self.held.append(self.budget.held_bytes)
-            return response(messages=[admin_pb2.PeekedMessage(body=BODY)]) if name == "Peek" else response()
+            return (
+                response(messages=[admin_pb2.PeekedMessage(body=BODY)])
+                if name == "Peek"
+                else response()
+            )
 
         return serve
 
@@ -39,10 +44,14 @@ class Open:
     required = False
 
 
-def methods(monkeypatch: pytest.MonkeyPatch, budget: AnswerBudget) -> tuple[Service, dict[str, Any]]:
+def methods(
+    monkeypatch: pytest.MonkeyPatch, budget: AnswerBudget
+) -> tuple[Service, dict[str, Any]]:
     monkeypatch.setattr(admin_port, "ANSWERS", budget)
     found = admin_methods(service := Service(budget), Open())  # type: ignore[arg-type]
-    return service, {name: method.serve for name, method in found.items() if isinstance(method, UnaryMethod)}
+    return service, {
+        name: method.serve for name, method in found.items() if isinstance(method, UnaryMethod)
+    }
 
 
 def test_bulky_reads_take_turns_and_others_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +68,14 @@ def test_bulky_reads_take_turns_and_others_do_not_wait(monkeypatch: pytest.Monke
 
         first = asyncio.create_task(call())
         await asyncio.sleep(0)
-        assert service.held == [BULKY_BYTES] and len(BODY) * COPIES < budget.held_bytes < 3 * len(BODY)
+        assert service.held == [BULKY_BYTES] and len(BODY) * COPIES < budget.held_bytes < 3 * len(
+            BODY
+        )
         second = asyncio.create_task(call())
         await served["ClusterStatus"](b"", None)
-        assert len(service.held) == 2, "the second Peek waits until the client has taken the first answer"
+        assert len(service.held) == 2, (
+            "the second Peek waits until the client has taken the first answer"
+        )
         go_on.set()
         assert await first == await second
         await asyncio.sleep(0)
@@ -72,7 +85,9 @@ def test_bulky_reads_take_turns_and_others_do_not_wait(monkeypatch: pytest.Monke
     asyncio.run(scenario())
 
 
-def test_a_read_for_which_too_many_wait_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_for_which_too_many_wait_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario() -> None:
         budget = AnswerBudget(BULKY_BYTES, BULKY_BYTES)
         _, served = methods(monkeypatch, budget)

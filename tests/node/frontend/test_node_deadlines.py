@@ -42,7 +42,8 @@ def asked(context: Any) -> tuple[float, float]:
 
 
 def test_a_caller_is_answered_before_he_gives_up() -> None:
-    """The answer comes early enough for the way back; a longer deadline, or none, changes nothing."""
+    """The answer comes early enough for the way back; a longer deadline, or none, changes
+    nothing."""
     during, afterwards = asked(caller(2.0))
     assert 1.4 < during <= 1.6 and afterwards == 5.0
     assert asked(caller(60.0)) == asked(caller(None)) == asked(None) == (5.0, 5.0)

@@ -1,4 +1,5 @@
-"""One node in detail: what it tells, how much at most, who is asked, and that no secret is in it."""
+"""One node in detail: what it tells, how much at most, who is asked, and that no secret is in
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,15 @@ TREE: dict[str, Any] = {
         "secret": SECRET,
         "groups": [{"name": "g1", "replicas": ["n1"]}],
     },
-    "nodes": {"n1": {"host": "127.0.0.1", "client_port": 1, "peer_port": 2, "controller_port": 3, "http_port": 4}},
+    "nodes": {
+        "n1": {
+            "host": "127.0.0.1",
+            "client_port": 1,
+            "peer_port": 2,
+            "controller_port": 3,
+            "http_port": 4,
+        }
+    },
     "tracing": {"otlp_endpoint": f"http://user:{SECRET.replace(' ', '-')}@collector:4317"},
     "metrics": {"otlp_endpoint": "https://collector:4317"},
 }
@@ -54,7 +63,11 @@ class Forwarder:
         self.asked.append((node, method))
         if node == "n3":
             raise CallRefused(Refused("unknown-outcome"))
-        return [pb.DescribeNodeResponse(node=node, log=["x"] * pb.DescribeNodeRequest.FromString(request).log_lines).SerializeToString()]
+        return [
+            pb.DescribeNodeResponse(
+                node=node, log=["x"] * pb.DescribeNodeRequest.FromString(request).log_lines
+            ).SerializeToString()
+        ]
 
 
 def details(forwarder: Any = None, connections: int | None = 7) -> NodeDetails:
@@ -65,16 +78,27 @@ def details(forwarder: Any = None, connections: int | None = 7) -> NodeDetails:
 def test_a_node_describes_itself(kept: deque[str]) -> None:
     """Its process, its connections, and its configuration, if asked for."""
     found = asyncio.run(details().of(pb.DescribeNodeRequest(configuration=True)))
-    assert (found.node, found.pid, found.client_connections, found.telemetry_streams, found.native_streams) == ("n1", os.getpid(), 7, 2, 1)
+    assert (
+        found.node,
+        found.pid,
+        found.client_connections,
+        found.telemetry_streams,
+        found.native_streams,
+    ) == ("n1", os.getpid(), 7, 2, 1)
     assert (list(found.peers), list(found.connected_peers)) == (["n2", "n3"], ["n2"])
-    assert found.resident_bytes > 1 << 20 and 0 < found.open_files < found.open_files_max and found.started_ms > 1 << 40
+    assert (
+        found.resident_bytes > 1 << 20
+        and 0 < found.open_files < found.open_files_max
+        and found.started_ms > 1 << 40
+    )
     assert json.loads(found.configuration)["raft"] and not found.log
     bare = details(connections=None).here(pb.DescribeNodeRequest())
     assert not bare.HasField("client_connections") and not bare.HasField("configuration")
 
 
 def test_no_secret_is_shown(kept: deque[str]) -> None:
-    """The cluster secret and the credentials of a collector in the configuration; known secrets in lines of the log, cut ones too."""
+    """The cluster secret and the credentials of a collector in the configuration; known secrets in
+    lines of the log, cut ones too."""
     logs.hide(SECRET.encode(), b"", b"\xff" * 16, b'quoted "secret" of a user')
     stderr = logs._Stderr()
     stderr.write(json.dumps({"event": f"wrong: {SECRET}"}) + "\n")
@@ -102,7 +126,8 @@ def test_lines_are_bounded(kept: deque[str]) -> None:
 
 
 def test_the_node_that_is_meant_answers(kept: deque[str]) -> None:
-    """Another node is asked through its link; one that is not reached, or does not exist, is a refusal that no client repeats."""
+    """Another node is asked through its link; one that is not reached, or does not exist, is a
+    refusal that no client repeats."""
     forwarder = Forwarder()
     asked = details(forwarder)
     found = asyncio.run(asked.of(pb.DescribeNodeRequest(node="n2", log_lines=3)))

@@ -1,5 +1,5 @@
-"""Why a message was not delivered, and its trace: every reason, produced by a matching history and reported by a node that leads no
-group."""
+"""Why a message was not delivered, and its trace: every reason, produced by a matching history and
+reported by a node that leads no group."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ class Story:
 
     async def send(self, name: str = "m", body: bytes = b"x", **fields: Any) -> None:
         deliver_ms = fields.get("deliver_ms") or 0
-        draft = Draft("t", 0, body, encode(Fields(message_id=name, **fields)), EPOCH_MS, deliver_ms=deliver_ms)
+        draft = Draft(
+            "t", 0, body, encode(Fields(message_id=name, **fields)), EPOCH_MS, deliver_ms=deliver_ms
+        )
         await self.call(Produce(self.engine.new_token(), [draft]))
 
     async def half(self) -> int:
         draft = Draft("t", 0, b"x", encode(Fields(message_id="m")), EPOCH_MS)
-        return int((await self.call(Prepare(self.engine.new_token(), [draft], [None]))).queue_offsets[0])
+        return int(
+            (await self.call(Prepare(self.engine.new_token(), [draft], [None]))).queue_offsets[0]
+        )
 
     def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -49,7 +53,16 @@ class Story:
             self.engine.turn()
 
     async def receive(self, expression: str = "", wait_s: int = 0) -> Received:
-        call = Receive(self.engine.new_token(), "c", "t", "reader", sql_filter(expression or "TRUE"), 32, 10_000, self.bench.clock.now_ns)
+        call = Receive(
+            self.engine.new_token(),
+            "c",
+            "t",
+            "reader",
+            sql_filter(expression or "TRUE"),
+            32,
+            10_000,
+            self.bench.clock.now_ns,
+        )
         call = replace(call, deadline_ns=call.deadline_ns + wait_s * SECOND)
         if wait_s:
             self.poll = self.engine.call("g1", call)
@@ -63,13 +76,17 @@ class Story:
         return Handle("c", "t", lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
 
     async def why(self, name: str = "m") -> admin_pb2.WhyNotDeliveredResponse:
-        request = admin_pb2.WhyNotDeliveredRequest(message_id=name, group=admin_pb2.Name(name="c"), topic=NAME)
+        request = admin_pb2.WhyNotDeliveredRequest(
+            message_id=name, group=admin_pb2.Name(name="c"), topic=NAME
+        )
         return await self.bench.queries[1].why_not_delivered([self.bench.topic], request)
 
     async def trace(self) -> list[str]:
         kinds, after = [], b""
         while True:
-            page = await self.bench.queries[1].trace(self.bench.topic, admin_pb2.TraceMessageRequest(message_id="m", after=after))
+            page = await self.bench.queries[1].trace(
+                self.bench.topic, admin_pb2.TraceMessageRequest(message_id="m", after=after)
+            )
             kinds += [event.kind for event in page.events]
             after = page.next
             if not after:
@@ -164,7 +181,11 @@ async def committed(s: Story) -> None:
 async def again(s: Story) -> None:
     """The topic is deleted, and another one gets its name."""
     await s.call(Configure(s.engine.new_token(), deleted_topics=("t",)))
-    await s.call(Configure(s.engine.new_token(), (replace(s.bench.state.state.topics_of("g1")[0], incarnation=99),)))
+    await s.call(
+        Configure(
+            s.engine.new_token(), (replace(s.bench.state.state.topics_of("g1")[0], incarnation=99),)
+        )
+    )
 
 
 async def deleted(s: Story) -> None:
@@ -201,8 +222,11 @@ STORIES: dict[Callable[[Story], Awaitable[None]], tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_every_reason_and_the_trace_behind_it(story: Callable[[Story], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each history gives its reason in one sentence about the message, and the trace its events in order, piece by piece too."""
+def test_every_reason_and_the_trace_behind_it(
+    story: Callable[[Story], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each history gives its reason in one sentence about the message, and the trace its events in
+    order, piece by piece too."""
     reason, kinds = STORIES[story]
     assert reason in RANKS
 
@@ -210,7 +234,11 @@ def test_every_reason_and_the_trace_behind_it(story: Callable[[Story], Awaitable
         s = Story(bench)
         await story(s)
         found = await s.why()
-        assert (found.reason, found.answer.count(".") >= 1, "m" in found.answer) == (reason, True, True), found
+        assert (found.reason, found.answer.count(".") >= 1, "m" in found.answer) == (
+            reason,
+            True,
+            True,
+        ), found
         assert await s.trace() == kinds
         assert len([line for line in found.evidence if "entry" in line]) == len(kinds)
         monkeypatch.setattr(explaining, "SCAN_BYTES", 1)
@@ -229,7 +257,9 @@ def test_a_receive_that_waits_is_named() -> None:
         s.pass_s(11)
         await s.receive(wait_s=60)
         found = await explained(s)
-        assert found.reason == "visible-again" and any("1 receives of c wait" in line for line in found.evidence)
+        assert found.reason == "visible-again" and any(
+            "1 receives of c wait" in line for line in found.evidence
+        )
 
     async def explained(s: Story) -> Any:
         question = explaining.peer_pb2.GroupWhy(topic="t", message_id="m", group="c")
@@ -254,13 +284,20 @@ def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
 
 
 def test_what_nobody_has() -> None:
-    """An unknown id is not found; an id older than the log has expired, judging by its time; its trace is refused."""
+    """An unknown id is not found; an id older than the log has expired, judging by its time; its
+    trace is refused."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)
         await s.send()
         assert (await s.why("x")).reason == "not-found"
-        old = "01" + "AABBCCDDEEFF" + "0001" + f"{(EPOCH_MS // 1000 - 1_609_459_200 - 60):08X}" + "00000001"
+        old = (
+            "01"
+            + "AABBCCDDEEFF"
+            + "0001"
+            + f"{(EPOCH_MS // 1000 - 1_609_459_200 - 60):08X}"
+            + "00000001"
+        )
         assert born_of(old) == EPOCH_MS // 1000 * 1000 - 60_000
         assert (await s.why(old)).reason == "not-found", "nothing was trimmed yet"
         s.engine.hosted["g1"].reader.begin_index = 1
@@ -268,14 +305,17 @@ def test_what_nobody_has() -> None:
         with pytest.raises(LedgerError):
             await bench.queries[1].trace(bench.topic, admin_pb2.TraceMessageRequest(message_id="x"))
         with pytest.raises(LedgerError):
-            await bench.queries[1].trace(bench.topic, admin_pb2.TraceMessageRequest(message_id="m", after=b"[1]"))
+            await bench.queries[1].trace(
+                bench.topic, admin_pb2.TraceMessageRequest(message_id="m", after=b"[1]")
+            )
 
     with_bench(work)
     assert absent("x", ["a", "b"], None, True).answer == "No message with the id x is in 2 topics."
 
 
 def test_what_retention_removed_is_not_made_up() -> None:
-    """A message that is done and whose records were trimmed is reported as done in an unknown way."""
+    """A message that is done and whose records were trimmed is reported as done in an unknown
+    way."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)

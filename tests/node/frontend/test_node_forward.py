@@ -1,4 +1,5 @@
-"""Forwarding to the leader: which calls are retried, and which nodes are informed about clients. Links are fakes."""
+"""Forwarding to the leader: which calls are retried, and which nodes are informed about clients.
+Links are fakes."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ class FakeExecutor:
     refusals: list[Refused] = field(default_factory=list)
     executed: list[tuple[str, str, bytes]] = field(default_factory=list)
 
-    async def __call__(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
+    async def __call__(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
+    ) -> Sequence[bytes]:
         self.executed.append((group, method, request))
         if self.refusals:
             raise CallRefused(self.refusals.pop(0))
@@ -77,11 +80,19 @@ class FakeExecutor:
 class Bench:
     """Node n1 of three with one group everywhere."""
 
-    def __init__(self, leader: str | None, serving: bool = True, groups: Sequence[str] = ("g1",)) -> None:
+    def __init__(
+        self, leader: str | None, serving: bool = True, groups: Sequence[str] = ("g1",)
+    ) -> None:
         self.engine = FakeEngine({group: view(leader, serving) for group in groups})
         self.links = {"n2": FakeLink(), "n3": FakeLink()}
         self.executor = FakeExecutor()
-        self.forwarder = Forwarder("n1", {group: ("n1", "n2", "n3") for group in groups}, self.engine, self.links, lambda: 42)
+        self.forwarder = Forwarder(
+            "n1",
+            {group: ("n1", "n2", "n3") for group in groups},
+            self.engine,
+            self.links,
+            lambda: 42,
+        )
         self.forwarder.start(self.executor)
 
     def lead(self, leader: str | None, serving: bool = True) -> None:
@@ -90,7 +101,9 @@ class Bench:
 
     async def submit(self, seconds: float = 20, **options: bool) -> Sequence[bytes]:
         deadline = asyncio.get_running_loop().time() + seconds
-        return await self.forwarder.submit("g1", "SendMessage", {"k": "v"}, b"request", deadline, **options)
+        return await self.forwarder.submit(
+            "g1", "SendMessage", {"k": "v"}, b"request", deadline, **options
+        )
 
     async def refusal(self, seconds: float = 20) -> Refused:
         with pytest.raises(CallRefused) as caught:
@@ -103,7 +116,8 @@ def run(main: Callable[[], object]) -> None:
 
 
 def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadline() -> None:
-    """A call is executed where the leader is; method, metadata, bytes and what is left of the deadline go along."""
+    """A call is executed where the leader is; method, metadata, bytes and what is left of the
+    deadline go along."""
 
     async def main() -> None:
         bench = Bench("n1")
@@ -112,7 +126,12 @@ def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadli
         bench.links["n2"].answers.append(Result(responses=[b"a", b"b"]))
         assert list(await bench.submit(20)) == [b"a", b"b"]
         call = bench.links["n2"].calls[0]
-        assert (call.group, call.method, dict(call.metadata), call.request) == ("g1", "SendMessage", {"k": "v"}, b"request")
+        assert (call.group, call.method, dict(call.metadata), call.request) == (
+            "g1",
+            "SendMessage",
+            {"k": "v"},
+            b"request",
+        )
         assert 15_000 < call.deadline_ms <= 20_000
         assert len(bench.executor.executed) == 1
 
@@ -120,7 +139,8 @@ def test_leader_executes_itself_and_follower_forwards_everything_with_the_deadli
 
 
 def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
-    """not-leader from the other node, not-leader from our own executor, and a call that never left: all are tried again."""
+    """not-leader from the other node, not-leader from our own executor, and a call that never left:
+    all are tried again."""
 
     async def main() -> None:
         bench = Bench("n2")
@@ -139,7 +159,8 @@ def test_call_that_was_not_done_is_tried_again_at_the_new_leader() -> None:
 
 @pytest.mark.parametrize("failure", [Lost("gone"), None])
 def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception | None) -> None:
-    """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although another leader is known."""
+    """Once it left this node, a lost stream or a passed deadline means unknown-outcome, although
+    another leader is known."""
 
     async def main() -> None:
         bench = Bench("n2")
@@ -154,7 +175,8 @@ def test_call_whose_outcome_is_unknown_is_never_tried_again(failure: Exception |
 
 
 def test_a_call_that_may_be_done_twice_is_tried_until_somebody_answers() -> None:
-    """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the deadline, which says what is not known."""
+    """A lost stream and an unknown outcome here are no end for it; a refusal is, and so is the
+    deadline, which says what is not known."""
 
     async def main() -> None:
         bench = Bench("n2")
@@ -191,7 +213,8 @@ def test_refusal_of_the_leader_is_passed_on_and_not_tried_again() -> None:
 
 
 def test_calls_wait_for_a_leader_inside_their_deadline() -> None:
-    """During an election nothing is sent; as soon as a leader serves, the call goes there. Without one it was certainly not done."""
+    """During an election nothing is sent; as soon as a leader serves, the call goes there. Without
+    one it was certainly not done."""
 
     async def main() -> None:
         bench = Bench(None)
@@ -227,11 +250,14 @@ def test_leader_without_a_connection_is_waited_for() -> None:
 
 
 def forwarded(group: str = "g1", deadline_ms: int = 20_000) -> peer_pb2.ForwardCall:
-    return peer_pb2.ForwardCall(sequence=1, group=group, method="SendMessage", request=b"r", deadline_ms=deadline_ms)
+    return peer_pb2.ForwardCall(
+        sequence=1, group=group, method="SendMessage", request=b"r", deadline_ms=deadline_ms
+    )
 
 
 def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() -> None:
-    """A node that does not lead refuses and names the leader it knows; its own links are not used."""
+    """A node that does not lead refuses and names the leader it knows; its own links are not
+    used."""
 
     async def main() -> None:
         bench = Bench("n3")
@@ -239,14 +265,17 @@ def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() 
         assert result.not_leader and result.leader == "n3"
         assert (await bench.forwarder.execute_for_peer("n2", forwarded("unknown"))).not_leader
         bench.lead("n1")
-        assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [b"executed here"]
+        assert list((await bench.forwarder.execute_for_peer("n2", forwarded())).responses) == [
+            b"executed here"
+        ]
         assert not bench.links["n2"].calls and not bench.links["n3"].calls
 
     run(main)
 
 
 def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
-    """While too few are in sync there is nothing to wait for: calls are refused with the reason, here and for a peer."""
+    """While too few are in sync there is nothing to wait for: calls are refused with the reason,
+    here and for a peer."""
 
     async def main() -> None:
         bench = Bench("n1", serving=False)
@@ -254,7 +283,9 @@ def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
         bench.engine.views["g1"] = replace(bench.engine.views["g1"], ha=short)
         refused = await bench.refusal()
         assert (refused.reason, refused.detail) == ("in-sync-short", short.short)
-        answer = await bench.forwarder.execute_for_peer("n2", peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000))
+        answer = await bench.forwarder.execute_for_peer(
+            "n2", peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000)
+        )
         assert (answer.refusal, answer.grpc_message) == ("in-sync-short", short.short)
         assert not bench.executor.executed
 
@@ -262,7 +293,8 @@ def test_a_master_that_cannot_serve_yet_says_so_at_once() -> None:
 
 
 def test_forwarded_call_waits_until_the_new_leader_serves() -> None:
-    """A node that has won but not yet applied its term start lets the call wait, and refuses it when it loses again."""
+    """A node that has won but not yet applied its term start lets the call wait, and refuses it
+    when it loses again."""
 
     async def main() -> None:
         bench = Bench("n1", serving=False)
@@ -301,7 +333,8 @@ def test_failures_of_the_executor_answer_a_forwarded_call() -> None:
 
 
 def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
-    """A call that loses a part of this node under it has an unknown outcome; one that comes later was not done. Neither is logged."""
+    """A call that loses a part of this node under it has an unknown outcome; one that comes later
+    was not done. Neither is logged."""
 
     async def main() -> None:
         bench = Bench("n1")
@@ -313,7 +346,10 @@ def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
         bench.forwarder.start(loses_its_part)
-        calls = [asyncio.create_task(bench.forwarder.execute_for_peer("n2", call)) for call in (forwarded(), forwarded(group=""))]
+        calls = [
+            asyncio.create_task(bench.forwarder.execute_for_peer("n2", call))
+            for call in (forwarded(), forwarded(group=""))
+        ]
         await begun.wait()
         bench.forwarder.stop()
         ended.set()
@@ -328,13 +364,18 @@ def test_an_orderly_end_is_no_bug_of_the_executor() -> None:
 
 
 def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
-    """Replicas are asked in turn; the leader they name, and the node that answered, are remembered."""
+    """Replicas are asked in turn; the leader they name, and the node that answered, are
+    remembered."""
 
     async def main() -> None:
         bench = Bench("n1", groups=())
         forwarder = Forwarder("n1", {"far": ("n2", "n3")}, bench.engine, bench.links, lambda: 0)
         bench.links["n2"].answers.append(Result(not_leader=True, leader="n3"))
-        bench.links["n3"].answers += [Result(not_leader=True, leader="n3"), Result(responses=[b"1"]), Result(responses=[b"2"])]
+        bench.links["n3"].answers += [
+            Result(not_leader=True, leader="n3"),
+            Result(responses=[b"1"]),
+            Result(responses=[b"2"]),
+        ]
         deadline = asyncio.get_running_loop().time() + 20
         assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"1"]
         asked = len(bench.links["n2"].calls)
@@ -345,7 +386,8 @@ def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
 
 
 def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
-    """It will not hear of one again, so its callers should ask another node at once; while one peer still listens, it waits."""
+    """It will not hear of one again, so its callers should ask another node at once; while one peer
+    still listens, it waits."""
 
     async def main() -> None:
         bench = Bench(None)
@@ -353,7 +395,9 @@ def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
         assert "had no leader within the deadline" in (await bench.refusal(0.1)).detail
         bench.links["n3"].up = False
         began = asyncio.get_running_loop().time()
-        assert (await bench.refusal(3600)).detail == "node n1 was removed from its cluster; ask another node"
+        assert (
+            await bench.refusal(3600)
+        ).detail == "node n1 was removed from its cluster; ask another node"
         assert asyncio.get_running_loop().time() - began < 1800
 
     run(main)
@@ -361,8 +405,9 @@ def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
 
 @pytest.mark.parametrize("end", ["down", "lost", "silent"])
 def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(end: str) -> None:
-    """For a group without a local replica, no view reports a leader change. The node that answered last is not asked any more once its
-    stream is down, ended during a call, or gave no answer; and clients are not redirected to it."""
+    """For a group without a local replica, no view reports a leader change. The node that answered
+    last is not asked any more once its stream is down, ended during a call, or gave no answer; and
+    clients are not redirected to it."""
 
     async def main() -> None:
         bench = Bench("n1", groups=())
@@ -376,7 +421,9 @@ def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(
         else:
             bench.links["n2"].answers += [Lost("gone")] if end == "lost" else []
             with pytest.raises(CallRefused, match="unknown-outcome"):
-                await forwarder.submit("far", "M", {}, b"", loop.time() + (20 if end == "lost" else 0.2))
+                await forwarder.submit(
+                    "far", "M", {}, b"", loop.time() + (20 if end == "lost" else 0.2)
+                )
             assert forwarder.leader("far") is None
             bench.links["n2"].up = False
         # A follower may believe in the old leader for a while, too.
@@ -388,7 +435,8 @@ def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(
 
 
 def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
-    """One message per leader's node has all active clients; only groups led here are informed directly."""
+    """One message per leader's node has all active clients; only groups led here are informed
+    directly."""
 
     async def main() -> None:
         bench = Bench("n1", groups=("g1", "g2", "g3"))
@@ -398,7 +446,9 @@ def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() ->
         bench.forwarder.flush_signs()
         bench.forwarder.flush_signs()
         assert bench.engine.told == [("g1", ClientsAlive(frozenset("ab"), 42))]
-        assert [list(message.client_signs.client_id) for message in bench.links["n2"].posted] == [["a", "b"]]
+        assert [list(message.client_signs.client_id) for message in bench.links["n2"].posted] == [
+            ["a", "b"]
+        ]
         assert not bench.links["n3"].posted
         bench.forwarder.client_gone("a")
         assert bench.engine.told[1:] == [("g1", ClientGone("a", 42))]
@@ -436,8 +486,11 @@ def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None
     run(main)
 
 
-def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers always pass."""
+def test_answers_from_elsewhere_are_held_until_their_call_ends_and_dropped_beyond_the_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What may be asked again is refused; of a Receive, the outcome is unknown. Small answers
+    always pass."""
     budget = AnswerBudget(1 << 20, 1 << 20)
     monkeypatch.setattr(forwarder, "ANSWERS", budget)
     large, small = Result(responses=[bytes(BULKY_BYTES // 8)] * 2), Result(responses=[bytes(1000)])
@@ -470,7 +523,10 @@ def test_bulky_questions_of_peers_wait_for_room(monkeypatch: pytest.MonkeyPatch)
     async def main() -> None:
         bench = Bench("n1")
         peek = peer_pb2.ForwardCall(group="g1", method="ledgermq.v1.Admin/Peek", deadline_ms=20_000)
-        first, other = peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000), await budget.reserve(1)
+        first, other = (
+            peer_pb2.ForwardCall(group="g1", method="SendMessage", deadline_ms=20_000),
+            await budget.reserve(1),
+        )
         waiting = asyncio.create_task(bench.forwarder.execute_for_peer("n2", peek))
         assert (await bench.forwarder.execute_for_peer("n2", first)).responses == [b"executed here"]
         assert not waiting.done() and len(bench.executor.executed) == 1

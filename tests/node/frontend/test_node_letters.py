@@ -1,4 +1,5 @@
-"""Dead letters through the admin service, from a node that leads no broker group: lists, pages, counts, settlements, and who may."""
+"""Dead letters through the admin service, from a node that leads no broker group: lists, pages,
+counts, settlements, and who may."""
 
 from __future__ import annotations
 
@@ -32,32 +33,44 @@ class Scene:
         for body in bodies:
             await self.bench.send(broker, 0, body)
             for lease in (await self.bench.receive(group, broker)).leases:
-                handle = Handle(group, "t", lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
-                await self.bench.engines[0].call(broker, Forward(self.bench.engines[0].new_token(), handle))
+                handle = Handle(
+                    group, "t", lease.queue, lease.queue_offset, lease.lease_number, lease.attempt
+                )
+                await self.bench.engines[0].call(
+                    broker, Forward(self.bench.engines[0].new_token(), handle)
+                )
             self.bench.pass_ms(1000)
 
     async def listed(self, **fields: Any) -> list[tuple[str, str]]:
         """All pages: (body's id, state)."""
         found, after = [], b""
         while True:
-            page = await self.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, after=after, **fields))
+            page = await self.letters.listed(
+                admin_pb2.ListDeadLettersRequest(group=GROUP, after=after, **fields)
+            )
             found += [(letter.message.message_id, letter.state) for letter in page.letters]
             after = page.next
             if not after:
                 return found
 
     async def settled(self, how: str, *places: tuple[str, int], user: str = "") -> list[str]:
-        letters = [admin_pb2.DeadLetterPlace(broker_group=group, offset=offset) for group, offset in places]
+        letters = [
+            admin_pb2.DeadLetterPlace(broker_group=group, offset=offset) for group, offset in places
+        ]
         request = admin_pb2.SettleDeadLettersRequest(group=GROUP, how=how, letters=letters)
         return list((await self.letters.settled(request, user)).states)
 
     async def counts(self, **fields: Any) -> list[tuple[str, int, int, int]]:
         answer = await self.letters.counted(admin_pb2.CountDeadLettersRequest(**fields))
-        return [(count.group.name, count.unsettled, count.resent, count.purged) for count in answer.groups]
+        return [
+            (count.group.name, count.unsettled, count.resent, count.purged)
+            for count in answer.groups
+        ]
 
 
 def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
-    """A name that is wrong would look like success. A group that was used, and one that was never used but is configured, have one."""
+    """A name that is wrong would look like success. A group that was used, and one that was never
+    used but is configured, have one."""
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
@@ -78,18 +91,35 @@ def test_what_a_list_says_of_a_letter() -> None:
         await s.bury("g1", "a", "b")
         page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, bodies=True))
         first, letter = page.letters
-        assert (letter.message.message_id, letter.message.body, letter.body_bytes) == ("id-b", b"b", 1)
-        assert (letter.message.topic.name, letter.message.broker_group, letter.message.offset) == ("%DLQ%c", "g1", 1)
-        assert (letter.topic.name, letter.group_queue, letter.offset, letter.client) == ("t", 0, 1, "")
+        assert (letter.message.message_id, letter.message.body, letter.body_bytes) == (
+            "id-b",
+            b"b",
+            1,
+        )
+        assert (letter.message.topic.name, letter.message.broker_group, letter.message.offset) == (
+            "%DLQ%c",
+            "g1",
+            1,
+        )
+        assert (letter.topic.name, letter.group_queue, letter.offset, letter.client) == (
+            "t",
+            0,
+            1,
+            "",
+        )
         assert letter.state == "waiting" and letter.message.store_ms > first.message.store_ms
         page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP))
-        assert [(letter.message.body, letter.body_bytes) for letter in page.letters] == [(b"", 1), (b"", 1)]
+        assert [(letter.message.body, letter.body_bytes) for letter in page.letters] == [
+            (b"", 1),
+            (b"", 1),
+        ]
 
     with_bench(work)
 
 
 def test_a_node_that_has_just_started_asks_for_the_broker_groups() -> None:
-    """Before it has heard from the quorum it knows none; an empty list would look like one without letters."""
+    """Before it has heard from the quorum it knows none; an empty list would look like one without
+    letters."""
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
@@ -119,8 +149,14 @@ def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None
         page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=2))
         await s.bury("g1", "late")
         await s.bury("g2", "later")
-        rest = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=100, after=page.next))
-        assert [letter.message.message_id for letter in rest.letters] == ["id-c", "id-d", "id-e"] and not rest.next
+        rest = await s.letters.listed(
+            admin_pb2.ListDeadLettersRequest(group=GROUP, max=100, after=page.next)
+        )
+        assert [letter.message.message_id for letter in rest.letters] == [
+            "id-c",
+            "id-d",
+            "id-e",
+        ] and not rest.next
 
     with_bench(work)
 
@@ -131,12 +167,18 @@ def test_letters_that_retention_removed_during_a_job_are_passed_over() -> None:
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
         await s.bury("g1", "a", "b", "c")
-        page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=1, settled=True))
+        page = await s.letters.listed(
+            admin_pb2.ListDeadLettersRequest(group=GROUP, max=1, settled=True)
+        )
         await s.bury("g1", "d", "e")
         bench.engines[0].hosted["g1"].machine._queues.low["%DLQ%c", 0] = 4
-        rest = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=9, settled=True, after=page.next))
+        rest = await s.letters.listed(
+            admin_pb2.ListDeadLettersRequest(group=GROUP, max=9, settled=True, after=page.next)
+        )
         assert not rest.letters and not rest.next
-        assert await s.listed() == [("id-e", "waiting")] and await s.settled("resent", ("g1", 3), ("g1", 4)) == ["gone", "resent"]
+        assert await s.listed() == [("id-e", "waiting")] and await s.settled(
+            "resent", ("g1", 3), ("g1", 4)
+        ) == ["gone", "resent"]
 
     with_bench(work)
 
@@ -151,15 +193,32 @@ def test_conditions_narrow_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
         await s.bury("g1", *"abcdefgh")
         everything = admin_pb2.ListDeadLettersRequest(group=GROUP, max=100)
         at = [letter.message.store_ms for letter in (await s.letters.listed(everything)).letters]
-        assert [name for name, _ in await s.listed(max=100, begin_ms=at[2], end_ms=at[4])] == ["id-c", "id-d"]
+        assert [name for name, _ in await s.listed(max=100, begin_ms=at[2], end_ms=at[4])] == [
+            "id-c",
+            "id-d",
+        ]
         assert [name for name, _ in await s.listed(max=100, begin_ms=at[7])] == ["id-h"]
         assert await s.settled("resent", ("g1", 1), ("g1", 2)) == ["resent"] * 2
         assert await s.settled("purged", ("g1", 3), ("g1", 5)) == ["purged"] * 2
         assert [name for name, _ in await s.listed(max=100)] == ["id-a", "id-e", "id-g", "id-h"]
-        states = ["waiting", "resent", "resent", "purged", "waiting", "purged", "waiting", "waiting"]
+        states = [
+            "waiting",
+            "resent",
+            "resent",
+            "purged",
+            "waiting",
+            "purged",
+            "waiting",
+            "waiting",
+        ]
         assert [state for _, state in await s.listed(max=3, settled=True)] == states
-        assert await s.listed(message_ids=["id-e", "id-b", "id-e", "nobody"]) == [("id-e", "waiting")]
-        assert sorted(await s.listed(message_ids=["id-e", "id-b"], settled=True)) == [("id-b", "resent"), ("id-e", "waiting")]
+        assert await s.listed(message_ids=["id-e", "id-b", "id-e", "nobody"]) == [
+            ("id-e", "waiting")
+        ]
+        assert sorted(await s.listed(message_ids=["id-e", "id-b"], settled=True)) == [
+            ("id-b", "resent"),
+            ("id-e", "waiting"),
+        ]
         assert await s.listed(message_ids=["id-e"], end_ms=at[4]) == []
 
     with_bench(work)
@@ -178,15 +237,22 @@ def test_counts_are_of_all_broker_groups() -> None:
         assert await s.counts(group=GROUP) == [("c", 1, 2, 1)]
         # The group `other` got `d` as well.
         assert await s.counts() == [("c", 1, 2, 1), ("other", 2, 0, 0)]
-        oldest = (await s.letters.counted(admin_pb2.CountDeadLettersRequest(group=GROUP))).groups[0].oldest_ms
+        oldest = (
+            (await s.letters.counted(admin_pb2.CountDeadLettersRequest(group=GROUP)))
+            .groups[0]
+            .oldest_ms
+        )
         (letter,) = (await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP))).letters
         assert letter.message.store_ms == oldest and letter.message.message_id == "id-c"
 
     with_bench(work)
 
 
-def test_a_list_says_how_often_the_group_itself_tried_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In flight or ended; a change of the lease is no try of its own; acknowledged at once is none. Another group's do not count."""
+def test_a_list_says_how_often_the_group_itself_tried_a_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In flight or ended; a change of the lease is no try of its own; acknowledged at once is none.
+    Another group's do not count."""
     topic = "%DLQ%c"
 
     async def work(bench: QueryBench) -> None:
@@ -195,9 +261,21 @@ def test_a_list_says_how_often_the_group_itself_tried_a_letter(monkeypatch: pyte
         await s.bury("g1", "a", "b", "c", "d")
 
         async def handles(group: str, count: int) -> list[Handle]:
-            call = Receive(engine.new_token(), group, topic, "client", TagFilter(), count, 1000, bench.clock.now_ns)
+            call = Receive(
+                engine.new_token(),
+                group,
+                topic,
+                "client",
+                TagFilter(),
+                count,
+                1000,
+                bench.clock.now_ns,
+            )
             leases = (await engine.call("g1", call)).leases
-            return [Handle(group, topic, x.queue, x.queue_offset, x.lease_number, x.attempt) for x in leases]
+            return [
+                Handle(group, topic, x.queue, x.queue_offset, x.lease_number, x.attempt)
+                for x in leases
+            ]
 
         async def tries() -> list[int]:
             page = await s.letters.listed(admin_pb2.ListDeadLettersRequest(group=GROUP, max=9))
@@ -214,7 +292,9 @@ def test_a_list_says_how_often_the_group_itself_tried_a_letter(monkeypatch: pyte
             changed = await engine.call("g1", Change(engine.new_token(), b, 500, "client"))
             b = b._replace(lease_number=changed.lease_number)
         bench.pass_ms(1000)
-        b = next(handle for handle in await handles("c", 9) if handle.queue_offset == b.queue_offset)
+        b = next(
+            handle for handle in await handles("c", 9) if handle.queue_offset == b.queue_offset
+        )
         await engine.call("g1", Change(engine.new_token(), b, 500, "client"))
         assert await tries() == [1, 2, 0, 1]
         monkeypatch.setattr(group_letters, "CHANGES_MAX", 1)
@@ -230,13 +310,24 @@ def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
         s = Scene(bench)
         await s.bury("g1", "a")
         for _ in range(2):
-            assert await s.settled("resent", ("g1", 0), ("g1", 0), ("g1", 9), user="me") == ["resent", "resent", "gone"]
+            assert await s.settled("resent", ("g1", 0), ("g1", 0), ("g1", 9), user="me") == [
+                "resent",
+                "resent",
+                "gone",
+            ]
         bench.follow()
         why = admin_pb2.WhyNotDeliveredRequest(message_id="id-a", group=GROUP, topic=NAME)
         found = await bench.queries[1].why_not_delivered([bench.topic], why)
         assert found.reason == "no-consumer" and "was resent" in found.answer
-        trace = await bench.queries[1].trace(bench.topic, admin_pb2.TraceMessageRequest(message_id="id-a"))
-        assert [event.kind for event in trace.events] == ["stored", "leased", "dead-lettered", "resent"]
+        trace = await bench.queries[1].trace(
+            bench.topic, admin_pb2.TraceMessageRequest(message_id="id-a")
+        )
+        assert [event.kind for event in trace.events] == [
+            "stored",
+            "leased",
+            "dead-lettered",
+            "resent",
+        ]
         assert trace.events[-1].detail == "from %DLQ%c by me" and trace.events[-1].group.name == "c"
         got = await bench.receive()
         assert [lease.attempt for lease in got.leases] == [1] and await bench.ack(got) == (True,)
@@ -249,15 +340,25 @@ def test_a_resent_message_comes_again_and_its_trace_says_who_did_it() -> None:
     ("request_", "what"),
     [
         (admin_pb2.SettleDeadLettersRequest(group=GROUP, how="lost"), "resent or purged"),
-        (admin_pb2.SettleDeadLettersRequest(group=GROUP, how="purged", letters=[{"broker_group": "g9"}]), "does not exist"),  # type: ignore[list-item]
         (
-            admin_pb2.SettleDeadLettersRequest(group=GROUP, how="purged", letters=[admin_pb2.DeadLetterPlace()] * (LETTERS_MAX + 1)),
+            admin_pb2.SettleDeadLettersRequest(
+                group=GROUP, how="purged", letters=[{"broker_group": "g9"}]
+            ),
+            "does not exist",
+        ),  # type: ignore[list-item]
+        (
+            admin_pb2.SettleDeadLettersRequest(
+                group=GROUP, how="purged", letters=[admin_pb2.DeadLetterPlace()] * (LETTERS_MAX + 1)
+            ),
             "the limit is 100",
         ),
         (admin_pb2.ListDeadLettersRequest(group=GROUP, after=b"{}"), "page token"),
         (admin_pb2.ListDeadLettersRequest(group=GROUP, after=b'[{"g1":"x"},"g1",0]'), "page token"),
         (admin_pb2.ListDeadLettersRequest(group=GROUP, after=b'[{"g1":1},"g2",0]'), "page token"),
-        (admin_pb2.ListDeadLettersRequest(group=GROUP, message_ids=["x"] * (LETTERS_MAX + 1)), "the limit is 100"),
+        (
+            admin_pb2.ListDeadLettersRequest(group=GROUP, message_ids=["x"] * (LETTERS_MAX + 1)),
+            "the limit is 100",
+        ),
     ],
 )
 def test_what_is_refused(request_: Any, what: str) -> None:
@@ -275,12 +376,17 @@ def test_what_is_refused(request_: Any, what: str) -> None:
 
 
 def test_who_may_and_who_it_was() -> None:
-    """Lists and settlements need the group and its dead-letter topic, counts of all groups the cluster. The service learns the user."""
+    """Lists and settlements need the group and its dead-letter topic, counts of all groups the
+    cluster. The service learns the user."""
     group = admin_pb2.Name(namespace="ns", name="c")
     listed = admin_guard.needs_of("ListDeadLetters", admin_pb2.ListDeadLettersRequest(group=group))
     assert [str(need) for need in listed] == ["admin on group ns@c", "subscribe on topic ns@%DLQ%c"]
-    assert listed == admin_guard.needs_of("SettleDeadLetters", admin_pb2.SettleDeadLettersRequest(group=group))
-    (one,) = admin_guard.needs_of("CountDeadLetters", admin_pb2.CountDeadLettersRequest(group=group))
+    assert listed == admin_guard.needs_of(
+        "SettleDeadLetters", admin_pb2.SettleDeadLettersRequest(group=group)
+    )
+    (one,) = admin_guard.needs_of(
+        "CountDeadLetters", admin_pb2.CountDeadLettersRequest(group=group)
+    )
     assert one == listed[0]
     (all_of_them,) = admin_guard.needs_of("CountDeadLetters", admin_pb2.CountDeadLettersRequest())
     assert all_of_them.kind.name == "CLUSTER"
@@ -304,5 +410,8 @@ def test_who_may_and_who_it_was() -> None:
         return admin_guard.caller()
 
     guarded = admin_guard.guarded({"SettleDeadLetters": serve}, Authority(), str)  # type: ignore[arg-type]
-    assert asyncio.run(guarded["SettleDeadLetters"](admin_pb2.SettleDeadLettersRequest(), Context())) == "me"  # type: ignore[arg-type, comparison-overlap]
+    assert (
+        asyncio.run(guarded["SettleDeadLetters"](admin_pb2.SettleDeadLettersRequest(), Context()))
+        == "me"
+    )  # type: ignore[arg-type, comparison-overlap]
     assert admin_guard.caller() == ""

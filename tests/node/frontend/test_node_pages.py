@@ -39,8 +39,14 @@ def page(count: int) -> str:
 
 def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families), "every family stands there once"
-    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for family in families for sample in family.samples}
+    assert len({family.name for family in families}) == len(families), (
+        "every family stands there once"
+    )
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def test_metrics_of_all_workers_are_one_page_that_names_the_worker() -> None:
@@ -48,9 +54,14 @@ def test_metrics_of_all_workers_are_one_page_that_names_the_worker() -> None:
     for worker, count in (("n1", 3), ("n1.2", 5)):
         alone = values(page(count))
         own = {key: value for key, value in merged.items() if ("worker", worker) in key[1]}
-        without = {(name, tuple(label for label in labels if label[0] != "worker")): value for (name, labels), value in own.items()}
+        without = {
+            (name, tuple(label for label in labels if label[0] != "worker")): value
+            for (name, labels), value in own.items()
+        }
         assert without.keys() == alone.keys()
-        assert all(without[key] == value for key, value in alone.items() if not key[0].endswith("_created"))
+        assert all(
+            without[key] == value for key, value in alone.items() if not key[0].endswith("_created")
+        )
     assert merged["calls_total", (("method", 'S"en{d}'), ("worker", "n1.2"))] == 5
 
 
@@ -94,7 +105,11 @@ class NoCollector:
     ],
 )
 def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
-    tmp_path: Path, other: FixedHealth | None, healthz: int, readyz: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    other: FixedHealth | None,
+    healthz: int,
+    readyz: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
@@ -139,16 +154,23 @@ def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
 def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
     remote: str, opened: bool, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless the configuration opens them."""
+    """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless
+    the configuration opens them."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(web.Request, "remote", remote)
-    sibling = {"status": "stalled", "reasons": ["g2 has no leader"], "warnings": ["peer n3: it is strange"]}
+    sibling = {
+        "status": "stalled",
+        "reasons": ["g2 has no leader"],
+        "warnings": ["peer n3: it is strange"],
+    }
     stalled = SimpleNamespace(json=answers({"n1.2": sibling}), text=answers({}))
 
     async def main() -> None:
         server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
         async with TestClient(TestServer((await server._prepared()).app)) as client:
-            health, ready, page = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+            health, ready, page = [
+                await client.get(path) for path in ("/healthz", "/readyz", "/metrics")
+            ]
             assert (health.status, ready.status) == (503, 503)
             warnings = ["peer n2: its certificate has ended", "worker n1.2: peer n3: it is strange"]
             reasons = {"reasons": ["worker n1.2: g2 has no leader"], "warnings": warnings}
@@ -166,20 +188,53 @@ def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
 @pytest.mark.parametrize(
     ("host", "told"),
     [
-        *((name, True) for name in ("127.0.0.1:11081", "[::1]:11081", "LocalHost:11081", "localhost", "10.1.2.3:1", "N1.Example:11081")),
-        *((name, False) for name in ("evil.example:11081", "evil.example", "n1.example.evil:1", "[", "[::1", "", "n1.example:x", "a b")),
+        *(
+            (name, True)
+            for name in (
+                "127.0.0.1:11081",
+                "[::1]:11081",
+                "LocalHost:11081",
+                "localhost",
+                "10.1.2.3:1",
+                "N1.Example:11081",
+            )
+        ),
+        *(
+            (name, False)
+            for name in (
+                "evil.example:11081",
+                "evil.example",
+                "n1.example.evil:1",
+                "[",
+                "[::1",
+                "",
+                "n1.example:x",
+                "a b",
+            )
+        ),
     ],
 )
-def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(host: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser on this machine may be sent here by a name that resolves to this machine, but not by an address, nor by a name of the
-    configuration. Probes get their verdict by any name."""
+def test_a_page_of_another_site_learns_nothing_by_a_name_of_its_own(
+    host: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser on this machine may be sent here by a name that resolves to this machine, but not
+    by an address, nor by a name of the configuration. Probes get their verdict by any name."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
     async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("N1.example",))  # type: ignore[arg-type]
+        server: Any = HttpServer(
+            "c", "n1", FixedHealth([]), NoCollector(), opened=False, names=("N1.example",)
+        )  # type: ignore[arg-type]
         await server.listen(["127.0.0.1"], 0)
-        for path, answer in (("/metrics", b"200" if told else b"403"), ("/readyz", b"200"), ("/healthz", b"200")):
-            head, body = await ask(server.port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        for path, answer in (
+            ("/metrics", b"200" if told else b"403"),
+            ("/readyz", b"200"),
+            ("/healthz", b"200"),
+        ):
+            head, body = await ask(
+                server.port,
+                f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(),
+            )
             assert head.split()[1] == answer, (path, head)
             assert path != "/readyz" or (b"reasons" in body) is told
         head, _ = await ask(server.port, b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -198,11 +253,18 @@ async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
     return head, rest
 
 
-HALVES = (b"", b"GET /met", b"GET /readyz HTTP/1.1\r\nHost: n1\r\n", b"POST /readyz HTTP/1.1\r\nContent-Length: 9\r\n")
+HALVES = (
+    b"",
+    b"GET /met",
+    b"GET /readyz HTTP/1.1\r\nHost: n1\r\n",
+    b"POST /readyz HTTP/1.1\r\nContent-Length: 9\r\n",
+)
 
 
 @pytest.mark.parametrize("sent", HALVES)
-def test_a_request_that_is_never_sent_whole_ends(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_never_sent_whole_ends(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that follows another, and also if it goes on byte by byte."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(http, "IDLE_S", 0.2)
@@ -220,7 +282,9 @@ def test_a_request_that_is_never_sent_whole_ends(sent: bytes, monkeypatch: pytes
                         writer.write(b"a")
                     await asyncio.sleep(0.01)
             answer = ended.exception() or ended.result()
-            assert isinstance(answer, ConnectionError) or answer.count(b"HTTP/1.1 200") == bool(before), answer
+            assert isinstance(answer, ConnectionError) or answer.count(b"HTTP/1.1 200") == bool(
+                before
+            ), answer
             writer.close()
         await server.stop()
 
@@ -228,7 +292,8 @@ def test_a_request_that_is_never_sent_whole_ends(sent: bytes, monkeypatch: pytes
 
 
 def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest idle connections make room, those with a request in hand stay, and the closed ones are counted."""
+    """The oldest idle connections make room, those with a request in hand stay, and the closed ones
+    are counted."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
     may_answer = asyncio.Event()
@@ -242,7 +307,9 @@ def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.Mo
         server: Any = HttpServer("c", "n1", Slow([]), NoCollector())  # type: ignore[arg-type]
         await server.listen(["127.0.0.1"], 0)
         crowded_out = metrics.HTTP_CROWDED_OUT._value.get()
-        asking = asyncio.create_task(ask(server.port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"))
+        asking = asyncio.create_task(
+            ask(server.port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
+        )
         async with asyncio.timeout(60):
             while not server._answering:
                 await asyncio.sleep(0.001)
@@ -273,8 +340,9 @@ def test_strangers_who_hold_connections_keep_no_probe_out(monkeypatch: pytest.Mo
     ],
 )
 def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One connection more fits after that. The oldest goes that has no request in hand (small letters), else the oldest. What is closed
-    already (x, y) is still in the list for a moment, and takes no room."""
+    """One connection more fits after that. The oldest goes that has no request in hand (small
+    letters), else the oldest. What is closed already (x, y) is still in the list for a moment, and
+    takes no room."""
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
     server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector())  # type: ignore[arg-type]
     ended: list[str] = []
@@ -291,10 +359,14 @@ def test_who_makes_room(held: str, closed: str, monkeypatch: pytest.MonkeyPatch)
     server._answering.update(connection for connection in connections if connection.name.isupper())
     before = metrics.HTTP_CROWDED_OUT._value.get()
     server._make_room(SimpleNamespace(connections=connections))
-    assert "".join(ended) == closed and metrics.HTTP_CROWDED_OUT._value.get() == before + len(closed)
+    assert "".join(ended) == closed and metrics.HTTP_CROWDED_OUT._value.get() == before + len(
+        closed
+    )
 
 
-def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A body is neither wanted nor decompressed."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
@@ -303,7 +375,9 @@ def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(mo
         await server.listen(["127.0.0.1"], 0)
         port = server.port
         body = b"Content-Encoding: deflate\r\nContent-Length: 4\r\n\r\nabcd"
-        head, _ = await ask(port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + body)
+        head, _ = await ask(
+            port, b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + body
+        )
         assert head.split()[1] == b"200" and not server._answering
         await server.stop()
         with pytest.raises(ConnectionRefusedError):
@@ -312,14 +386,21 @@ def test_an_answered_connection_is_idle_again_and_a_stopped_server_takes_none(mo
     asyncio.run(main())
 
 
-def test_workers_of_the_node_tell_each_other_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However closed the HTTP port of the node is; it is the worker that answers for the node who decides what a caller may read."""
+def test_workers_of_the_node_tell_each_other_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However closed the HTTP port of the node is; it is the worker that answers for the node who
+    decides what a caller may read."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
     async def main() -> None:
-        server: Any = HttpServer("c", "n1", FixedHealth(["g1 has no leader"]), NoCollector(), opened=False)  # type: ignore[arg-type]
+        server: Any = HttpServer(
+            "c", "n1", FixedHealth(["g1 has no leader"]), NoCollector(), opened=False
+        )  # type: ignore[arg-type]
         await server.listen_for_siblings(str(tmp_path / "s"))
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(tmp_path / "s"))) as session:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(tmp_path / "s"))
+        ) as session:
             async with session.get("http://worker/readyz") as response:
                 assert (await response.json())["reasons"] == ["g1 has no leader"]
             async with session.get("http://worker/metrics") as response:
@@ -335,8 +416,13 @@ def test_what_a_stranger_may_hold() -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
-@pytest.mark.parametrize(("listens", "reached"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("0.0.0.0", ("127.0.0.1",))])
-def test_the_pages_are_where_the_configuration_says(listens: str, reached: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("0.0.0.0", ("127.0.0.1",))],
+)
+def test_the_pages_are_where_the_configuration_says(
+    listens: str, reached: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`::` is both families, as on the other ports, although the loop's own servers make it one."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
@@ -365,8 +451,11 @@ class LargePages(NoCollector):
         return bytes(self.SIZE)
 
 
-def test_readers_that_do_not_take_their_page_hold_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others wait, and get theirs when those have gone; one that takes nothing for too long is cut off. HEAD has no body."""
+def test_readers_that_do_not_take_their_page_hold_few_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others wait, and get theirs when those have gone; one that takes nothing for too long is cut
+    off. HEAD has no body."""
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
     monkeypatch.setattr(http, "PAGES_AT_ONCE", 2)
 

@@ -1,4 +1,5 @@
-"""Proofs of a broker group whose replica another node has: the caller cannot choose which worker of a node answers."""
+"""Proofs of a broker group whose replica another node has: the caller cannot choose which worker of
+a node answers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.proofs.checkpoints import CONTINUE_METHOD, METHODS, PROVE_METHOD, Checkpoints, _Tree
+from ledgermq.node.frontend.proofs.checkpoints import (
+    CONTINUE_METHOD,
+    METHODS,
+    PROVE_METHOD,
+    Checkpoints,
+    _Tree,
+)
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.peer_pb2 import GroupSeal
 from ledgermq.proto.proofs.log_tree import check_consistency, leaf_hash, tree_root
@@ -40,7 +47,14 @@ class Forwarder:
         self.answer: bytes | Refused | None = None
 
     async def submit(
-        self, group: str, method: str, metadata: object, request: bytes, deadline: float, *, repeatable: bool
+        self,
+        group: str,
+        method: str,
+        metadata: object,
+        request: bytes,
+        deadline: float,
+        *,
+        repeatable: bool,
     ) -> Sequence[bytes]:
         assert group == "g1" and not metadata and repeatable
         self.asked.append(method)
@@ -68,7 +82,11 @@ def nodes() -> tuple[Checkpoints, Forwarder]:
 
 def test_the_leader_of_the_group_proves() -> None:
     other, forwarder = nodes()
-    found = asyncio.run(other.prove_consistency(pb.ProveConsistencyRequest(broker_group="g1", old_size=3, new_size=7)))
+    found = asyncio.run(
+        other.prove_consistency(
+            pb.ProveConsistencyRequest(broker_group="g1", old_size=3, new_size=7)
+        )
+    )
     check_consistency(3, tree_root(LEAVES[:3]), 7, tree_root(LEAVES), list(found.path))
     assert forwarder.asked == [CONTINUE_METHOD] and set(METHODS) > {CONTINUE_METHOD, PROVE_METHOD}
 
@@ -83,14 +101,22 @@ def test_a_node_that_has_the_group_asks_nobody(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(here, "_prove_here", prove_here)
     assert asyncio.run(here.prove(pb.ProveEntryRequest(broker_group="g1", index=1))) is proven
-    found = asyncio.run(here.prove_consistency(pb.ProveConsistencyRequest(broker_group="g1", old_size=3, new_size=7)))
+    found = asyncio.run(
+        here.prove_consistency(
+            pb.ProveConsistencyRequest(broker_group="g1", old_size=3, new_size=7)
+        )
+    )
     check_consistency(3, tree_root(LEAVES[:3]), 7, tree_root(LEAVES), list(found.path))
 
 
 def test_what_the_leader_refuses_is_told() -> None:
     other, _ = nodes()
     with pytest.raises(LedgerError, match="a tree of 7 files does not continue one of 8") as told:
-        asyncio.run(other.prove_consistency(pb.ProveConsistencyRequest(broker_group="g1", old_size=8, new_size=7)))
+        asyncio.run(
+            other.prove_consistency(
+                pb.ProveConsistencyRequest(broker_group="g1", old_size=8, new_size=7)
+            )
+        )
     assert told.value.code == Code.BAD_REQUEST
 
 
@@ -102,7 +128,9 @@ def test_what_the_leader_refuses_is_told() -> None:
     ],
     ids=["no leader", "older"],
 )
-def test_without_an_answer_the_reason_is_told(answer: bytes | Refused, code: Code, what: str) -> None:
+def test_without_an_answer_the_reason_is_told(
+    answer: bytes | Refused, code: Code, what: str
+) -> None:
     other, forwarder = nodes()
     forwarder.answer = answer
     with pytest.raises(LedgerError, match=what) as told:
@@ -144,7 +172,8 @@ class Leader:
 
 
 def leading(sizes: dict[str, int]) -> tuple[Checkpoints, Leader]:
-    """The leader of g1, of whose voters each signs a tree of so many files; another one does not answer."""
+    """The leader of g1, of whose voters each signs a tree of so many files; another one does not
+    answer."""
     engine = Leader()
     found = Checkpoints("n1", "c", engine, None, Controller(), {}, None)  # type: ignore[arg-type]
 
@@ -165,19 +194,28 @@ def test_a_log_is_sealed_when_a_majority_signs_it() -> None:
     sizes["n3"] = 8
     assert asyncio.run(leader.seal_here("g1", GroupSeal(through=69))).done
     later = asyncio.run(leader.seal_here("g1", GroupSeal(through=70)))
-    assert not later.done and "a majority of the replicas to report the digest of the file with entry 70" in later.waits_for
+    assert (
+        not later.done
+        and "a majority of the replicas to report the digest of the file with entry 70"
+        in later.waits_for
+    )
     assert [(call.index, call.user) for call in engine.asked] == [(69, "me"), (69, ""), (70, "")]
 
 
 def test_a_file_that_does_not_end_is_told_or_asked_again() -> None:
-    """The group's refusal, that the next file is being made, and what another node may do better."""
+    """The group's refusal, that the next file is being made, and what another node may do
+    better."""
     leader, engine = leading({})
     engine.refusal = Refused("seal-refused", detail="level 2")
     found = asyncio.run(leader.seal_here("g1", GroupSeal()))
     assert (found.status.code, found.status.message) == (Code.PRECONDITION_FAILED, "level 2")
     engine.refusal = Refused("seal-not-yet", detail="the next log file is being made")
     found = asyncio.run(leader.seal_here("g1", GroupSeal()))
-    assert (found.status.code, found.through, found.done) == (Code.OK, 69, False) and "is being made" in found.waits_for
+    assert (found.status.code, found.through, found.done) == (
+        Code.OK,
+        69,
+        False,
+    ) and "is being made" in found.waits_for
     engine.refusal = Refused("not-leader")
     with pytest.raises(CallRefused):
         asyncio.run(leader.seal_here("g1", GroupSeal()))

@@ -1,4 +1,5 @@
-"""The key with which a node signs checkpoints: made once, readable by its owner alone, and never replaced without an operator."""
+"""The key with which a node signs checkpoints: made once, readable by its owner alone, and never
+replaced without an operator."""
 
 from __future__ import annotations
 
@@ -22,10 +23,16 @@ def loaded(directory: Path, node: str = "n1", cluster: str = "c1", now_ms: int =
 
 def test_the_key_is_made_once_and_signs(tmp_path: Path) -> None:
     key, again = loaded(tmp_path), loaded(tmp_path, now_ms=9)
-    assert again.verifier_key == key.verifier_key and again.created_ms == 5 and key.verifier_key.name == "n1.c1"
+    assert (
+        again.verifier_key == key.verifier_key
+        and again.created_ms == 5
+        and key.verifier_key.name == "n1.c1"
+    )
     assert verified(key.verifier_key.public, again.sign(b"text"), b"text")
     assert not verified(key.verifier_key.public, key.sign(b"text"), b"other")
-    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600 and [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600 and [
+        path.name for path in tmp_path.iterdir()
+    ] == [FILE]
 
 
 def test_without_the_file_there_is_another_key(tmp_path: Path) -> None:

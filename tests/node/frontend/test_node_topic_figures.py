@@ -1,4 +1,5 @@
-"""The metrics by topic and consumer group as `/metrics` shows them: labels, bounds, and who exposes what."""
+"""The metrics by topic and consumer group as `/metrics` shows them: labels, bounds, and who exposes
+what."""
 
 from __future__ import annotations
 
@@ -59,7 +60,11 @@ def shown(page: str) -> dict[str, dict[tuple[str, ...], float]]:
         for sample in family.samples:
             labels = {**sample.labels}
             if "cluster" in labels:
-                assert (labels.pop("cluster"), labels.pop("node_type"), labels.pop("node_id")) == ("c", "broker", "n1")
+                assert (labels.pop("cluster"), labels.pop("node_type"), labels.pop("node_id")) == (
+                    "c",
+                    "broker",
+                    "n1",
+                )
             found.setdefault(sample.name, {})[tuple(labels.values())] = sample.value
     return found
 
@@ -82,9 +87,15 @@ def test_a_leader_exposes_every_number_of_a_topic_and_a_consumer_group() -> None
     traffic = b.group.leader.traffic.handed_out["g", "t"]
     assert found["rocketmq_messages_out_total"] == {group: traffic.messages}
     assert found["rocketmq_throughput_out_total"] == {group: traffic.bytes}
-    assert found["ledgermq_redelivered_messages_total"] == {group: traffic.again} and traffic.again >= 1
+    assert (
+        found["ledgermq_redelivered_messages_total"] == {group: traffic.again}
+        and traffic.again >= 1
+    )
     assert found["rocketmq_send_to_dlq_messages_total"] == {group: traffic.dead}
-    assert found["rocketmq_consumer_lag_messages"][group] == found["rocketmq_consumer_ready_messages"][group] + 1
+    assert (
+        found["rocketmq_consumer_lag_messages"][group]
+        == found["rocketmq_consumer_ready_messages"][group] + 1
+    )
     assert found["rocketmq_consumer_inflight_messages"] == {group: 1}
     assert found["rocketmq_consumer_lag_latency_milliseconds"] == {group: 4000}
     assert found["rocketmq_consumer_queueing_latency_milliseconds"] == {group: 4000}
@@ -100,7 +111,9 @@ def test_an_age_counts_from_the_begin_of_a_time_epoch_at_the_earliest() -> None:
     age = "rocketmq_consumer_lag_latency_milliseconds"
     assert read(figures)[age] == {("g1", "t", "g"): 0}
     for level in (2, 3):
-        b.turn(RaiseLevel(next(b.tokens), LevelRecord(level), frozenset(b.replicator.members.nodes)))
+        b.turn(
+            RaiseLevel(next(b.tokens), LevelRecord(level), frozenset(b.replicator.members.nodes))
+        )
     b.turn(BeginTimeEpoch(next(b.tokens)))
     assert read(figures)[age] == {("g1", "t", "g"): 0}
     b.pass_time(4 * SECOND)
@@ -117,14 +130,17 @@ def test_a_former_leader_exposes_its_counters_and_no_backlog() -> None:
     b.replicator.follow(2, "n2")
     b.turn()
     after = read(figures)
-    assert "rocketmq_consumer_lag_messages" in before and "rocketmq_consumer_lag_messages" not in after
+    assert (
+        "rocketmq_consumer_lag_messages" in before and "rocketmq_consumer_lag_messages" not in after
+    )
     for name in ("rocketmq_messages_in_total", "rocketmq_messages_out_total"):
         assert after[name] == before[name] != {}
 
 
 @pytest.mark.parametrize("series_max", [0, PAIR_SERIES - 1, PAIR_SERIES, 2 * PAIR_SERIES + 3, 1000])
 def test_the_number_of_series_is_bounded_and_what_is_left_out_is_counted(series_max: int) -> None:
-    """Consumer groups come first, in the order of their names; shown and left out are all that there is."""
+    """Consumer groups come first, in the order of their names; shown and left out are all that
+    there is."""
     b = leading()
     b.configure("u")
     for topic in ("t", "u"):
@@ -141,8 +157,11 @@ def test_the_number_of_series_is_bounded_and_what_is_left_out_is_counted(series_
     assert groups == ["g", "h", "i"][: min(3, series_max // PAIR_SERIES)]
 
 
-def test_a_reading_is_split_into_steps_and_reads_a_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine gets a step per `PAIRS_A_STEP` groups; a message is not read again while it stays the oldest."""
+def test_a_reading_is_split_into_steps_and_reads_a_message_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine gets a step per `PAIRS_A_STEP` groups; a message is not read again while it stays
+    the oldest."""
     monkeypatch.setattr(topic_figures, "PAIRS_A_STEP", 2)
     b = leading()
     b.send("one", "two")
@@ -166,7 +185,8 @@ def test_a_reading_is_split_into_steps_and_reads_a_message_once(monkeypatch: pyt
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_consumer_group_that_was_deleted_is_no_longer_exposed(leads: bool) -> None:
-    """Its counters and its place within `series_max` end with it, at the leader and at a former one."""
+    """Its counters and its place within `series_max` end with it, at the leader and at a former
+    one."""
     b = leading()
     figures = TopicFigures("c", "n1", FakeEngine(g1=b), lambda: b.now_ms, PAIR_SERIES)  # type: ignore[arg-type]
     b.send("one")
@@ -186,9 +206,17 @@ def test_a_page_is_read_as_it_was_meant() -> None:
     """Names that need escapes included: the page is not written by prometheus_client."""
     odd = 'a"b\\c\nd'
     figures = TopicFigures("c", odd, FakeEngine(), lambda: 0, 1000)  # type: ignore[arg-type]
-    out = GroupFigures({"t": ("normal", Stored(3, 4))}, {("g", "t"): HandedOut(1, 2, 3, 4)}, {("g", "t"): Backlog(1, 2, 3, 4, 5)})
+    out = GroupFigures(
+        {"t": ("normal", Stored(3, 4))},
+        {("g", "t"): HandedOut(1, 2, 3, 4)},
+        {("g", "t"): Backlog(1, 2, 3, 4, 5)},
+    )
     figures.groups = {"g1": out}
-    samples = [sample for family in text_string_to_metric_families(figures.page()) for sample in family.samples]
+    samples = [
+        sample
+        for family in text_string_to_metric_families(figures.page())
+        for sample in family.samples
+    ]
     assert [sample.value for sample in samples] == [3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 5, 0, 0]
     assert {sample.labels["node_id"] for sample in samples[:-2]} == {odd}
     assert samples[0].labels == {

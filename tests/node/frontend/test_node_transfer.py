@@ -1,4 +1,5 @@
-"""Leadership that moves between real processes while messages are sent: by request, by a planned stop, to a preferred leader, by a kill."""
+"""Leadership that moves between real processes while messages are sent: by request, by a planned
+stop, to a preferred leader, by a kill."""
 
 from __future__ import annotations
 
@@ -61,17 +62,25 @@ class Load:
 def transfer(cluster: LocalCluster, to: str) -> admin_pb2.TransferLeadershipResponse:
     """Ask until it is done or refused, as the command does."""
     while True:
-        answer = real.admin(cluster, to, "TransferLeadership", admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to))
+        answer = real.admin(
+            cluster,
+            to,
+            "TransferLeadership",
+            admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to),
+        )
         if answer.done or answer.status.code != 20000:
             return answer  # type: ignore[no-any-return]
 
 
 def history(cluster: LocalCluster, node: str) -> admin_pb2.LeadershipHistoryResponse:
-    return real.admin(cluster, node, "LeadershipHistory", admin_pb2.LeadershipHistoryRequest(broker_group="g1"))  # type: ignore[no-any-return]
+    return real.admin(
+        cluster, node, "LeadershipHistory", admin_pb2.LeadershipHistoryRequest(broker_group="g1")
+    )  # type: ignore[no-any-return]
 
 
 def told_with(cluster: LocalCluster, node: str, reason: str) -> admin_pb2.LeadershipHistoryResponse:
-    """Wait until a node tells the reason of the last change. While the leader does not answer the node in time, its reason is not known."""
+    """Wait until a node tells the reason of the last change. While the leader does not answer the
+    node in time, its reason is not known."""
 
     def told() -> admin_pb2.LeadershipHistoryResponse | None:
         answer = history(cluster, node)
@@ -86,11 +95,16 @@ def everything_is_there(cluster: LocalCluster, load: Load) -> None:
     assert not load.failed
     for node, child in cluster.children.items():
         if child.exit_code is None:
-            real.wait_for(lambda node=node: sorted(bodies(cluster, node, "t")) == wanted, 60, f"all messages at {node}")  # type: ignore[misc]
+            real.wait_for(
+                lambda node=node: sorted(bodies(cluster, node, "t")) == wanted,
+                60,
+                f"all messages at {node}",
+            )  # type: ignore[misc]
 
 
 def test_transfers_under_load_lose_nothing(tmp_path: Path) -> None:
-    """Leadership goes round by request; every send succeeds, and the gaps between acknowledgements are reported."""
+    """Leadership goes round by request; every send succeeds, and the gaps between acknowledgements
+    are reported."""
     gaps = []
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
@@ -106,13 +120,22 @@ def test_transfers_under_load_lose_nothing(tmp_path: Path) -> None:
                 gaps.append(load.gap_ms(since))
         everything_is_there(cluster, load)
         assert len(told_with(cluster, "n1", "operator").evidence) >= TRANSFERS
-        stranger = real.admin(cluster, "n1", "TransferLeadership", admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n9"))
+        stranger = real.admin(
+            cluster,
+            "n1",
+            "TransferLeadership",
+            admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n9"),
+        )
         assert stranger.status.code == 42800 and "n9 is no voter" in stranger.status.message
-    print(f"gap of a transfer: median {statistics.median(gaps):.1f} ms, worst {max(gaps):.1f} ms of {len(gaps)}")
+    print(
+        f"gap of a transfer: median {statistics.median(gaps):.1f} ms, worst {max(gaps):.1f} ms of"
+        f" {len(gaps)}"
+    )
 
 
 def test_a_planned_stop_hands_over_and_a_kill_is_named_by_its_silence(tmp_path: Path) -> None:
-    """SIGTERM of the leader under load fails no send; after SIGKILL the history reports how long the dead leader was silent."""
+    """SIGTERM of the leader under load fails no send; after SIGKILL the history reports how long
+    the dead leader was silent."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         first = real.leader(cluster)
@@ -130,16 +153,23 @@ def test_a_planned_stop_hands_over_and_a_kill_is_named_by_its_silence(tmp_path: 
         second = real.leader(cluster)
         cluster.kill(second)
         alive = [node for node in cluster.nodes if node != second]
-        real.wait_for(lambda: send(cluster, alive[0], "t", "after") == 20000, 60, "a leader after the kill")
+        real.wait_for(
+            lambda: send(cluster, alive[0], "t", "after") == 20000, 60, "a leader after the kill"
+        )
         told = told_with(cluster, alive[0], "election-timeout")
         assert f"election timeout: not heard from {second} for " in told.answer
         cluster.start(second)
         cluster.wait_ready(nodes=[second])
-        real.wait_for(lambda: history(cluster, second).answer == told.answer, 30, "the same answer from the node that was killed")
+        real.wait_for(
+            lambda: history(cluster, second).answer == told.answer,
+            30,
+            "the same answer from the node that was killed",
+        )
 
 
 def test_the_preferred_leader_leads_in_the_end(tmp_path: Path) -> None:
-    """The winner of the first election hands over once the preferred leader has kept up for a while."""
+    """The winner of the first election hands over once the preferred leader has kept up for a
+    while."""
     cluster = real.prepare(tmp_path)
     tree = yaml.safe_load(cluster.config_file.read_text())
     tree["cluster"]["groups"][0]["preferred_leader"] = "n3"

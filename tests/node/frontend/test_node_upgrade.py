@@ -1,8 +1,10 @@
-"""`upgrade finish` over several broker groups: what it asks, what it refuses, and that it can be interrupted and repeated anywhere.
+"""`upgrade finish` over several broker groups: what it asks, what it refuses, and that it can be
+interrupted and repeated anywhere.
 
-The cluster here is a model: nodes that read a level each, the logs of groups, and a controller. A seed loses answers and elections,
-replaces programs and creates groups between any two steps. What must hold is checked whenever a record is appended. The last tests plant
-mistakes and expect the model to find them.
+The cluster here is a model: nodes that read a level each, the logs of groups, and a controller. A
+seed loses answers and elections, replaces programs and creates groups between any two steps. What
+must hold is checked whenever a record is appended. The last tests plant mistakes and expect the
+model to find them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Broken(Exception):
 
 
 class Model:
-    """A cluster whose node n1 leads everything: the engine, forwarder, controller and overview of its `Upgrades`."""
+    """A cluster whose node n1 leads everything: the engine, forwarder, controller and overview of
+    its `Upgrades`."""
 
     kind: type[Upgrades] = Upgrades
 
@@ -60,14 +63,19 @@ class Model:
     def _reply(self, node: str) -> peer_pb2.NodeStatusReply | None:
         reads = self.reads[node]
         # A program of level 1 may not know levels yet.
-        info = pb.NodeInfo(node=node, up=True, version="0.2.0", level_max=reads if reads != 1 else None)
+        info = pb.NodeInfo(
+            node=node, up=True, version="0.2.0", level_max=reads if reads != 1 else None
+        )
         return None if reads is None else peer_pb2.NodeStatusReply(node=info)
 
     # -- engine
 
     @property
     def views(self) -> Mapping[str, Any]:
-        return {group: SimpleNamespace(level=level, in_effect=self.members[group]) for group, level in self.levels.items()}
+        return {
+            group: SimpleNamespace(level=level, in_effect=self.members[group])
+            for group, level in self.levels.items()
+        }
 
     def new_token(self) -> int:
         return 1
@@ -88,10 +96,16 @@ class Model:
 
     # -- forwarder
 
-    async def submit(self, group: str, method: str, _: Any, request: bytes, deadline: float, *, repeatable: bool) -> Sequence[bytes]:
+    async def submit(
+        self, group: str, method: str, _: Any, request: bytes, deadline: float, *, repeatable: bool
+    ) -> Sequence[bytes]:
         assert method == RAISE_METHOD and repeatable
         if self.chance is not None and self.chance.random() < 0.1:
-            raise CallRefused(Refused("not-leader", detail=f"broker group {group} had no leader within the deadline"))
+            raise CallRefused(
+                Refused(
+                    "not-leader", detail=f"broker group {group} had no leader within the deadline"
+                )
+            )
         asked = peer_pb2.GroupRaise.FromString(request)
         return [(await self.unit.raise_here(group, asked.level, asked.user)).SerializeToString()]
 
@@ -103,20 +117,30 @@ class Model:
     async def raise_level(self, level: int) -> None:
         if self.chance is not None and self.chance.random() < 0.2:
             raise fail(Code.PROXY_TIMEOUT, "no quorum")
-        if behind := sorted(group for group in self.state.broker_groups if self.levels[group] < level):
+        if behind := sorted(
+            group for group in self.state.broker_groups if self.levels[group] < level
+        ):
             raise Broken(f"the cluster is raised before {', '.join(behind)}")
-        if below := [node for node, reads in self.reads.items() if reads is not None and reads < level]:
+        if below := [
+            node for node, reads in self.reads.items() if reads is not None and reads < level
+        ]:
             raise Broken(f"the cluster is raised above {', '.join(below)}")
         self.state.level = max(self.state.level, level)
 
     # -- faults
 
     def happens(self) -> None:
-        """Before a question: a program is replaced or stops or starts, or a group is created. A group that exists keeps its members."""
+        """Before a question: a program is replaced or stops or starts, or a group is created. A
+        group that exists keeps its members."""
         if self.chance is None or self.chance.random() < 0.6:
             return
         node = self.chance.choice(NODES)
-        least = max([self.state.level, *(level for group, level in self.levels.items() if node in self.members[group])])
+        least = max(
+            [
+                self.state.level,
+                *(level for group, level in self.levels.items() if node in self.members[group]),
+            ]
+        )
         self.reads[node] = self.chance.choice((None, *range(least, 4)))
         if self.chance.random() < 0.3 and len(self.levels) < 6:
             group = f"g{len(self.levels) + 1}"
@@ -132,11 +156,23 @@ def test_every_group_is_raised_in_turn_and_then_the_cluster() -> None:
     model = Model(2, 2, 3, 3)
     model.reads["n1"] = model.reads["n2"] = 3
     answer = model.finish()
-    assert (answer.done, answer.level, list(answer.raised), answer.changed) == (True, 3, ["g1", "g2", "g3"], True)
-    assert model.appended == [(group, LevelRecord(level, "root")) for group in ("g1", "g2", "g3") for level in (2, 3)]
+    assert (answer.done, answer.level, list(answer.raised), answer.changed) == (
+        True,
+        3,
+        ["g1", "g2", "g3"],
+        True,
+    )
+    assert model.appended == [
+        (group, LevelRecord(level, "root")) for group in ("g1", "g2", "g3") for level in (2, 3)
+    ]
     assert (set(model.levels.values()), model.state.level) == ({3}, 3)
     again = model.finish()
-    assert (again.done, again.level, list(again.raised), again.changed) == (True, 3, [], False) and len(model.appended) == 6
+    assert (again.done, again.level, list(again.raised), again.changed) == (
+        True,
+        3,
+        [],
+        False,
+    ) and len(model.appended) == 6
 
 
 def test_a_cluster_of_one_release_has_nothing_to_raise() -> None:
@@ -149,18 +185,32 @@ def test_a_cluster_of_one_release_has_nothing_to_raise() -> None:
     ("reads", "said"),
     [
         ((2, 1, 2, 2), "node n2 runs LedgerMQ 0.2.0, which reads up to level 1: upgrade it"),
-        ((2, 2, None, 2), "node n3 does not answer: start it or, if it is gone for good, remove it (ledgermq member remove n3)"),
+        (
+            (2, 2, None, 2),
+            (
+                "node n3 does not answer: start it or, if it is gone for good, remove it (ledgermq"
+                " member remove n3)"
+            ),
+        ),
         ((2, 2, 2, 1), "node n4 runs LedgerMQ 0.2.0, which reads up to level 1: upgrade it"),
-        ((1, 1, None, 2), "node n1 runs LedgerMQ 0.2.0, which reads up to level 1: upgrade it; node n2 runs"),
+        (
+            (1, 1, None, 2),
+            "node n1 runs LedgerMQ 0.2.0, which reads up to level 1: upgrade it; node n2 runs",
+        ),
     ],
 )
-def test_a_node_in_the_way_is_named_and_nothing_is_raised(reads: tuple[int | None, ...], said: str) -> None:
+def test_a_node_in_the_way_is_named_and_nothing_is_raised(
+    reads: tuple[int | None, ...], said: str
+) -> None:
     """Also one that has no replica: it could get one."""
     model = Model(*reads)  # type: ignore[arg-type]
     with pytest.raises(LedgerError) as refused:
         model.finish()
     assert refused.value.code == Code.PRECONDITION_FAILED
-    assert refused.value.message.startswith("the upgrade to feature level 2 cannot be finished: ") and said in refused.value.message
+    assert (
+        refused.value.message.startswith("the upgrade to feature level 2 cannot be finished: ")
+        and said in refused.value.message
+    )
     assert not model.appended and model.state.level == 1
 
 
@@ -179,15 +229,22 @@ def test_a_group_that_is_interrupted_is_named_and_a_repeated_call_goes_on() -> N
 
 def test_what_a_leader_waits_for_is_told() -> None:
     model = Model(2, 2, 2, 2)
-    model.call = lambda group, call: _done(Refused("members-not-yet", detail="n5 became a member meanwhile"))  # type: ignore[method-assign]
+    model.call = lambda group, call: _done(
+        Refused("members-not-yet", detail="n5 became a member meanwhile")
+    )  # type: ignore[method-assign]
     answer = model.finish()
-    assert (answer.done, answer.waits_for) == (False, "broker group g1: n5 became a member meanwhile")
+    assert (answer.done, answer.waits_for) == (
+        False,
+        "broker group g1: n5 became a member meanwhile",
+    )
 
 
 def test_a_new_group_gets_the_level_of_the_cluster_from_its_leader() -> None:
     """Or the reason why not yet."""
     model = Model(2, 2, None, 2)
-    assert asyncio.run(model.unit.raise_local("g1", 2)).endswith("remove it (ledgermq member remove n3)")
+    assert asyncio.run(model.unit.raise_local("g1", 2)).endswith(
+        "remove it (ledgermq member remove n3)"
+    )
     model.reads["n3"] = 2
     assert asyncio.run(model.unit.raise_local("g1", 2)) == "" and model.levels["g1"] == 2
     assert model.appended == [("g1", LevelRecord(2))]
@@ -198,15 +255,18 @@ async def _done(outcome: Any) -> Any:
 
 
 def finished(model: Model) -> bool:
-    """An operator says `finish` until it is done, while nodes and groups come and go; in the end all nodes read the highest level. Raises
-    Broken."""
+    """An operator says `finish` until it is done, while nodes and groups come and go; in the end
+    all nodes read the highest level. Raises Broken."""
     for _ in range(40):
         try:
             answer = model.finish()
         except LedgerError:
             continue
         if answer.done:
-            return all(model.levels[group] >= answer.level for group in model.state.broker_groups) and model.state.level >= answer.level
+            return (
+                all(model.levels[group] >= answer.level for group in model.state.broker_groups)
+                and model.state.level >= answer.level
+            )
         if model.chance is not None and model.chance.random() < 0.1:
             break
     model.chance = None

@@ -1,4 +1,5 @@
-"""Delayed messages and half messages through the admin service, from a node that leads no broker group: lists, pages, cancellations."""
+"""Delayed messages and half messages through the admin service, from a node that leads no broker
+group: lists, pages, cancellations."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Scene:
     async def names(self, kind: str, **fields: Any) -> list[str]:
         return [found.message.message_id for found in await self.pages(kind, **fields)]
 
-    async def cancel(self, kind: str, *places: admin_pb2.WaitingPlace, user: str = "me") -> list[str]:
+    async def cancel(
+        self, kind: str, *places: admin_pb2.WaitingPlace, user: str = "me"
+    ) -> list[str]:
         request = admin_pb2.CancelWaitingRequest(topic=NAME, kind=kind, messages=places)
         return list((await self.waiting.cancelled(self.bench.topic, request, user)).states)
 
@@ -65,11 +68,15 @@ class Scene:
     async def trace(self, message_id: str) -> list[tuple[str, str]]:
         self.bench.follow()
         request = admin_pb2.TraceMessageRequest(message_id=message_id)
-        return [(event.kind, event.detail) for event in (await self.bench.queries[1].trace(self.bench.topic, request)).events]
+        return [
+            (event.kind, event.detail)
+            for event in (await self.bench.queries[1].trace(self.bench.topic, request)).events
+        ]
 
 
 def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
-    """Over broker groups and pages; a cancelled one is never delivered, one that is due is gone; the trace says who it was."""
+    """Over broker groups and pages; a cancelled one is never delivered, one that is due is gone;
+    the trace says who it was."""
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
@@ -81,14 +88,24 @@ def test_delayed_messages_are_listed_by_minute_and_cancelled_once() -> None:
             assert await s.names("delayed", max=size) == ["id-a", "id-b", "id-c", "id-d"]
         assert await s.names("delayed", message_ids=["id-c", "id-x"]) == ["id-c"]
         a, b, _, d = await s.pages("delayed")
-        assert b.message.delayed_until_ms - a.message.delayed_until_ms == 4 * MINUTE and b.message.body == b"b"
+        assert (
+            b.message.delayed_until_ms - a.message.delayed_until_ms == 4 * MINUTE
+            and b.message.body == b"b"
+        )
         assert await s.cancel("delayed", b.place, d.place, b.place) == ["cancelled"] * 3
-        assert await s.cancel("delayed", b.place) == ["cancelled"] and await s.names("delayed") == ["id-a", "id-c"]
+        assert await s.cancel("delayed", b.place) == ["cancelled"] and await s.names("delayed") == [
+            "id-a",
+            "id-c",
+        ]
         assert (await s.trace("id-b"))[-1] == ("recalled", "by the operator me")
         await s.pass_ms(2 * MINUTE)
-        assert await s.cancel("delayed", a.place) == ["gone"] and await s.names("delayed") == ["id-c"]
+        assert await s.cancel("delayed", a.place) == ["gone"] and await s.names("delayed") == [
+            "id-c"
+        ]
         await s.pass_ms(20 * MINUTE)
-        got = [decode_record(lease.record).body.decode() for lease in (await bench.receive()).leases]
+        got = [
+            decode_record(lease.record).body.decode() for lease in (await bench.receive()).leases
+        ]
         assert got == ["a", "c"]
 
     with_bench(work)
@@ -102,10 +119,14 @@ def test_store_times_are_those_that_count() -> None:
         await s.delay("g1", "a", MINUTE)
         machine = bench.engines[0].hosted["g1"].machine
         begin_ms = machine.store_ms - 1000
-        machine.time_epochs = TimeEpochs([TimeEpoch(machine.applied_index + 1, machine.applied_end_pos, begin_ms)])
+        machine.time_epochs = TimeEpochs(
+            [TimeEpoch(machine.applied_index + 1, machine.applied_end_pos, begin_ms)]
+        )
         (found,) = await s.pages("delayed")
         assert found.message.store_ms == begin_ms
-        assert await s.names("delayed", end_ms=begin_ms + 1) == ["id-a"] and not await s.names("delayed", begin_ms=begin_ms + 1)
+        assert await s.names("delayed", end_ms=begin_ms + 1) == ["id-a"] and not await s.names(
+            "delayed", begin_ms=begin_ms + 1
+        )
 
     with_bench(work)
 
@@ -120,7 +141,9 @@ def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
         at = found.place
         behind = admin_pb2.WaitingPlace(broker_group="g1", fire_ms=at.fire_ms, offset=at.offset + 1)
         later = admin_pb2.WaitingPlace(broker_group="g1", fire_ms=at.fire_ms + 1, offset=at.offset)
-        assert await s.cancel("delayed", behind, later) == ["gone", "gone"] and await s.names("delayed") == ["id-a"]
+        assert await s.cancel("delayed", behind, later) == ["gone", "gone"] and await s.names(
+            "delayed"
+        ) == ["id-a"]
         other = group_waiting._delayed_at("another", found.place)
         assert other(bench.engines[0].hosted["g1"])[0] == "gone"
 
@@ -128,7 +151,8 @@ def test_a_place_that_does_not_hold_a_message_of_the_topic_is_gone() -> None:
 
 
 def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
-    """The next topic of the name has its own messages only: in the list, for a query, to cancel, and to roll back."""
+    """The next topic of the name has its own messages only: in the list, for a query, to cancel,
+    and to roll back."""
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
@@ -138,23 +162,33 @@ def test_what_waits_for_a_deleted_topic_is_not_that_of_the_next_one() -> None:
         (delayed,), (undecided,) = await s.pages("delayed"), await s.pages("half")
         (topic,) = bench.state.state.topics_of("g1")
         await engine.call("g1", Configure(engine.new_token(), deleted_topics=("t",)))
-        await engine.call("g1", Configure(engine.new_token(), (replace(topic, incarnation=topic.incarnation + 1),)))
+        await engine.call(
+            "g1",
+            Configure(engine.new_token(), (replace(topic, incarnation=topic.incarnation + 1),)),
+        )
         assert await s.names("delayed") == [] and await s.names("half") == []
         assert await s.cancel("delayed", delayed.place) == ["gone"]
-        assert await s.cancel("half", undecided.place) == ["cancelled"], "it ended without becoming visible, as after a roll-back"
-        assert await engine.call("g1", Resolve(engine.new_token(), half, "t", "id-h", True)) == Resolved(False)
+        assert await s.cancel("half", undecided.place) == ["cancelled"], (
+            "it ended without becoming visible, as after a roll-back"
+        )
+        assert await engine.call(
+            "g1", Resolve(engine.new_token(), half, "t", "id-h", True)
+        ) == Resolved(False)
         asked = admin_pb2.QueryRequest(topic=NAME, message_id="id-a", max=9)
         assert not (await bench.queries[1].query(bench.topic, asked)).messages
         await s.delay("g1", "b", MINUTE)
         assert await s.names("delayed") == ["id-b"]
         await s.pass_ms(3 * MINUTE)
-        assert [decode_record(lease.record).body for lease in (await bench.receive()).leases] == [b"b"]
+        assert [decode_record(lease.record).body for lease in (await bench.receive()).leases] == [
+            b"b"
+        ]
 
     with_bench(work)
 
 
 def test_half_messages_are_listed_by_age_and_rolled_back() -> None:
-    """By the operator, which the record says; the producer's later commit is refused, its roll-back agreed to."""
+    """By the operator, which the record says; the producer's later commit is refused, its roll-back
+    agreed to."""
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
@@ -165,17 +199,32 @@ def test_half_messages_are_listed_by_age_and_rolled_back() -> None:
         await s.half("g2", "c")
         for size in (1, 2, 100):
             assert await s.names("half", max=size) == ["id-a", "id-b", "id-c"]
-        assert await s.names("half", begin_ms=at) == ["id-b", "id-c"] and await s.names("half", end_ms=at) == ["id-a"]
+        assert await s.names("half", begin_ms=at) == ["id-b", "id-c"] and await s.names(
+            "half", end_ms=at
+        ) == ["id-a"]
         a, b, c = await s.pages("half")
         wrong = admin_pb2.WaitingPlace(broker_group="g1", offset=b.place.offset, message_id="id-a")
-        assert await s.cancel("half", a.place, wrong, c.place, user="") == ["cancelled", "gone", "cancelled"]
-        assert await s.cancel("half", a.place) == ["cancelled"] and await s.names("half") == ["id-b"]
+        assert await s.cancel("half", a.place, wrong, c.place, user="") == [
+            "cancelled",
+            "gone",
+            "cancelled",
+        ]
+        assert await s.cancel("half", a.place) == ["cancelled"] and await s.names("half") == [
+            "id-b"
+        ]
         engine = bench.engines[0]
         for commit in (True, False):
-            assert await engine.call("g1", Resolve(engine.new_token(), first, "t", "id-a", commit)) == Resolved(not commit)
-        assert (await s.trace("id-a"))[-1] == ("rolled-back", "by the operator (calls are not signed)")
+            assert await engine.call(
+                "g1", Resolve(engine.new_token(), first, "t", "id-a", commit)
+            ) == Resolved(not commit)
+        assert (await s.trace("id-a"))[-1] == (
+            "rolled-back",
+            "by the operator (calls are not signed)",
+        )
         assert not (await bench.receive()).leases
-        assert await engine.call("g1", Resolve(engine.new_token(), b.place.offset, "t", "id-b", False)) == Resolved(True)
+        assert await engine.call(
+            "g1", Resolve(engine.new_token(), b.place.offset, "t", "id-b", False)
+        ) == Resolved(True)
         assert (await s.trace("id-b"))[-1] == ("rolled-back", "the producer rolled it back")
 
     with_bench(work)
@@ -205,9 +254,16 @@ def test_one_answer_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
         (admin_pb2.ListWaitingRequest(topic=NAME, kind="half", after=b"[]"), "page token"),
         (admin_pb2.ListWaitingRequest(topic=NAME, kind="half", after=b'["g9",0,0]'), "page token"),
         (admin_pb2.CancelWaitingRequest(topic=NAME, kind=""), "delayed or half"),
-        (admin_pb2.CancelWaitingRequest(topic=NAME, kind="half", messages=[admin_pb2.WaitingPlace(broker_group="g9")]), "no queue in"),
         (
-            admin_pb2.CancelWaitingRequest(topic=NAME, kind="half", messages=[admin_pb2.WaitingPlace()] * (LETTERS_MAX + 1)),
+            admin_pb2.CancelWaitingRequest(
+                topic=NAME, kind="half", messages=[admin_pb2.WaitingPlace(broker_group="g9")]
+            ),
+            "no queue in",
+        ),
+        (
+            admin_pb2.CancelWaitingRequest(
+                topic=NAME, kind="half", messages=[admin_pb2.WaitingPlace()] * (LETTERS_MAX + 1)
+            ),
             "the limit is 100",
         ),
     ],
@@ -228,5 +284,10 @@ def test_what_is_refused(request_: Any, what: str) -> None:
 
 def test_who_may() -> None:
     """An administrator of the topic."""
-    for method, request in (("ListWaiting", admin_pb2.ListWaitingRequest), ("CancelWaiting", admin_pb2.CancelWaitingRequest)):
-        assert [str(need) for need in admin_guard.needs_of(method, request(topic=NAME))] == ["admin on topic t"]
+    for method, request in (
+        ("ListWaiting", admin_pb2.ListWaitingRequest),
+        ("CancelWaiting", admin_pb2.CancelWaitingRequest),
+    ):
+        assert [str(need) for need in admin_guard.needs_of(method, request(topic=NAME))] == [
+            "admin on topic t"
+        ]

@@ -1,4 +1,5 @@
-"""Calls for one certain worker, whichever worker the connection landed on: bytes, metadata, endings, certificates."""
+"""Calls for one certain worker, whichever worker the connection landed on: bytes, metadata,
+endings, certificates."""
 
 from __future__ import annotations
 
@@ -56,14 +57,18 @@ class Worker:
         }
         self.server.add_service(SERVICE, methods)
         self.server.add_service(CONTRACT, {"ReceiveMessage": ServerStreamMethod(self._receive)})
-        self.port = await self.server.listen(Listening("127.0.0.1", 0, unix=self.workers.calls(self.name)))
+        self.port = await self.server.listen(
+            Listening("127.0.0.1", 0, unix=self.workers.calls(self.name))
+        )
 
     async def stop(self) -> None:
         await self.server.stop(0)
         await self.proxy.close()
 
     async def _who(self, request: bytes, context: ServerCall) -> bytes:
-        context.set_trailing_metadata((("told", dict(context.invocation_metadata()).get("said", "")),))
+        context.set_trailing_metadata(
+            (("told", dict(context.invocation_metadata()).get("said", "")),)
+        )
         return self.name.encode() + request
 
     async def _echo(self, context: ServerCall) -> None:
@@ -105,7 +110,9 @@ def run(directory: Path, body: Callable[[dict[str, Worker], Any], Awaitable[None
         for worker in workers.values():
             await worker.start()
         try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{workers['n1'].port}", OPTIONS) as channel:
+            async with grpc.aio.insecure_channel(
+                f"127.0.0.1:{workers['n1'].port}", OPTIONS
+            ) as channel:
                 await body(workers, channel)
         finally:
             for worker in workers.values():
@@ -118,10 +125,18 @@ def meant(node: str) -> tuple[tuple[str, str], ...]:
     return ((MEMBER_METADATA, node),)
 
 
-def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(tmp_path: Path) -> None:
+def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_nothing(
+    tmp_path: Path,
+) -> None:
     async def body(workers: dict[str, Worker], channel: Any) -> None:
         who = channel.unary_unary(f"/{SERVICE}/Who")
-        for node, answers in (("n1", b"n1"), ("n1.2", b"n1.2"), ("n2", b"n1"), ("n2.2", b"n1"), ("", b"n1")):
+        for node, answers in (
+            ("n1", b"n1"),
+            ("n1.2", b"n1.2"),
+            ("n2", b"n1"),
+            ("n2.2", b"n1"),
+            ("", b"n1"),
+        ):
             assert await who(b"!", metadata=meant(node)) == answers + b"!"
         assert await who(b"!") == b"n1!"
 
@@ -130,7 +145,9 @@ def test_the_worker_that_is_meant_answers_and_a_name_that_is_no_sibling_changes_
 
 def test_metadata_goes_both_ways(tmp_path: Path) -> None:
     async def body(workers: dict[str, Worker], channel: Any) -> None:
-        call = channel.unary_unary(f"/{SERVICE}/Who")(b"", metadata=(*meant("n1.2"), ("said", "hello")))
+        call = channel.unary_unary(f"/{SERVICE}/Who")(
+            b"", metadata=(*meant("n1.2"), ("said", "hello"))
+        )
         assert await call == b"n1.2"
         assert dict(await call.trailing_metadata())["told"] == "hello"
         assert dict(await call.initial_metadata())[PASSED_BY] == "n1"
@@ -161,11 +178,15 @@ def test_a_failure_arrives_as_it_was_said(tmp_path: Path) -> None:
     async def body(workers: dict[str, Worker], channel: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Fails")(b"", metadata=meant("n1.2"))
-        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not like this")
+        assert (caught.value.code(), caught.value.details()) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "not like this",
+        )
         assert dict(caught.value.trailing_metadata())["why"] == "because"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Nothing")(b"", metadata=meant("n1.2"))
-        # The library may lose the status of a call that is refused before its request was taken (docs/known-weaknesses.md).
+        # The library may lose the status of a call that is refused before its request was taken
+        # (docs/known-weaknesses.md).
         assert caught.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
 
     run(tmp_path, body)
@@ -188,7 +209,9 @@ def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_pa
         for timeout in (None, 2):
             meant_worker.waiting.clear()
             meant_worker.cancelled.clear()
-            call = channel.unary_unary(f"/{SERVICE}/Waits")(b"", metadata=meant("n1.2"), timeout=timeout)
+            call = channel.unary_unary(f"/{SERVICE}/Waits")(
+                b"", metadata=meant("n1.2"), timeout=timeout
+            )
             sent = asyncio.ensure_future(call.code())
             async with asyncio.timeout(20):
                 # A call that ends before it has arrived ends nothing.
@@ -202,33 +225,48 @@ def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_pa
 
 
 def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
-    """The handler that knows the leases learns that the client did not take the answer: it is where the client's connection is. A worker
-    that passed the answer on would have taken it for the client."""
+    """The handler that knows the leases learns that the client did not take the answer: it is where
+    the client's connection is. A worker that passed the answer on would have taken it for the
+    client."""
 
     async def body(workers: dict[str, Worker], _: Any) -> None:
         windows = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
         channel: Any
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{workers['n1'].port}", (*OPTIONS, *windows)) as channel:
-            call = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(b"", metadata=meant("n1.2"), timeout=30)
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{workers['n1'].port}", (*OPTIONS, *windows)
+        ) as channel:
+            call = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(
+                b"", metadata=meant("n1.2"), timeout=30
+            )
             assert dict(await call.initial_metadata())["by"] == "n1"
             call.cancel()
             async with asyncio.timeout(20):
                 await workers["n1"].left.wait()
-            received = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(b"", metadata=meant("n1.2"), timeout=30)
+            received = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(
+                b"", metadata=meant("n1.2"), timeout=30
+            )
             assert await received.read() == bytes(LARGE)
 
     run(tmp_path, body)
 
 
 def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
-    """Over the port the claim counts for nothing, neither here nor where the call is passed on to; on the siblings' socket it does."""
+    """Over the port the claim counts for nothing, neither here nor where the call is passed on to;
+    on the siblings' socket it does."""
 
     async def body(workers: dict[str, Worker], channel: Any) -> None:
         claim = ((COMMON_NAME, "root"),)
         for node in ("n1", "n1.2"):
-            assert await channel.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=(*meant(node), *claim)) == b""
+            assert (
+                await channel.unary_unary(f"/{SERVICE}/Certified")(
+                    b"", metadata=(*meant(node), *claim)
+                )
+                == b""
+            )
         inner: Any
-        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].workers.calls('n1')}", OPTIONS) as inner:
+        async with grpc.aio.insecure_channel(
+            f"unix:{workers['n1'].workers.calls('n1')}", OPTIONS
+        ) as inner:
             assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
 
     run(tmp_path, body)
@@ -242,5 +280,7 @@ def test_a_worker_does_not_run_by_itself() -> None:
     found = worker_registry_of(validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
     assert found is not None and found.others == ("n1",) and found.calls("n1") == "/run/x/n1.calls"
     assert worker_registry_of(validate(tree(node="n1")), {}) is None
-    with pytest.raises(ConfigError, match=r"n1\.2 is a worker of node n1 and does not run by itself"):
+    with pytest.raises(
+        ConfigError, match=r"n1\.2 is a worker of node n1 and does not run by itself"
+    ):
         worker_registry_of(validate(tree(node="n1.2")), {})

@@ -45,7 +45,8 @@ def test_a_group_that_can_answer_before_a_sync_holds_nothing() -> None:
 
 
 def test_a_gate_that_opens_without_an_answer_lets_its_calls_through() -> None:
-    """The commit of a batch without waiting callers answers no call; the calls behind it still get their turn."""
+    """The commit of a batch without waiting callers answers no call; the calls behind it still get
+    their turn."""
 
     async def main() -> None:
         synced = asyncio.Event()

@@ -1,4 +1,5 @@
-"""A cluster whose disk fills up: writes are refused clearly, reads and elections continue, and writes resume when space returns."""
+"""A cluster whose disk fills up: writes are refused clearly, reads and elections continue, and
+writes resume when space returns."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 40 MiB; needs the right to mount one."""
     where = tmp_path / "disk"
     where.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(where)], capture_output=True, text=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mounted.returncode != 0:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
     yield where
@@ -31,18 +37,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def send(cluster: LocalCluster, node: str, body: bytes, name: str) -> tuple[int, str]:
-    """Status code and text; 0 if no answer came in time, as when the followers had no room for what the leader had appended."""
+    """Status code and text; 0 if no answer came in time, as when the followers had no room for what
+    the leader had appended."""
     message = pb.Message(topic=pb.Resource(name="t"), body=body)
     message.system_properties.message_id = name
     message.system_properties.message_type = pb.NORMAL
-    with grpc.insecure_channel(real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(
+        real.target(cluster, node), options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
         call = channel.unary_unary(
             "/apache.rocketmq.v2.MessagingService/SendMessage",
             request_serializer=pb.SendMessageRequest.SerializeToString,
             response_deserializer=pb.SendMessageResponse.FromString,
         )
         try:
-            response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=20)
+            response = call(
+                pb.SendMessageRequest(messages=[message]),
+                metadata=(("x-mq-client-id", "test"),),
+                timeout=20,
+            )
         except grpc.RpcError as error:
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED, error
             return 0, ""
@@ -50,7 +63,12 @@ def send(cluster: LocalCluster, node: str, body: bytes, name: str) -> tuple[int,
 
 
 def stored(cluster: LocalCluster, node: str) -> set[str]:
-    answer = real.admin(cluster, node, "Peek", admin_pb2.PeekRequest(topic=admin_pb2.Name(name="t"), earliest=True, max=1000))
+    answer = real.admin(
+        cluster,
+        node,
+        "Peek",
+        admin_pb2.PeekRequest(topic=admin_pb2.Name(name="t"), earliest=True, max=1000),
+    )
     assert answer.status.code == 20000, answer.status.message
     return {message.message_id for message in answer.messages}
 
@@ -69,13 +87,16 @@ def fill(directory: Path) -> Path:
 
 
 def test_full_disk_refuses_writes_keeps_reads_and_elections_and_recovers(small_disk: Path) -> None:
-    """All three nodes are on one full file system; no acknowledged message is lost, and no node needs a restart."""
+    """All three nodes are on one full file system; no acknowledged message is lost, and no node
+    needs a restart."""
     with real.running(small_disk, log_file_bytes=2 << 20) as cluster:
         real.create_topic(cluster, "t", queues=1)
         leader = real.leader(cluster)
         assert send(cluster, leader, b"first", "first")[0] == 20000
         for node in cluster.nodes:
-            real.wait_for(lambda node=node: stored(cluster, node), 30, "the first message everywhere")  # type: ignore[misc]
+            real.wait_for(
+                lambda node=node: stored(cluster, node), 30, "the first message everywhere"
+            )  # type: ignore[misc]
         ballast = fill(small_disk)
         acknowledged = {"first"}
         said = ""
@@ -111,4 +132,8 @@ def test_full_disk_refuses_writes_keeps_reads_and_elections_and_recovers(small_d
         cluster.start(leader)
         cluster.wait_ready()
         for node in cluster.nodes:
-            real.wait_for(lambda node=node: acknowledged | {"again"} <= stored(cluster, node), 30, "everything")  # type: ignore[misc]
+            real.wait_for(
+                lambda node=node: acknowledged | {"again"} <= stored(cluster, node),
+                30,
+                "everything",
+            )  # type: ignore[misc]

@@ -1,4 +1,5 @@
-"""The engine over fake groups: batching, timers, fairness, syncs, answers, fatal ends, clean stops."""
+"""The engine over fake groups: batching, timers, fairness, syncs, answers, fatal ends, clean
+stops."""
 
 from __future__ import annotations
 
@@ -96,13 +97,20 @@ class FakeGroup:
 class Bench:
     """An engine with its callbacks recorded."""
 
-    def __init__(self, *groups: FakeGroup, max_calls: int = 1000, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        *groups: FakeGroup,
+        max_calls: int = 1000,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.fatal: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
         self.sent: list[tuple[str, Any]] = []
         loop = asyncio.get_running_loop()
         self.engine = Engine(
             {f"g{k + 1}": group for k, group in enumerate(groups)},
-            send_packets=lambda group, packets: self.sent.extend((group, packet) for packet in packets),
+            send_packets=lambda group, packets: self.sent.extend(
+                (group, packet) for packet in packets
+            ),
             on_fatal=lambda error: loop.call_soon_threadsafe(self.fatal.set_result, error) and None,
             max_calls=max_calls,
             now_ns=now_ns,
@@ -119,7 +127,10 @@ def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.Abstrac
     return cast("Callable[[], asyncio.AbstractEventLoop]", request.param)
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def run(
+    main: Callable[[], Coroutine[Any, Any, None]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main())
 
@@ -129,7 +140,8 @@ def view(term: int) -> GroupView:
 
 
 def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> None:
-    """64 calls made at once reach the group in one turn, on the loop's thread, and every future gets its own answer."""
+    """64 calls made at once reach the group in one turn, on the loop's thread, and every future
+    gets its own answer."""
 
     async def main() -> None:
         group = FakeGroup()
@@ -140,13 +152,16 @@ def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> N
         assert group.threads == {"MainThread"}
         assert bench.engine.open_calls == 0
         await bench.engine.stop()
-        assert group.closed and len(group.threads) == 2, "closing writes and syncs files, so it runs on a thread"
+        assert group.closed and len(group.threads) == 2, (
+            "closing writes and syncs files, so it runs on a thread"
+        )
 
     asyncio.run(main())
 
 
 def test_a_lone_call_does_not_wait_for_others_and_one_of_two_callers_does() -> None:
-    """A call waits for calls that may share its batch only while there is another caller. Passes of the loop are counted."""
+    """A call waits for calls that may share its batch only while there is another caller. Passes of
+    the loop are counted."""
 
     async def main() -> None:
         group = FakeGroup()
@@ -167,14 +182,17 @@ def test_a_lone_call_does_not_wait_for_others_and_one_of_two_callers_does() -> N
         for _ in range(QUIET_PASSES // 2):
             await asyncio.sleep(0)
         await asyncio.gather(first, bench.peek())
-        assert 2 in group.batches[taken:], "the second of two callers came a few passes later and shares the batch"
+        assert 2 in group.batches[taken:], (
+            "the second of two callers came a few passes later and shares the batch"
+        )
         await bench.engine.stop()
 
     asyncio.run(main())
 
 
 def test_admission_is_followed_by_a_turn_at_once() -> None:
-    """A group that waits for nothing learns of its admission and gets a turn, so that an overdue election begins; others sleep on."""
+    """A group that waits for nothing learns of its admission and gets a turn, so that an overdue
+    election begins; others sleep on."""
 
     async def main() -> None:
         turned = asyncio.Event()
@@ -191,7 +209,11 @@ def test_admission_is_followed_by_a_turn_at_once() -> None:
         bench.engine.admit("g1")
         async with asyncio.timeout(20):
             await turned.wait()
-        assert group.admitted_before_turn == group.turns and other.admitted_before_turn is None and other.turns == before
+        assert (
+            group.admitted_before_turn == group.turns
+            and other.admitted_before_turn is None
+            and other.turns == before
+        )
         await bench.engine.stop()
 
     asyncio.run(main())
@@ -228,7 +250,9 @@ def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach
 
         group = FakeGroup(react)
         bench = Bench(group)
-        bench.engine.on_wishes(lambda name, wishes: wished.done() or wished.set_result((name, wishes)))
+        bench.engine.on_wishes(
+            lambda name, wishes: wished.done() or wished.set_result((name, wishes))
+        )
         while not group.turns:
             await asyncio.sleep(0)
         held = bench.peek()
@@ -268,7 +292,8 @@ def test_fetches_of_a_node_without_an_object_store_fail() -> None:
 
 
 def test_timer_wakes_a_group_without_any_input() -> None:
-    """A group that asks to be woken gets a turn although nothing happens; the other group does not."""
+    """A group that asks to be woken gets a turn although nothing happens; the other group does
+    not."""
 
     async def main() -> None:
         third = asyncio.Event()
@@ -289,7 +314,8 @@ def test_timer_wakes_a_group_without_any_input() -> None:
 
 
 def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> None:
-    """During a sync the engine continues to turn for packets; calls wait for the end of the sync and then form one batch."""
+    """During a sync the engine continues to turn for packets; calls wait for the end of the sync
+    and then form one batch."""
 
     async def main() -> None:
         release = threading.Event()
@@ -327,7 +353,8 @@ def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> No
 
 
 def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
-    """A group that does not want its calls held gets them while its disk is busy, and answers them."""
+    """A group that does not want its calls held gets them while its disk is busy, and answers
+    them."""
 
     async def main() -> None:
         release = threading.Event()
@@ -350,9 +377,14 @@ def test_calls_that_could_be_answered_sooner_do_not_wait_for_a_sync() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")])
-def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(failure: Exception) -> None:
-    """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is answered afterwards."""
+@pytest.mark.parametrize(
+    "failure", [OSError(5, "Input/output error"), ValueError("a bug in the sync itself")]
+)
+def test_failed_sync_reaches_the_group_as_an_error_and_fencing_ends_the_engine_with_73(
+    failure: Exception,
+) -> None:
+    """The group decides; Fenced is fatal with the exit code for a failed sync, and no call is
+    answered afterwards."""
 
     async def main() -> None:
 
@@ -383,9 +415,16 @@ class UnknownFormatLike(Exception):
 
 @pytest.mark.parametrize(
     ("error", "exit_code"),
-    [(AssertionError("invariant"), 70), (KeyError("x"), 70), (FatalError(75, "damaged", "restore"), 75), (UnknownFormatLike("old"), 76)],
+    [
+        (AssertionError("invariant"), 70),
+        (KeyError("x"), 70),
+        (FatalError(75, "damaged", "restore"), 75),
+        (UnknownFormatLike("old"), 76),
+    ],
 )
-def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(error: Exception, exit_code: int) -> None:
+def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(
+    error: Exception, exit_code: int
+) -> None:
     """A bug is 70; errors that carry an exit code keep it."""
 
     async def main() -> None:
@@ -399,7 +438,9 @@ def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(error: Exception, e
 
 
 @pytest.mark.parametrize("what", ["_let_go", "_order_next"])
-def test_a_failure_behind_the_turns_of_a_pass_is_fatal(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_failure_behind_the_turns_of_a_pass_is_fatal(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """The loop would only log it, and no group would get another turn."""
 
     async def main() -> None:
@@ -441,7 +482,9 @@ def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
         await stopping
         assert order == ["synced"] and group.closed and len(group.synced) == 1
         assert taken.result() == Refused("unknown-outcome", detail="the node is stopping")
-        assert waiting.result() == Refused("not-leader", detail="the node is stopping"), "no group ever saw it"
+        assert waiting.result() == Refused("not-leader", detail="the node is stopping"), (
+            "no group ever saw it"
+        )
         assert bench.peek().result() == waiting.result()
 
     asyncio.run(main())
@@ -464,7 +507,8 @@ def test_too_many_open_calls_are_refused_at_once() -> None:
 
 
 def test_a_call_for_a_group_without_a_replica_here_is_refused_as_led_elsewhere() -> None:
-    """A stream that reached a node, or a worker, without the group is sent on to where it is led."""
+    """A stream that reached a node, or a worker, without the group is sent on to where it is
+    led."""
 
     async def main() -> None:
         bench = Bench(FakeGroup(lambda group, output: None))
@@ -476,7 +520,8 @@ def test_a_call_for_a_group_without_a_replica_here_is_refused_as_led_elsewhere()
 
 
 def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
-    """Packets of a group that is not hosted here have no effect; calls without an answer leave nothing behind."""
+    """Packets of a group that is not hosted here have no effect; calls without an answer leave
+    nothing behind."""
 
     async def main() -> None:
         one, two = FakeGroup(), FakeGroup()
@@ -506,7 +551,9 @@ def test_views_are_published_and_packets_sent_from_the_loop() -> None:
         await bench.peek()
         await bench.engine.stop()
         assert bench.engine.views["g1"].term == seen[-1][1]
-        assert bench.sent and all(group == "g1" and packet[0] == "n2" for group, packet in bench.sent)
+        assert bench.sent and all(
+            group == "g1" and packet[0] == "n2" for group, packet in bench.sent
+        )
 
     asyncio.run(main())
 
@@ -516,7 +563,10 @@ def test_run_sees_the_group_between_two_turns() -> None:
 
     async def main() -> None:
         bench = Bench(FakeGroup())
-        assert await bench.engine.run("g1", lambda group: threading.current_thread().name) == "MainThread"
+        assert (
+            await bench.engine.run("g1", lambda group: threading.current_thread().name)
+            == "MainThread"
+        )
         assert (await bench.engine.status("g1")).role is Role.FOLLOWER
         with pytest.raises(ZeroDivisionError):
             await bench.engine.run("g1", lambda group: 1 // 0)
@@ -536,9 +586,12 @@ class Clock:
         return self.now_ns
 
 
-def test_long_turns_leave_the_loop_and_other_groups_their_share(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Two groups apply a long log and turn again and again. After each of these turns the loop runs other work. The third group, whose
-    heartbeats are due all the time, waits for one turn of each, and what it sends leaves at once."""
+def test_long_turns_leave_the_loop_and_other_groups_their_share(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Two groups apply a long log and turn again and again. After each of these turns the loop runs
+    other work. The third group, whose heartbeats are due all the time, waits for one turn of each,
+    and what it sends leaves at once."""
     clock, events, turns = Clock(), [], 30
 
     async def main() -> None:
@@ -566,7 +619,12 @@ def test_long_turns_leave_the_loop_and_other_groups_their_share(loop_factory: Ca
             if not finished.is_set():
                 loop.call_soon(works)
 
-        bench = Bench(FakeGroup(applies("first")), FakeGroup(applies("second")), FakeGroup(beats), now_ns=clock)
+        bench = Bench(
+            FakeGroup(applies("first")),
+            FakeGroup(applies("second")),
+            FakeGroup(beats),
+            now_ns=clock,
+        )
         works()
         await finished.wait()
         await bench.engine.stop()
@@ -578,9 +636,12 @@ def test_long_turns_leave_the_loop_and_other_groups_their_share(loop_factory: Ca
     assert all("beat" in events[begin:end] for begin, end in pairwise(long[::2]))
 
 
-def test_a_late_timer_comes_after_what_the_sockets_hold(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """The process stood still while a heartbeat arrived. The group hears it before, or together with, the timer that is overdue. uvloop
-    serves timers first after it stood still in the callback of a socket."""
+def test_a_late_timer_comes_after_what_the_sockets_hold(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The process stood still while a heartbeat arrived. The group hears it before, or together
+    with, the timer that is overdue. uvloop serves timers first after it stood still in the callback
+    of a socket."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -641,7 +702,8 @@ def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
 
 
 def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> None:
-    """The pass ends where it failed, and neither timers, syncs nor calls begin another one (invariant I9)."""
+    """The pass ends where it failed, and neither timers, syncs nor calls begin another one
+    (invariant I9)."""
 
     async def main() -> None:
         release, reported = threading.Event(), asyncio.Event()
@@ -676,7 +738,8 @@ def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> N
 
 
 def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
-    """Its calls are refused, packets and timers do not reach it, and another group of the same name may come."""
+    """Its calls are refused, packets and timers do not reach it, and another group of the same name
+    may come."""
 
     async def main() -> None:
         release, began = threading.Event(), asyncio.Event()
@@ -700,7 +763,12 @@ def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> N
             assert not leaving.done() and group.turns == turns
             release.set()
             assert await leaving is group
-        assert group.turns == turns + 1 and len(group.synced) == 1 and not group.packets and not group.closed
+        assert (
+            group.turns == turns + 1
+            and len(group.synced) == 1
+            and not group.packets
+            and not group.closed
+        )
         assert (await held).reason == "not-leader"
         bench.engine.take_in("g1", again := FakeGroup())
         assert await bench.peek() == PEEKED
@@ -711,7 +779,8 @@ def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> N
 
 
 def test_a_stopping_group_turns_for_its_syncs_and_takes_no_more_packets() -> None:
-    """A leader that goes on pushing would otherwise give a follower another sync with every sync that ends, and the stop no end."""
+    """A leader that goes on pushing would otherwise give a follower another sync with every sync
+    that ends, and the stop no end."""
 
     async def main() -> None:
         release, began = threading.Event(), asyncio.Event()

@@ -1,4 +1,5 @@
-"""EIO of each small file of a node, at its start and while it runs: an enumerated exit status and one sentence, never a trace."""
+"""EIO of each small file of a node, at its start and while it runs: an enumerated exit status and
+one sentence, never a trace."""
 
 from __future__ import annotations
 
@@ -37,10 +38,30 @@ main()
 
 def started(cluster: LocalCluster, method: str, part: str) -> subprocess.Popen[bytes]:
     """The node, on a disk that answers EIO when `method` is called for a path with `part` in it."""
-    settings = [word for setting in ("node=n1", f"data={cluster.data('n1')}", *cluster.settings) for word in ("--set", setting)]
-    command = [sys.executable, "-c", PROGRAM, method, part, "serve", "--config", str(cluster.config_file), *settings]
+    settings = [
+        word
+        for setting in ("node=n1", f"data={cluster.data('n1')}", *cluster.settings)
+        for word in ("--set", setting)
+    ]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        method,
+        part,
+        "serve",
+        "--config",
+        str(cluster.config_file),
+        *settings,
+    ]
     own = {name: value for name, value in os.environ.items() if not name.startswith("LEDGERMQ_")}
-    return subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command,
+        env=own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def said(process: subprocess.Popen[bytes]) -> str:
@@ -53,12 +74,20 @@ def said(process: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.verify
 def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None:
-    """The files of the controller and the record of the starts, which lie outside of what opening a group explains."""
+    """The files of the controller and the record of the starts, which lie outside of what opening a
+    group explains."""
     cluster = prepare(tmp_path, nodes=1)
     cluster.start_all()
     cluster.wait_ready()
     # A node is ready before the controller has agreed on everything that it keeps in these files.
-    wait_for(lambda: all((cluster.data("n1") / "controller" / name).exists() for name in ("groups.json", "nodes.json")), 60, "both files")
+    wait_for(
+        lambda: all(
+            (cluster.data("n1") / "controller" / name).exists()
+            for name in ("groups.json", "nodes.json")
+        ),
+        60,
+        "both files",
+    )
     assert set(cluster.stop().values()) == {0}
     for method, part in (
         ("read_file", "controller/journal"),
@@ -75,12 +104,15 @@ def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None
 
 
 def test_a_broker_group_whose_start_cannot_be_recorded_ends_the_node(tmp_path: Path) -> None:
-    """Before, the task that opens groups was gone without a word, and no group was opened or closed any more."""
+    """Before, the task that opens groups was gone without a word, and no group was opened or closed
+    any more."""
     cluster = prepare(tmp_path, nodes=1)
     process = started(cluster, "replace_file", "g2/state/boots.json")
     try:
         wait_for(lambda: cluster.ready("n1") or process.poll(), 60, "a node")
-        CommandLine.of(cluster).run("broker-group", "add", "g2", "--replicas", "n1", "--timeout", "5s")
+        CommandLine.of(cluster).run(
+            "broker-group", "add", "g2", "--replicas", "n1", "--timeout", "5s"
+        )
         wait_for(lambda: process.poll() is not None, 30, "the end of the node")
     finally:
         if process.poll() is None:

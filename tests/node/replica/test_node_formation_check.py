@@ -1,4 +1,5 @@
-"""A directory founds its group only if no node knows of a log that continues without it: nodes exchange greetings over their real files."""
+"""A directory founds its group only if no node knows of a log that continues without it: nodes
+exchange greetings over their real files."""
 
 from __future__ import annotations
 
@@ -31,17 +32,36 @@ class FixedNodes:
 
 
 class Place:
-    """One node's side: its greeter, and what it finds about its directory. `disk` counts the disks it has had."""
+    """One node's side: its greeter, and what it finds about its directory. `disk` counts the disks
+    it has had."""
 
     def __init__(
-        self, root: Path, node: str, disk: int = 1, *, founders: Sequence[str] = FOUNDERS, nodes: Sequence[str] = GROWN, joins: bool = False
+        self,
+        root: Path,
+        node: str,
+        disk: int = 1,
+        *,
+        founders: Sequence[str] = FOUNDERS,
+        nodes: Sequence[str] = GROWN,
+        joins: bool = False,
     ) -> None:
         self.node = node
-        self.peer_identities = PeerIdentities(RealDisk(), {"g1": str(root / f"{node}-{disk}" / "state")}, _fail)
+        self.peer_identities = PeerIdentities(
+            RealDisk(), {"g1": str(root / f"{node}-{disk}" / "state")}, _fail
+        )
         self.peer_identities.load()
         roll = FixedNodes(tuple(nodes))
         directory = replace(identity(node), incarnation=f"{node} on disk {disk}")
-        self.greeter = Greeter(CLUSTER, node, f"boot-{node}-{disk}", "1", SECRET, roll, {"g1": directory}, self.peer_identities)
+        self.greeter = Greeter(
+            CLUSTER,
+            node,
+            f"boot-{node}-{disk}",
+            "1",
+            SECRET,
+            roll,
+            {"g1": directory},
+            self.peer_identities,
+        )
         others = {} if joins else {"g1": frozenset(founders) - {node}}
         self.formation = FormationCheck(node, others, roll, self.peer_identities)
 
@@ -64,7 +84,9 @@ def all_meet(places: Iterable[Place]) -> None:
         one.greets(other)
 
 
-def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_restart(tmp_path: Path) -> None:
+def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_restart(
+    tmp_path: Path,
+) -> None:
     """No node waits for others a second time, nor for nodes that were added later."""
     nodes = FOUNDERS
     places = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
@@ -75,9 +97,11 @@ def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_resta
     assert Place(tmp_path, "n1").begins()
 
 
-def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown_and_begin_no_second_log(tmp_path: Path) -> None:
-    """Three founders of a group of seven could elect a leader while the other four continue. Whether they contact those first or last,
-    three empty directories never suffice."""
+def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown_and_begin_no_second_log(
+    tmp_path: Path,
+) -> None:
+    """Three founders of a group of seven could elect a leader while the other four continue.
+    Whether they contact those first or last, three empty directories never suffice."""
     former = [Place(tmp_path, name) for name in GROWN]
     all_meet(former)
     stayed = former[3:]
@@ -85,16 +109,22 @@ def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown
         place.replicates(GROWN)
     empty = [Place(tmp_path, name, disk=2) for name in FOUNDERS]
     all_meet(empty)
-    assert not any(place.begins() for place in empty), "no directory has contact with the four nodes that have the log"
+    assert not any(place.begins() for place in empty), (
+        "no directory has contact with the four nodes that have the log"
+    )
     assert "not heard from: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[-1]
     for place in empty:
         for other in stayed:
             place.greets(other)
     assert not any(place.begins() for place in empty)
-    assert "missing: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[0], "they remember the former directory"
+    assert "missing: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[0], (
+        "they remember the former directory"
+    )
 
 
-def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(tmp_path: Path) -> None:
+def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(
+    tmp_path: Path,
+) -> None:
     """Its configuration names no other node, but the other nodes name it."""
     nodes = ("n1", "n2", "n3")
     first = Place(tmp_path, "n1", founders=["n1"], nodes=nodes)
@@ -111,19 +141,28 @@ def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk
         assert not again.begins()
 
 
-def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(tmp_path: Path) -> None:
-    """Its members do not know the founders' new directories, or any directories; their own identities suffice to prevent it."""
+def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(
+    tmp_path: Path,
+) -> None:
+    """Its members do not know the founders' new directories, or any directories; their own
+    identities suffice to prevent it."""
     nodes = ("n1", "n2", "n3", "n4")
     empty = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
     heir = Place(tmp_path, "n4", nodes=nodes, joins=True)
     heir.replicates(["n4"])
     all_meet([*empty, heir])
     assert not any(place.begins() for place in empty)
-    assert "says that the group's members are n4; add it: ledgermq member add n1" in empty[0].formation.obstacles("g1")[0]
+    assert (
+        "says that the group's members are n4; add it: ledgermq member add n1"
+        in empty[0].formation.obstacles("g1")[0]
+    )
 
 
-def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directory_too(tmp_path: Path) -> None:
-    """A founder that was down when the group grew: it takes part once the newcomer has recorded it."""
+def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directory_too(
+    tmp_path: Path,
+) -> None:
+    """A founder that was down when the group grew: it takes part once the newcomer has recorded
+    it."""
     nodes = ("n1", "n2", "n3", "n4")
     one, two, three = (Place(tmp_path, name, nodes=nodes) for name in FOUNDERS)
     four = Place(tmp_path, "n4", nodes=nodes, joins=True)

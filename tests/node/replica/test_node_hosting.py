@@ -1,4 +1,5 @@
-"""A hosted broker group over real files: what it keeps beside the log, and what a stop, a crash or a lost file leaves of it."""
+"""A hosted broker group over real files: what it keeps beside the log, and what a stop, a crash or
+a lost file leaves of it."""
 
 from __future__ import annotations
 
@@ -59,7 +60,12 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def single(directory: Path, **changes: Any) -> NodeConfig:
     tree = yaml.safe_load(EXAMPLE)
-    group = {"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB", **changes.pop("group", {})}
+    group = {
+        "name": "g1",
+        "replicas": ["n1"],
+        "data_file_bytes": "1MiB",
+        **changes.pop("group", {}),
+    }
     tree["cluster"]["groups"] = [group]
     tree["nodes"] = {name: at for name, at in tree["nodes"].items() if name in group["replicas"]}
     return validate({**tree, "data": str(directory), **changes})
@@ -83,8 +89,9 @@ class Driver:
             self.turn(elapsed_ns=S)
 
     def turn(self, *calls: Any, elapsed_ns: int = 0) -> None:
-        """One turn, and as many more as its syncs lead to. What the background thread was given before is finished first: it takes one
-        thing at a time, and a test that raced with it would see the next thing now and then only."""
+        """One turn, and as many more as its syncs lead to. What the background thread was given
+        before is finished first: it takes one thing at a time, and a test that raced with it would
+        see the next thing now and then only."""
         self.keep()
         self.now_ns += elapsed_ns
         synced: list[tuple[SyncTicket, OSError | None]] = []
@@ -110,7 +117,9 @@ class Driver:
         return self.done.pop(self.tokens)
 
     def produce(self, count: int, size: int = 10) -> None:
-        drafts = [Draft("t", 0, bytes(size), encode(Fields(message_id=f"m{k}")), 1) for k in range(count)]
+        drafts = [
+            Draft("t", 0, bytes(size), encode(Fields(message_id=f"m{k}")), 1) for k in range(count)
+        ]
         assert isinstance(self.call(lambda token: Produce(token, drafts)), Produced)
 
     def configure(self) -> None:
@@ -156,7 +165,9 @@ def test_clean_stop_leaves_snapshot_and_checkpoint_and_no_abort_file(tmp_path: P
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: Path, snapshot: bool) -> None:
+def test_crash_loses_no_committed_message_with_or_without_a_snapshot(
+    tmp_path: Path, snapshot: bool
+) -> None:
     """Derived state is rebuilt from the snapshot and the log behind it, or from the log alone."""
     driver = filled(tmp_path)
     if snapshot:
@@ -172,14 +183,17 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
 
 
 def test_a_long_log_is_applied_in_slices(tmp_path: Path) -> None:
-    """A replica that restarts with much to apply gives the loop back after about 1 MiB, and asks for its next turn at once."""
+    """A replica that restarts with much to apply gives the loop back after about 1 MiB, and asks
+    for its next turn at once."""
     driver = Driver(single(tmp_path, group={"data_file_bytes": "8MiB"}))
     driver.configure()
     for _ in range(3):
         driver.produce(20, size=65_000)
     end_pos = driver.group.machine.applied_end_pos
     driver.crash()
-    group = open_groups(single(tmp_path, group={"data_file_bytes": "8MiB"}), RealDisk())["g1"].group.running
+    group = open_groups(single(tmp_path, group={"data_file_bytes": "8MiB"}), RealDisk())[
+        "g1"
+    ].group.running
     now_ns, slices = time.monotonic_ns(), []
     synced: list[tuple[SyncTicket, OSError | None]] = []
     while group.machine.applied_end_pos < end_pos:
@@ -190,14 +204,18 @@ def test_a_long_log_is_applied_in_slices(tmp_path: Path) -> None:
             output.sync.run()
             synced = [(output.sync, None)]
         slices.append(group.machine.applied_end_pos - before)
-        assert output.wake_at_ns <= now_ns or group.replicator.commit_index == group.machine.applied_index
+        assert (
+            output.wake_at_ns <= now_ns
+            or group.replicator.commit_index == group.machine.applied_index
+        )
         now_ns += S
     assert max(slices) <= 2 << 20 and len([size for size in slices if size]) >= 2
     group.close()
 
 
 def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
-    """A power cut may keep a page of a queue and lose the entry of its unit: such a unit must not survive the start."""
+    """A power cut may keep a page of a queue and lose the entry of its unit: such a unit must not
+    survive the start."""
     driver = filled(tmp_path, 20)
     driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
@@ -214,17 +232,21 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
 
 
 def test_housekeeping_keeps_its_own_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many turns there are. A turn that changed something says when the group must be woken for it; one that changed nothing does
-    not, because an idle group would then be woken twice for each heartbeat."""
+    """However many turns there are. A turn that changed something says when the group must be woken
+    for it; one that changed nothing does not, because an idle group would then be woken twice for
+    each heartbeat."""
     driver = filled(tmp_path, 1)
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     kept: list[int] = []
     began_ns = driver.now_ns + 1
-    monkeypatch.setattr(driver.group, "_clean", lambda now_ns: kept.append((now_ns - began_ns) // MS))
+    monkeypatch.setattr(
+        driver.group, "_clean", lambda now_ns: kept.append((now_ns - began_ns) // MS)
+    )
     synced: list[tuple[SyncTicket, OSError | None]] = []
 
     def wake_after(at_ms: int, *calls: Any) -> float:
-        """One turn; a sync that it asks for ends before the next. When the next turn is due, in milliseconds."""
+        """One turn; a sync that it asks for ends before the next. When the next turn is due, in
+        milliseconds."""
         output = driver.group.turn(began_ns + at_ms * MS, 0, calls, [], synced)
         synced.clear()
         if output.sync is not None:
@@ -238,7 +260,9 @@ def test_housekeeping_keeps_its_own_pace(tmp_path: Path, monkeypatch: pytest.Mon
     wake_after(101)
     draft = Draft("t", 0, b"body", encode(Fields(message_id="one")), 1)
     assert wake_after(110, Produce(99, [draft])) == 150
-    assert wake_after(120) == 150 and wake_after(130) == 150, "housekeeping has not looked at it yet"
+    assert wake_after(120) == 150 and wake_after(130) == 150, (
+        "housekeeping has not looked at it yet"
+    )
     wake_after(150)
     assert kept[3:] == [150]
     for at_ms in (210, 220, 260):
@@ -247,8 +271,11 @@ def test_housekeeping_keeps_its_own_pace(tmp_path: Path, monkeypatch: pytest.Mon
     driver.group.close()
 
 
-def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The history of leadership does not wait for housekeeping: a caller may ask for it right after the first answer of the new leader."""
+def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of leadership does not wait for housekeeping: a caller may ask for it right after
+    the first answer of the new leader."""
     driver = filled(tmp_path, 1)
     driver.turn(elapsed_ns=S)
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
@@ -256,7 +283,9 @@ def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path:
     change = LeaderChange(7, "n1", "n2", Reason(Cause.FOLLOWED, "n2"))
     view = replace(driver.group.group.view(), term=7, leader="n2")
     monkeypatch.setattr(driver.group.replicator, "take_changes", lambda: [change])
-    monkeypatch.setattr(driver.group.group, "turn", lambda *_: TurnOutput([], [], None, driver.now_ns + S, view))
+    monkeypatch.setattr(
+        driver.group.group, "turn", lambda *_: TurnOutput([], [], None, driver.now_ns + S, view)
+    )
     kept: list[int] = []
     monkeypatch.setattr(driver.group, "_clean", kept.append)
     driver.group.turn(driver.now_ns + 1, 5, [], [], [])
@@ -264,8 +293,11 @@ def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path:
     driver.crash()
 
 
-def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is acknowledged after a failed sync (invariant I9), so what the background thread found does not wait for housekeeping."""
+def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is acknowledged after a failed sync (invariant I9), so what the background thread
+    found does not wait for housekeeping."""
     driver = filled(tmp_path, 1)
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
 
@@ -277,7 +309,9 @@ def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_pat
     driver.keep()
     driver.group._keeping = None
     output = driver.group.turn(now_ns, 0, [], [], [])
-    assert driver.group._keeping is not None and isinstance(driver.group._keeping.exception(), Fenced)
+    assert driver.group._keeping is not None and isinstance(
+        driver.group._keeping.exception(), Fenced
+    )
     assert output.sync is not None
     output.sync.run()
     with pytest.raises(Fenced, match="the checkpoint could not be written"):
@@ -285,8 +319,11 @@ def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_pat
     driver.crash()
 
 
-def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with a turn that applies nothing: it could acknowledge what was applied or replicated before (invariant I9)."""
+def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a turn that applies nothing: it could acknowledge what was applied or replicated
+    before (invariant I9)."""
     driver = filled(tmp_path, 1)
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     driver.turn(elapsed_ns=S)
@@ -300,13 +337,17 @@ def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(tmp_path: 
 def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    """Only housekeeping hands it to the background thread, and that may still write something else: no turn helps before."""
+    """Only housekeeping hands it to the background thread, and that may still write something else:
+    no turn helps before."""
     driver = filled(tmp_path, 1)
     driver.turn(elapsed_ns=S)
     driver.keep()
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 50 * MS)
     driver.group.turn(driver.now_ns, 0, [], [], [])
-    driver.group._heard, driver.group._next_heard_ns = LastHeard("n1", 1, 0, 0, 0), driver.now_ns + 10 * MS
+    driver.group._heard, driver.group._next_heard_ns = (
+        LastHeard("n1", 1, 0, 0, 0),
+        driver.now_ns + 10 * MS,
+    )
     now_ns = driver.now_ns + (60 * MS if busy else 20 * MS)
     release = threading.Event()
     if busy:
@@ -317,7 +358,8 @@ def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
 
 
 def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is written after a minute or a number of applied bytes, but not if nothing was applied since."""
+    """A snapshot is written after a minute or a number of applied bytes, but not if nothing was
+    applied since."""
     monkeypatch.setattr(running, "SNAPSHOT_EVERY_BYTES", 20_000)
     driver = filled(tmp_path, 1)
     path = tmp_path / "g1" / "state" / "snapshot"
@@ -328,7 +370,9 @@ def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.Mo
     written = path.stat().st_mtime_ns, path.stat().st_ino
     driver.produce(1)
     driver.keep()
-    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, "one small message is no growth"
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written, (
+        "one small message is no growth"
+    )
     driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
     assert (path.stat().st_mtime_ns, path.stat().st_ino) != written, "but a minute is long enough"
@@ -340,8 +384,11 @@ def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.Mo
     driver.group.close()
 
 
-def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower applies what a majority stored; its own disk may be behind, and a power cut would leave a snapshot of a log not there."""
+def test_snapshot_waits_until_its_log_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower applies what a majority stored; its own disk may be behind, and a power cut would
+    leave a snapshot of a log not there."""
     driver = filled(tmp_path)
     path = tmp_path / "g1" / "state" / "snapshot"
     applied = driver.group.machine.applied_index
@@ -358,8 +405,11 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     driver.group.close()
 
 
-def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot says how far each consume queue reaches; written first, a power cut would leave it without the units."""
+def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot says how far each consume queue reaches; written first, a power cut would leave it
+    without the units."""
     driver = filled(tmp_path)
     steps: list[str] = []
     monkeypatch.setattr(driver.group.store, "write_snapshot", lambda *_: steps.append("snapshot"))
@@ -368,10 +418,17 @@ def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path:
     driver.crash()
 
 
-def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A majority may be ahead of this node's disk: after a power cut an older tail could lie where the note says committed."""
+def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A majority may be ahead of this node's disk: after a power cut an older tail could lie where
+    the note says committed."""
     driver = filled(tmp_path)
-    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(last_contact=None, durable_index=3, commit_index=7))
+    monkeypatch.setattr(
+        driver.group,
+        "replicator",
+        SimpleNamespace(last_contact=None, durable_index=3, commit_index=7),
+    )
     driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
     driver.keep()
     noted = driver.group.store.read_checkpoint()
@@ -380,7 +437,8 @@ def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: P
 
 
 def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a full disk prevents the units of a range in one of its queues, no snapshot contains those of the other queue (I8)."""
+    """While a full disk prevents the units of a range in one of its queues, no snapshot contains
+    those of the other queue (I8)."""
     driver = Driver(single(tmp_path))
     two = TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
     assert driver.call(lambda token: Configure(token, [two])) == Configured()
@@ -394,7 +452,16 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(queues, "_append_units", full)
     # So many for each queue that none waits in memory.
-    driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1) for _ in range(FEW_UNITS)]))
+    driver.turn(
+        Produce(
+            99,
+            [
+                Draft("t", queue, b"x", encode(Fields(message_id="m")), 1)
+                for queue in (0, 1)
+                for _ in range(FEW_UNITS)
+            ],
+        )
+    )
     assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (FEW_UNITS, 0)
     driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
@@ -423,7 +490,8 @@ def test_checkpoint_names_only_what_is_committed_and_durable(tmp_path: Path) -> 
 
 
 def test_lost_consume_queue_is_rebuilt_from_the_log(tmp_path: Path) -> None:
-    """The snapshot claims missing units: snapshot and queues are discarded and rebuilt from the log."""
+    """The snapshot claims missing units: snapshot and queues are discarded and rebuilt from the
+    log."""
     driver = filled(tmp_path)
     driver.group.close()
     for path in (tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir():
@@ -446,8 +514,11 @@ def test_snapshot_of_another_version_is_not_interpreted(tmp_path: Path) -> None:
     again.group.close()
 
 
-def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even the abort file finds room: a node that went down can come up again and clean up, as one that lives could."""
+def test_a_start_on_a_full_disk_has_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the abort file finds room: a node that went down can come up again and clean up, as
+    one that lives could."""
     driver = filled(tmp_path)
     assert driver.group.reserve.fill()
     driver.crash()
@@ -460,7 +531,9 @@ def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pyt
         replace(disk, path, data)
 
     monkeypatch.setattr(RealDisk, "replace_file", replace_file)
-    monkeypatch.setattr(RealDisk, "free_bytes", lambda disk, path: 0 if reserve.exists() else 8 << 20)
+    monkeypatch.setattr(
+        RealDisk, "free_bytes", lambda disk, path: 0 if reserve.exists() else 8 << 20
+    )
     again = Driver(single(tmp_path))
     assert again.count() == 50 and not reserve.exists()
     again.group.close()
@@ -469,7 +542,8 @@ def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pyt
 def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A configuration with other sizes is refused with an explanation; one with other replicas is logged, and the log's members count."""
+    """A configuration with other sizes is refused with an explanation; one with other replicas is
+    logged, and the log's members count."""
     driver = filled(tmp_path)
     driver.group.close()
     with pytest.raises(ConfigError, match="log files of 1048576 bytes, not 2097152"):
@@ -483,7 +557,9 @@ def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair
 def test_a_group_with_a_reserved_name_does_not_begin(tmp_path: Path) -> None:
     """One that exists is opened, and another node may join it: its name was free once."""
     tree = yaml.safe_load(EXAMPLE)
-    tree["cluster"]["groups"] = [{"name": "rmq_sys_ledgermq_timer", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
+    tree["cluster"]["groups"] = [
+        {"name": "rmq_sys_ledgermq_timer", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}
+    ]
     joining = validate({**tree, "data": str(tmp_path), "join": True})
     tree["cluster"]["groups"][0]["replicas"] = ["n1"]
     founding = validate({**tree, "data": str(tmp_path)})
@@ -497,7 +573,9 @@ def test_a_group_with_a_reserved_name_does_not_begin(tmp_path: Path) -> None:
 def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None:
     """It is neither bootstrapped nor a voter: its membership comes from the members."""
     tree = yaml.safe_load(EXAMPLE)
-    tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
+    tree["cluster"]["groups"] = [
+        {"name": "g1", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}
+    ]
     settings = validate({**tree, "data": str(tmp_path), "join": True})
     hosted = open_groups(settings, RealDisk())["g1"].group
     assert hosted.state is State.JOINING and hosted.running.store.log.end_index == -1
@@ -513,22 +591,30 @@ def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None
 
 
 def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
-    """The first node of a group of one, which others have joined since, lost its directory. Copied from them, the first entry of the log
-    names it as the only voter: did it count by that, it would elect itself beside the members that are left."""
+    """The first node of a group of one, which others have joined since, lost its directory. Copied
+    from them, the first entry of the log names it as the only voter: did it count by that, it would
+    elect itself beside the members that are left."""
     tree = yaml.safe_load(EXAMPLE)
     nodes = {**tree["nodes"], "n9": {**tree["nodes"]["n1"], "host": "127.0.0.9"}}
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB"}]
-    hosted = open_groups(validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
+    hosted = open_groups(
+        validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk()
+    )["g1"]
     assert hosted.group.running.replicator.status().extra["admitted"] == 0
     assert hosted.others is None, "no other node vouches for it"
     hosted.group.close()
 
 
-def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(tmp_path: Path) -> None:
-    """Other nodes in the configuration, or recorded from the quorum before a restart, may know of a log that continues without it."""
+def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(
+    tmp_path: Path,
+) -> None:
+    """Other nodes in the configuration, or recorded from the quorum before a restart, may know of a
+    log that continues without it."""
     tree = yaml.safe_load(EXAMPLE)
     alone = single(tmp_path / "alone")
-    among = single(tmp_path / "among").model_copy(update={"nodes": {name: alone.address for name in tree["nodes"]}})
+    among = single(tmp_path / "among").model_copy(
+        update={"nodes": {name: alone.address for name in tree["nodes"]}}
+    )
     told = single(tmp_path / "told")
     roster = Roster("n1", {"n1": {}}, RealDisk(), str(tmp_path / "told" / "controller"))
     roster.on_addresses(1, {"n1": {}, "n2": {"peer": "n2:1"}}, [], current=True)
@@ -540,7 +626,8 @@ def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other
 
 
 def test_replica_takes_part_once_every_other_voter_has_met_its_directory(tmp_path: Path) -> None:
-    """Read from state/peers.json at each start; before, no turn leaves a packet, however late it is; admission makes it campaign."""
+    """Read from state/peers.json at each start; before, no turn leaves a packet, however late it
+    is; admission makes it campaign."""
     trio = single(tmp_path, group={"replicas": ["n1", "n2", "n3"]})
     state = str(tmp_path / "g1" / "state")
     for vouched in (None, False, True):
@@ -587,7 +674,8 @@ def test_damage_below_the_mark_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_recovery_is_measured_by_phase(tmp_path: Path) -> None:
-    """After a crash every phase of the start is a gauge, the replay of what the snapshot lacks among them."""
+    """After a crash every phase of the start is a gauge, the replay of what the snapshot lacks
+    among them."""
     filled(tmp_path).crash()
     for name in PHASES:
         metrics.RECOVERY_SECONDS.labels("g1", name).set(-1)
@@ -601,8 +689,14 @@ def test_recovery_is_measured_by_phase(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("append", ["pwrite", "map", "pool"])
 def test_every_way_of_appending_keeps_what_was_committed(tmp_path: Path, append: str) -> None:
-    """Committed messages are there after a crash and after a good stop, whatever wrote them; memory is counted."""
-    storage = {"append": append, "pool_buffers": 2, "pool_buffer_bytes": "64KiB", "lock_memory": True}
+    """Committed messages are there after a crash and after a good stop, whatever wrote them; memory
+    is counted."""
+    storage = {
+        "append": append,
+        "pool_buffers": 2,
+        "pool_buffer_bytes": "64KiB",
+        "lock_memory": True,
+    }
     settings = single(tmp_path, storage=storage, flush={"policy": "memory"})
     driver = Driver(settings)
     driver.configure()
@@ -623,7 +717,9 @@ def test_every_way_of_appending_keeps_what_was_committed(tmp_path: Path, append:
     driver.group.close()
 
 
-def test_no_memory_for_the_pool_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_the_pool_says_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pool that cannot be had is a matter of configuration."""
 
     def none(size: int) -> None:
@@ -631,13 +727,16 @@ def test_no_memory_for_the_pool_says_what_to_lower(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(memory, "anonymous", none)
     with pytest.raises(ConfigError, match=r"no memory for 5 buffers.*lower storage\.pool_buffers"):
-        open_groups(single(tmp_path, storage={"append": "pool"}, flush={"policy": "memory"}), RealDisk())
+        open_groups(
+            single(tmp_path, storage={"append": "pool"}, flush={"policy": "memory"}), RealDisk()
+        )
 
 
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("left", range(0, 40, 3))
 def test_a_crash_while_the_queues_are_made_again_loses_no_unit(tmp_path: Path, left: int) -> None:
-    """Files of consume queues that exist but are not filled yet are never taken for what the snapshot claims."""
+    """Files of consume queues that exist but are not filled yet are never taken for what the
+    snapshot claims."""
     filled(tmp_path).group.close()
     for path in (tmp_path / "g1" / "consumequeue").rglob("0*"):
         if path.is_file():
@@ -660,7 +759,9 @@ def test_the_history_of_leadership_survives_stops_and_crashes(tmp_path: Path) ->
     driver.group.close()
     driver = Driver(single(tmp_path))
     events = driver.group.leaders()
-    assert [(event.term, event.leader, event.cause) for event in events] == [(term, "n1", Cause.STARTED) for term in (1, 2, 3)]
+    assert [(event.term, event.leader, event.cause) for event in events] == [
+        (term, "n1", Cause.STARTED) for term in (1, 2, 3)
+    ]
     driver.group.close()
 
 

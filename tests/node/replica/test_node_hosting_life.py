@@ -1,4 +1,5 @@
-"""The life cycle of a hosted group over fakes: what a turn does in every state, and what outsiders see of it."""
+"""The life cycle of a hosted group over fakes: what a turn does in every state, and what outsiders
+see of it."""
 
 from __future__ import annotations
 
@@ -41,13 +42,17 @@ class FakeRunning:
     """An open group: every turn does what the test wrote down for it."""
 
     script: list[Callable[[], TurnOutput] | Exception] = field(default_factory=list)
-    seen: list[tuple[list[Call], list[tuple[str, PeerPacket]], list[Any]]] = field(default_factory=list)
+    seen: list[tuple[list[Call], list[tuple[str, PeerPacket]], list[Any]]] = field(
+        default_factory=list
+    )
     left_behind: tuple[str, int] | None = None
     end_index: int = 9
     ended: str = ""
     failure: Fenced | None = None
 
-    def turn(self, now_ns: int, now_ms: int, calls: Sequence[Call], packets: Any, synced: Any) -> TurnOutput:
+    def turn(
+        self, now_ns: int, now_ms: int, calls: Sequence[Call], packets: Any, synced: Any
+    ) -> TurnOutput:
         self.seen.append((list(calls), list(packets), list(synced)))
         if self.failure is not None:
             raise self.failure
@@ -84,8 +89,22 @@ def turned(**changes: Any) -> TurnOutput:
     return replace(TurnOutput([], [], None, FAR_NS, None), **changes)
 
 
-def step(*, finished: bool = False, refused: str | None = None, done: int = 0, total: int = 0, **more: Any) -> RebuildOutput:
-    return RebuildOutput(more.pop("packets", ()), more.pop("wake_at_ns", 0), finished, refused, Progress(done, total, "n2"), **more)
+def step(
+    *,
+    finished: bool = False,
+    refused: str | None = None,
+    done: int = 0,
+    total: int = 0,
+    **more: Any,
+) -> RebuildOutput:
+    return RebuildOutput(
+        more.pop("packets", ()),
+        more.pop("wake_at_ns", 0),
+        finished,
+        refused,
+        Progress(done, total, "n2"),
+        **more,
+    )
 
 
 @dataclass
@@ -177,7 +196,9 @@ class Life:
 
     @property
     def gauge(self) -> str:
-        values = {state: metrics.GROUP_STATE.labels("g-life", state.value)._value.get() for state in State}
+        values = {
+            state: metrics.GROUP_STATE.labels("g-life", state.value)._value.get() for state in State
+        }
         assert sum(values.values()) == 1
         return next(state.value for state, value in values.items() if value)
 
@@ -193,21 +214,33 @@ def test_a_group_that_opens_runs_and_its_turns_are_those_of_the_open_group() -> 
     output = life.turn(peek(1), packets=[("n2", RAFT)])
     assert output.done == [Done(1, Refused("x"))] and output.view is VIEW and not output.hides_view
     assert running.seen == [([peek(1)], [("n2", RAFT)], [])]
-    assert life.group.state is State.RUNNING and life.gauge == "running" and life.group.running is running
+    assert (
+        life.group.state is State.RUNNING
+        and life.gauge == "running"
+        and life.group.running is running
+    )
     assert life.group.status().state == "running" and life.group.status().rebuild is None
     life.group.close()
     assert running.ended == "closed" and life.shipping_handler.closed
 
 
 def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
-    """running → repairing → running: the store is let go of before the repair looks at it, and opened anew behind it."""
-    rebuild = FakeRebuild([step(done=10, total=40, packets=(("n2", REQUEST),)), step(done=40, total=40, finished=True)])
+    """running → repairing → running: the store is let go of before the repair looks at it, and
+    opened anew behind it."""
+    rebuild = FakeRebuild(
+        [
+            step(done=10, total=40, packets=(("n2", REQUEST),)),
+            step(done=40, total=40, finished=True),
+        ]
+    )
     before, after = FakeRunning([lambda: turned(view=VIEW), DAMAGE]), FakeRunning()
     life = Life(before, after, rebuild=rebuild)
     life.turn()
     bytes_before = metrics.REBUILT_BYTES.labels("g-life", "repair")._value.get()
     output = life.turn(peek(5))
-    assert output.done[0].token == 5 and output.done[0].outcome.reason == UNKNOWN, "who asked in the turn that broke is told so"
+    assert output.done[0].token == 5 and output.done[0].outcome.reason == UNKNOWN, (
+        "who asked in the turn that broke is told so"
+    )
     assert output.hides_view, "the last statements of this replica must not count"
     assert life.group.state is State.REPAIRING and life.gauge == "repairing"
     with pytest.raises(LedgerError, match="does not run"):
@@ -218,12 +251,23 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
     sent = life.next_job()
     assert sent.packets == [("n2", REQUEST)]
     status = life.group.status()
-    assert (status.role, status.leader, status.state, status.end_index) == (Role.LEARNER, None, "repairing", 9)
-    assert status.rebuild is not None and (status.rebuild.source, status.rebuild.done_bytes, status.rebuild.total_bytes) == ("n2", 10, 40)
+    assert (status.role, status.leader, status.state, status.end_index) == (
+        Role.LEARNER,
+        None,
+        "repairing",
+        9,
+    )
+    assert status.rebuild is not None and (
+        status.rebuild.source,
+        status.rebuild.done_bytes,
+        status.rebuild.total_bytes,
+    ) == ("n2", 10, 40)
     life.until(State.RUNNING)
     assert life.group.running is after and rebuild.closed and life.group.boots == 2
     assert metrics.REBUILT_BYTES.labels("g-life", "repair")._value.get() - bytes_before == 40
-    assert life.turn(packets=[("n2", RAFT)]).wake_at_ns == FAR_NS and after.seen[-1][1] == [("n2", RAFT)]
+    assert life.turn(packets=[("n2", RAFT)]).wake_at_ns == FAR_NS and after.seen[-1][1] == [
+        ("n2", RAFT)
+    ]
     assert all(name.startswith("life-g-life") for name in rebuild.threads), "no step runs in a turn"
     life.group.close()
 
@@ -232,20 +276,33 @@ def test_an_installation_counts_what_each_source_gave_and_says_when_the_store_fa
     """Each byte once, whatever the steps; the reason once."""
     first = Progress(10, 90, "n2", peer_bytes=10, store_bytes=30)
     more = replace(first, store_bytes=60, store_problem="the store is away")
-    outputs = [replace(step(), progress=first), replace(step(), progress=more), replace(step(finished=True), progress=more)]
+    outputs = [
+        replace(step(), progress=first),
+        replace(step(), progress=more),
+        replace(step(finished=True), progress=more),
+    ]
     life = Life(Broken(State.INSTALLING, "nothing is here", FakeRebuild(outputs)), FakeRunning())
-    before = {source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get() for source in ("peers", "store")}
+    before = {
+        source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get()
+        for source in ("peers", "store")
+    }
     with capture_logs() as logs:
         life.turn()
         life.until(State.RUNNING)
-    given = {source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get() - before[source] for source in before}
+    given = {
+        source: metrics.INSTALLED_BYTES.labels("g-life", source)._value.get() - before[source]
+        for source in before
+    }
     assert given == {"peers": 10, "store": 60}
-    assert [entry["reason"] for entry in logs if "goes on from peers" in entry["event"]] == ["the store is away"]
+    assert [entry["reason"] for entry in logs if "goes on from peers" in entry["event"]] == [
+        "the store is away"
+    ]
     life.group.close()
 
 
 def test_the_store_is_not_let_go_of_while_a_sync_is_under_way() -> None:
-    """Another thread works on its files; a sync that then fails ends the process as ever (invariant I9)."""
+    """Another thread works on its files; a sync that then fails ends the process as ever (invariant
+    I9)."""
     ticket = SyncTicket(1, lambda: None)
     for error in (None, OSError(5, "EIO")):
         before = FakeRunning([lambda: turned(sync=ticket), DAMAGE])
@@ -263,7 +320,8 @@ def test_the_store_is_not_let_go_of_while_a_sync_is_under_way() -> None:
 
 
 def test_a_sync_that_failed_is_not_hidden_by_a_damage_in_the_same_turn() -> None:
-    """The scrub's finding ends a turn before it looks at what the sync said: the failure still ends the process (invariant I9)."""
+    """The scrub's finding ends a turn before it looks at what the sync said: the failure still ends
+    the process (invariant I9)."""
     ticket = SyncTicket(1, lambda: None)
     life = Life(FakeRunning([lambda: turned(sync=ticket), DAMAGE]), rebuild=FakeRebuild([step()]))
     life.turn()
@@ -273,20 +331,34 @@ def test_a_sync_that_failed_is_not_hidden_by_a_damage_in_the_same_turn() -> None
 
 def test_a_turn_that_fails_in_another_way_ends_the_process() -> None:
     """A failed sync, or any error other than damage of a committed range, ends the process."""
-    for failure in (Fenced("a sync failed"), LogFenced("a write failed", 73), OSError(5, "EIO"), AssertionError("I4")):
+    for failure in (
+        Fenced("a sync failed"),
+        LogFenced("a write failed", 73),
+        OSError(5, "EIO"),
+        AssertionError("I4"),
+    ):
         life = Life(FakeRunning([failure]))
         with pytest.raises(type(failure)):
             life.turn()
 
 
 def test_a_log_that_differs_from_its_leaders_ends_this_group_alone() -> None:
-    """The group is refused permanently with a remedy and not reopened; the process and its other groups continue."""
-    before = FakeRunning([turned, Diverged("n2 would replace entry 5, but entries up to 9 are committed")])
+    """The group is refused permanently with a remedy and not reopened; the process and its other
+    groups continue."""
+    before = FakeRunning(
+        [turned, Diverged("n2 would replace entry 5, but entries up to 9 are committed")]
+    )
     life = Life(before)
     life.turn(peek(1))
-    assert [done.outcome.reason for done in life.turn().done if isinstance(done.outcome, Refused)] == [UNKNOWN]
+    assert [
+        done.outcome.reason for done in life.turn().done if isinstance(done.outcome, Refused)
+    ] == [UNKNOWN]
     life.next_job()
-    assert life.group.state is State.REFUSED and life.gauge == "refused" and before.ended == "abandoned"
+    assert (
+        life.group.state is State.REFUSED
+        and life.gauge == "refused"
+        and before.ended == "abandoned"
+    )
     told = life.group.status().rebuild.reason  # type: ignore[union-attr]
     assert "would replace entry 5" in told and "move the directory of this group away" in told
     life.now_ns += 3600 * OPEN_AGAIN_NS
@@ -295,17 +367,27 @@ def test_a_log_that_differs_from_its_leaders_ends_this_group_alone() -> None:
 
 
 def test_calls_of_earlier_turns_are_answered_when_the_run_ends() -> None:
-    """No caller waits forever: calls that the group accepted and did not answer get an unknown outcome."""
-    life = Life(FakeRunning([turned, lambda: turned(done=[Done(1, Refused("x"))]), DAMAGE]), rebuild=FakeRebuild([step()]))
+    """No caller waits forever: calls that the group accepted and did not answer get an unknown
+    outcome."""
+    life = Life(
+        FakeRunning([turned, lambda: turned(done=[Done(1, Refused("x"))]), DAMAGE]),
+        rebuild=FakeRebuild([step()]),
+    )
     life.turn(peek(1), peek(2))
     life.turn(peek(3))
-    answered = {done.token: done.outcome.reason for done in life.turn().done if isinstance(done.outcome, Refused)}
+    answered = {
+        done.token: done.outcome.reason
+        for done in life.turn().done
+        if isinstance(done.outcome, Refused)
+    }
     assert answered == {2: UNKNOWN, 3: UNKNOWN}
 
 
 def test_a_damage_no_peer_can_mend_is_refused_by_name_until_one_can() -> None:
     """repairing → refused → repairing → running; it never ends the process and never gives up."""
-    rebuild = FakeRebuild([step(refused="entries 5…7: n2 and n3 lack them too"), step(), step(finished=True)])
+    rebuild = FakeRebuild(
+        [step(refused="entries 5…7: n2 and n3 lack them too"), step(), step(finished=True)]
+    )
     life = Life(Broken(State.REPAIRING, "entry 5 is rotten", rebuild), FakeRunning())
     assert life.group.state is State.REPAIRING
     life.turn()
@@ -318,7 +400,8 @@ def test_a_damage_no_peer_can_mend_is_refused_by_name_until_one_can() -> None:
 
 
 def test_a_follower_left_behind_installs() -> None:
-    """running → installing → running: from the leader that said so, and never less than what may have been acknowledged."""
+    """running → installing → running: from the leader that said so, and never less than what may
+    have been acknowledged."""
     before = FakeRunning([lambda: turned(packets=[("n2", RAFT)])], left_behind=("n2", 50))
     life = Life(before, FakeRunning(), rebuild=FakeRebuild([step(finished=True)]))
     assert life.turn().packets == [("n2", RAFT)], "what the last turn left is still carried out"
@@ -337,7 +420,11 @@ def test_a_leader_that_says_left_behind_of_what_is_here_is_not_believed() -> Non
 def test_a_repair_of_what_all_peers_trimmed_becomes_an_installation() -> None:
     """repairing → installing, with the floor that the repair knew."""
     rebuild = FakeRebuild([step(install_wanted=("n3", 80)), step(finished=True)])
-    life = Life(Broken(State.REPAIRING, "rotten", rebuild, floor_pos=lambda: 640), FakeRunning(), rebuild=rebuild)
+    life = Life(
+        Broken(State.REPAIRING, "rotten", rebuild, floor_pos=lambda: 640),
+        FakeRunning(),
+        rebuild=rebuild,
+    )
     life.turn()
     life.until(State.INSTALLING)
     assert life.opener.asked == [("n3", 640)]
@@ -348,7 +435,12 @@ def test_a_directory_that_stays_broken_is_not_opened_in_a_loop() -> None:
     """A rebuild that ended well and helped nothing waits before the next one."""
     again = FakeRebuild([step(finished=True)])
     first = Broken(State.REPAIRING, "rotten", FakeRebuild([step(finished=True)]))
-    life = Life(FakeRunning([DAMAGE]), Broken(State.REPAIRING, "still rotten", again), FakeRunning(), rebuild=first.rebuild)
+    life = Life(
+        FakeRunning([DAMAGE]),
+        Broken(State.REPAIRING, "still rotten", again),
+        FakeRunning(),
+        rebuild=first.rebuild,
+    )
     life.turn()
     for _ in range(3):
         output = life.next_job()
@@ -361,20 +453,32 @@ def test_a_directory_that_stays_broken_is_not_opened_in_a_loop() -> None:
 
 def test_what_nobody_can_mend_ends_the_process_from_a_turn() -> None:
     """The failure of a job is the engine's: it ends the process with the status of the failure."""
-    life = Life(FakeRunning([DAMAGE]), Damaged("identity lost"), rebuild=FakeRebuild([step(finished=True)]))
+    life = Life(
+        FakeRunning([DAMAGE]), Damaged("identity lost"), rebuild=FakeRebuild([step(finished=True)])
+    )
     life.turn()
     with pytest.raises(Damaged, match="identity lost"):
         life.until(State.RUNNING)
 
 
 def test_a_full_disk_makes_a_rebuild_wait_and_ends_nothing() -> None:
-    """Other groups of the node continue; later the rebuild starts again with the current directory."""
+    """Other groups of the node continue; later the rebuild starts again with the current
+    directory."""
     first, second = FakeRebuild([NoSpace("the disk is full")]), FakeRebuild([step(finished=True)])
-    life = Life(FakeRunning([DAMAGE]), Broken(State.REPAIRING, "rotten", second), FakeRunning(), rebuild=first)
+    life = Life(
+        FakeRunning([DAMAGE]),
+        Broken(State.REPAIRING, "rotten", second),
+        FakeRunning(),
+        rebuild=first,
+    )
     life.turn()
     life.next_job()
     output = life.next_job()
-    assert first.closed and life.group.state is State.REPAIRING and "waits for space" in life.group.status().rebuild.reason  # type: ignore[union-attr]
+    assert (
+        first.closed
+        and life.group.state is State.REPAIRING
+        and "waits for space" in life.group.status().rebuild.reason
+    )  # type: ignore[union-attr]
     assert output.wake_at_ns == life.now_ns + OPEN_AGAIN_NS
     for _ in range(3):
         life.now_ns += OPEN_AGAIN_NS
@@ -399,12 +503,15 @@ def test_an_installation_that_was_refused_goes_on_as_one() -> None:
 
 
 def test_packets_go_to_whoever_they_are_for() -> None:
-    """Requests for bytes are answered beside the turns in every state; answers reach the rebuild; raft reaches an open group only."""
+    """Requests for bytes are answered beside the turns in every state; answers reach the rebuild;
+    raft reaches an open group only."""
     rebuild = FakeRebuild([step(), step(wake_at_ns=FAR_NS)])
     running = FakeRunning([turned, DAMAGE])
     life = Life(running, rebuild=rebuild)
     life.turn(packets=[("n2", REQUEST), ("n2", RAFT), ("n2", ANSWER)])
-    assert life.shipping_handler.offered == [("n2", REQUEST)] and running.seen[0][1] == [("n2", RAFT)]
+    assert life.shipping_handler.offered == [("n2", REQUEST)] and running.seen[0][1] == [
+        ("n2", RAFT)
+    ]
     life.turn()
     life.next_job()
     life.next_job()
@@ -434,10 +541,16 @@ class FakeRange(FakeRebuild):
 
 
 def test_a_range_is_put_back_while_the_group_runs() -> None:
-    """Its steps run on the group's thread between turns, its packets are sent with the turns, and only it receives its answers."""
+    """Its steps run on the group's thread between turns, its packets are sent with the turns, and
+    only it receives its answers."""
     running = FakeRunning()
     life = Life(running)
-    life.opener.range = FakeRange([step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS), step(finished=True, wake_at_ns=FAR_NS)])
+    life.opener.range = FakeRange(
+        [
+            step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS),
+            step(finished=True, wake_at_ns=FAR_NS),
+        ]
+    )
     put = life.group.put_back(3, 4)
     assert life.opener.asked == [(3, 4)] and not put.done()
     with pytest.raises(LedgerError, match="another range"):
@@ -465,7 +578,8 @@ def test_a_range_that_cannot_be_put_back_is_said_and_the_next_one_may_begin() ->
 
 
 def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
-    """Other damage was found: waiting callers get an error, nothing is written beside the repair of the whole log, and files are closed."""
+    """Other damage was found: waiting callers get an error, nothing is written beside the repair of
+    the whole log, and files are closed."""
     gate = threading.Event()
 
     class Slow(FakeRange):
@@ -493,7 +607,8 @@ def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
 
 
 def test_a_write_that_fails_while_a_range_is_put_back_ends_the_process() -> None:
-    """The first failed sync is final, in a step beside the turns too, and at a stop (invariant I9)."""
+    """The first failed sync is final, in a step beside the turns too, and at a stop (invariant
+    I9)."""
     life = Life(FakeRunning())
     life.opener.range = FakeRange([OSError(5, "no sync")])
     life.group.put_back(3, 4)
@@ -521,8 +636,13 @@ def test_an_operator_may_have_the_whole_log_mended() -> None:
 
 def test_an_empty_log_is_joining_and_a_directory_that_is_not_there_is_waited_for() -> None:
     """Only the peers know the contents; the node retries, and this is not an error."""
-    life = Life(Broken(State.JOINING, "no peer has said yet which log this is", None), FakeRunning(end_index=-1))
-    assert life.group.state is State.JOINING and life.turn().wake_at_ns == life.now_ns + OPEN_AGAIN_NS
+    life = Life(
+        Broken(State.JOINING, "no peer has said yet which log this is", None),
+        FakeRunning(end_index=-1),
+    )
+    assert (
+        life.group.state is State.JOINING and life.turn().wake_at_ns == life.now_ns + OPEN_AGAIN_NS
+    )
     life.now_ns += OPEN_AGAIN_NS
     life.turn()
     life.next_job()

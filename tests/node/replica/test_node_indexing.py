@@ -1,4 +1,5 @@
-"""The key index beside a running group: it follows what is applied and durable, survives stops, pauses on a full disk, ends with it."""
+"""The key index beside a running group: it follows what is applied and durable, survives stops,
+pauses on a full disk, ends with it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def driver_in(directory: Path) -> Driver:
 
 
 def produce(driver: Driver, names: list[str]) -> None:
-    drafts = [Draft("t", 0, b"body", encode(Fields(message_id=name, keys=(f"key-{name}",))), 1) for name in names]
+    drafts = [
+        Draft("t", 0, b"body", encode(Fields(message_id=name, keys=(f"key-{name}",))), 1)
+        for name in names
+    ]
     assert isinstance(driver.call(lambda token: Produce(token, drafts)), Produced)
 
 
@@ -49,7 +53,8 @@ def found(driver: Driver, key: str) -> list[int]:
 
 
 def test_messages_are_found_by_key_across_stops_and_crashes(tmp_path: Path) -> None:
-    """What was indexed stays found after a good stop; what a crash left behind is indexed again; nothing is found twice."""
+    """What was indexed stays found after a good stop; what a crash left behind is indexed again;
+    nothing is found twice."""
     driver = driver_in(tmp_path)
     driver.configure()
     for life in range(6):
@@ -63,7 +68,9 @@ def test_messages_are_found_by_key_across_stops_and_crashes(tmp_path: Path) -> N
         driver = driver_in(tmp_path)
         catch_up(driver)
         for earlier in range(life + 1):
-            assert len(found(driver, f"{earlier}-69")) == len(found(driver, f"key-{earlier}-0")) == 1
+            assert (
+                len(found(driver, f"{earlier}-69")) == len(found(driver, f"key-{earlier}-0")) == 1
+            )
         assert found(driver, "absent") == []
     assert len(list((tmp_path / "g1" / "index").iterdir())) == 9
     driver.group.close()
@@ -88,13 +95,30 @@ def test_lag_and_lookup_time_are_metrics(tmp_path: Path) -> None:
     catch_up(driver)
     group, index = driver.group, driver.group.key_index
     group.indexer._end()
-    before = metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"}) or 0
+    before = (
+        metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"})
+        or 0
+    )
     assert len(found(driver, "a")) == 1
-    assert metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"}) == before + 1
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"}) == 0
-    group.indexer.advance(Limits(0, index.next_index + 3, 0), index.next_index + 2, index.store_ms + 2500)
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"}) == 3
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_seconds", {"broker_group": "g1"}) == 2.5
+    assert (
+        metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"})
+        == before + 1
+    )
+    assert (
+        metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"})
+        == 0
+    )
+    group.indexer.advance(
+        Limits(0, index.next_index + 3, 0), index.next_index + 2, index.store_ms + 2500
+    )
+    assert (
+        metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"})
+        == 3
+    )
+    assert (
+        metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_seconds", {"broker_group": "g1"})
+        == 2.5
+    )
     group.close()
 
 
@@ -111,7 +135,8 @@ def steps(indexer: Indexer) -> int:
 
 
 def test_pieces_are_small_and_syncs_come_with_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step reads a bounded piece; after a number of bytes the index is synced, and a full file gets a verified filter."""
+    """A step reads a bounded piece; after a number of bytes the index is synced, and a full file
+    gets a verified filter."""
     monkeypatch.setattr(indexing, "STEP_BYTES", 1000)
     monkeypatch.setattr(indexing, "SYNC_EVERY_BYTES", 3000)
     log = KeyLog()
@@ -120,18 +145,28 @@ def test_pieces_are_small_and_syncs_come_with_the_bytes(monkeypatch: pytest.Monk
     assert steps(indexer) >= 8
     assert log.index.next_index == 40 and 0 < int(str(log.position()["next"])) <= 40
     assert len(log.disk.listdir(f"{ROOT}/state/bloom")) == 2 == len(log.index._filter_of)
-    assert not indexer._step(0.0) and indexer._step(indexing.SYNC_EVERY_S * 1e9) and log.position()["next"] == 40
+    assert (
+        not indexer._step(0.0)
+        and indexer._step(indexing.SYNC_EVERY_S * 1e9)
+        and log.position()["next"] == 40
+    )
 
 
 @pytest.mark.parametrize("where", ["pwrite", "create", "replace_file", "mkdirs"])
-def test_full_disk_pauses_the_index_and_nothing_else(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_pauses_the_index_and_nothing_else(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step reports a full disk, and once there is room the index continues without a gap."""
     log = KeyLog()
     log.send(*[Message(f"m{number}") for number in range(50)])
     indexer = stepper(log)
     monkeypatch.setattr(indexing, "SYNC_EVERY_BYTES", 1)
     with monkeypatch.context() as full:
-        owner: Any = type(log.disk.open(f"{ROOT}/dledger-n1/syncedmark")) if where == "pwrite" else ForgetfulDisk
+        owner: Any = (
+            type(log.disk.open(f"{ROOT}/dledger-n1/syncedmark"))
+            if where == "pwrite"
+            else ForgetfulDisk
+        )
         full.setattr(owner, where, _raises(OSError(errno.ENOSPC, "No space left on device")))
         for _ in range(5):
             indexer._step(0.0)
@@ -149,10 +184,18 @@ def _raises(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(OSError(errno.EIO, "Input/output error"), Fenced), (Damaged("rotten"), Damaged), (NoSpace("full"), None)]
+    ("error", "raised"),
+    [
+        (OSError(errno.EIO, "Input/output error"), Fenced),
+        (Damaged("rotten"), Damaged),
+        (NoSpace("full"), None),
+    ],
 )
-def test_failure_of_the_thread_ends_the_next_turn(error: Exception, raised: type[Exception] | None) -> None:
-    """A disk that fails for another reason than being full ends the node, as everywhere (invariant I9)."""
+def test_failure_of_the_thread_ends_the_next_turn(
+    error: Exception, raised: type[Exception] | None
+) -> None:
+    """A disk that fails for another reason than being full ends the node, as everywhere (invariant
+    I9)."""
     log = KeyLog()
     log.send(Message("m"))
     indexer = stepper(log)
@@ -173,7 +216,8 @@ def test_failure_of_the_thread_ends_the_next_turn(error: Exception, raised: type
 
 
 def test_trim_is_carried_out_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention only determines where the log begins; the index removes older keys and continues."""
+    """Retention only determines where the log begins; the index removes older keys and
+    continues."""
     monkeypatch.setattr(indexing, "SYNC_EVERY_BYTES", 1)
     log = KeyLog()
     log.send(*[Message(f"m{number}") for number in range(70)])

@@ -1,4 +1,5 @@
-"""What a node does when the pages behind a map are gone: one exit code, one sentence, in every thread (docs/architecture.md, The log)."""
+"""What a node does when the pages behind a map are gone: one exit code, one sentence, in every
+thread (docs/architecture.md, The log)."""
 
 from __future__ import annotations
 
@@ -33,17 +34,32 @@ append(100)
 os.truncate(f"{directory}/data/{0:020d}", 0)
 """
 STORE = "append(200_000)"
-LOOK = "import threading; t = threading.Thread(target=lambda: bytes(log.read(0, 1).data)); t.start(); t.join()"
+LOOK = (
+    "import threading; t = threading.Thread(target=lambda: bytes(log.read(0, 1).data)); t.start();"
+    " t.join()"
+)
 
 
-@pytest.mark.parametrize(("mode", "touch", "faults_printed"), [("map", STORE, True), ("pwrite", LOOK, False)])
-def test_touching_a_log_file_that_was_cut_short_is_78(tmp_path: Path, mode: str, touch: str, faults_printed: bool) -> None:
-    """A store into a log file that lost its backing ends the node as a look does, on any thread, and even where Python's own fault handler
-    was asked for."""
+@pytest.mark.parametrize(
+    ("mode", "touch", "faults_printed"), [("map", STORE, True), ("pwrite", LOOK, False)]
+)
+def test_touching_a_log_file_that_was_cut_short_is_78(
+    tmp_path: Path, mode: str, touch: str, faults_printed: bool
+) -> None:
+    """A store into a log file that lost its backing ends the node as a look does, on any thread,
+    and even where Python's own fault handler was asked for."""
     environment = {**os.environ, **({"PYTHONFAULTHANDLER": "1"} if faults_printed else {})}
     code = f"{LOG}\n{touch}\nprint('went on')"
     found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), mode], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", code, str(tmp_path), mode],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
     )
     assert (found.returncode, found.stdout) == (78, "")
-    assert found.stderr.startswith("error: a mapped file lost its backing") and "Traceback" not in found.stderr
+    assert (
+        found.stderr.startswith("error: a mapped file lost its backing")
+        and "Traceback" not in found.stderr
+    )

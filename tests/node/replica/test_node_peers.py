@@ -1,4 +1,5 @@
-"""The peer port: the cluster secret is required, identities must match, and calls end as sent, not sent, or lost."""
+"""The peer port: the cluster secret is required, identities must match, and calls end as sent, not
+sent, or lost."""
 
 from __future__ import annotations
 
@@ -151,7 +152,10 @@ def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
     book = PeerIdentities(RealDisk(), {"g1": str(path)}, _fail)
     book.load()
     roll = FixedRoll(frozenset(NAMES) - {name})
-    return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, roll, {"g1": identity(name)}, book), **changes)
+    return replace(
+        Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, roll, {"g1": identity(name)}, book),
+        **changes,
+    )
 
 
 @asynccontextmanager
@@ -166,7 +170,9 @@ async def pair(
     there, here = Recorder(), Recorder()
     accepting = Peers({}, two or greeter(directory, "n2"), there, limit_bytes, wires[1])
     port = await accepting.listen("127.0.0.1:0")
-    dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, one or greeter(directory, "n1"), here, limit_bytes, wires[0])
+    dialling = Peers(
+        {"n2": [f"127.0.0.1:{port}"]}, one or greeter(directory, "n1"), here, limit_bytes, wires[0]
+    )
     dialling.dial()
     try:
         yield dialling.links["n2"], here, there, accepting, port
@@ -175,31 +181,50 @@ async def pair(
         await accepting.stop()
 
 
-def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(tmp_path: Path) -> None:
-    """Everything queued before one write arrives in order, results come back to their calls, and the incarnation is durable first."""
+def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
+    tmp_path: Path,
+) -> None:
+    """Everything queued before one write arrives in order, results come back to their calls, and
+    the incarnation is durable first."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, _, _):
             known: list[dict[str, str]] = []
-            there.on_packets = lambda: known.append(read_peers(RealDisk(), str(tmp_path / "n2" / "state")))
+            there.on_packets = lambda: known.append(
+                read_peers(RealDisk(), str(tmp_path / "n2" / "state"))
+            )
             await here.until(lambda: link.up)
             for k in range(3):
                 link.send_packet("g1", PeerPacket(b"h%d" % k, memoryview(b"payload")))
             link.post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=["a", "b"])))
             link.post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c")))
-            results = await asyncio.gather(*(link.call(peer_pb2.ForwardCall(method=f"M{k}", request=b"r")) for k in range(5)))
-            assert [list(result.responses) for result in results] == [[b"M%d" % k, b"r"] for k in range(5)]
-            assert [(group, sender, packet.header) for group, sender, packet in there.packets_seen] == [
+            results = await asyncio.gather(
+                *(link.call(peer_pb2.ForwardCall(method=f"M{k}", request=b"r")) for k in range(5))
+            )
+            assert [list(result.responses) for result in results] == [
+                [b"M%d" % k, b"r"] for k in range(5)
+            ]
+            assert [
+                (group, sender, packet.header) for group, sender, packet in there.packets_seen
+            ] == [
                 ("g1", "n1", b"h0"),
                 ("g1", "n1", b"h1"),
                 ("g1", "n1", b"h2"),
             ]
             assert bytes(there.packets_seen[0][2].payload) == b"payload"
             assert there.signs_seen == ["a", "b"] and there.gone_seen == ["c"]
-            assert known[0] == {"n1": identity("n1").incarnation}, "remembered before the first packet"
-            assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2": identity("n2").incarnation}
-            assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, "it let us in, so it has recorded us"
-            assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), "that n1 records n2 is not known there yet"
+            assert known[0] == {"n1": identity("n1").incarnation}, (
+                "remembered before the first packet"
+            )
+            assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {
+                "n2": identity("n2").incarnation
+            }
+            assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, (
+                "it let us in, so it has recorded us"
+            )
+            assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), (
+                "that n1 records n2 is not known there yet"
+            )
             assert (await link.status(queues=False)).node.node == "here"
 
     run(main())
@@ -213,13 +238,19 @@ def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
         ({"node": "n7"}, "is not among the peers"),
         ({"identities": {"g1": replace(identity("n1"), log_id="another")}}, "has log another"),
         ({"identities": {"g1": replace(identity("n1"), format_version=2)}}, "format version 2"),
-        ({"identities": {"g1": identity("n1", data_file_bytes=2 << 20)}}, "log files of 2097152 bytes"),
+        (
+            {"identities": {"g1": identity("n1", data_file_bytes=2 << 20)}},
+            "log files of 2097152 bytes",
+        ),
         ({"identities": {"g1": identity("n2")}}, "data directory of n2"),
         ({"wire_version": 0}, "sends packets of version 1, n2 (LedgerMQ 1) of version 2"),
     ],
 )
-def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    """The accepting side says why; the dialling side stays down, remembers the reason, and no message reaches a handler."""
+def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """The accepting side says why; the dialling side stays down, remembers the reason, and no
+    message reaches a handler."""
 
     async def main() -> None:
         async with pair(tmp_path, one=greeter(tmp_path, "n1", **changes)) as (link, _, there, _, _):
@@ -231,7 +262,9 @@ def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(tmp_path: Path
                 await link.call(peer_pb2.ForwardCall(method="M"))
             link.send_packet("g1", PeerPacket(b"h"))
             assert not there.packets_seen and not there.calls
-            assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, "a refused peer is not remembered"
+            assert read_peers(RealDisk(), str(tmp_path / "n2" / "state")) == {}, (
+                "a refused peer is not remembered"
+            )
 
     run(main())
 
@@ -243,13 +276,28 @@ def wire_of(directory: Path, node: str, authority: str = "tls") -> PeerWire:
 
 
 def test_mutual_tls_between_peers(tmp_path: Path) -> None:
-    """With certificates for their names two nodes talk; a node with another's certificate is refused by name, whatever it knows."""
+    """With certificates for their names two nodes talk; a node with another's certificate is
+    refused by name, whatever it knows."""
 
     async def main() -> None:
-        async with pair(tmp_path, wires=(wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2"))) as (link, here, _, _, _):
+        async with pair(tmp_path, wires=(wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2"))) as (
+            link,
+            here,
+            _,
+            _,
+            _,
+        ):
             await here.until(lambda: link.up)
-            assert list((await link.call(peer_pb2.ForwardCall(method="M", request=b"r"))).responses) == [b"M", b"r"]
-        async with pair(tmp_path, wires=(wire_of(tmp_path, "n3"), wire_of(tmp_path, "n2"))) as (link, _, there, _, _):
+            assert list(
+                (await link.call(peer_pb2.ForwardCall(method="M", request=b"r"))).responses
+            ) == [b"M", b"r"]
+        async with pair(tmp_path, wires=(wire_of(tmp_path, "n3"), wire_of(tmp_path, "n2"))) as (
+            link,
+            _,
+            there,
+            _,
+            _,
+        ):
             async with asyncio.timeout(20):
                 while link.refusal is None:
                     await asyncio.sleep(0.01)
@@ -260,7 +308,8 @@ def test_mutual_tls_between_peers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("who", ["plaintext", "another authority", "plaintext server"])
 def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> None:
-    """Plaintext on either side or a certificate of another authority ends the connection before any data is sent."""
+    """Plaintext on either side or a certificate of another authority ends the connection before any
+    data is sent."""
     mine, theirs = wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")
     wires = {
         "plaintext": (None, theirs),
@@ -274,7 +323,9 @@ def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> 
                 while link._failures < 2:
                     await asyncio.sleep(0.01)
             assert not link.up and not here.links and not there.links
-            assert (link.refusal is None) is (who == "plaintext"), "only who uses TLS can say that it fails"
+            assert (link.refusal is None) is (who == "plaintext"), (
+                "only who uses TLS can say that it fails"
+            )
 
     run(main())
 
@@ -294,13 +345,15 @@ def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> 
 
 
 def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_path: Path) -> None:
-    """A peer that returns with another incarnation has lost its promises: its packets do not reach the group, but its calls reach the
-    node."""
+    """A peer that returns with another incarnation has lost its promises: its packets do not reach
+    the group, but its calls reach the node."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, _, _, _):
             await here.until(lambda: link.up)
-        replaced = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
+        replaced = greeter(
+            tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)}
+        )
         two = greeter(tmp_path, "n2")
         async with pair(tmp_path, one=replaced, two=two) as (link, here, there, _, _):
             await here.until(lambda: link.up)
@@ -309,32 +362,48 @@ def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_pa
             assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
             assert not there.packets_seen
             assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
-            assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], "it is told why"
-            assert two.peer_identities.returned("g1") == {"n1": identity("n1", incarnation=2).incarnation}
-            assert replaced.peer_identities.met_by["g1"] == frozenset(), "no peer has recorded this directory"
-            # It may have been elected by those who know it by now: what it sends as a leader is heard, its votes and answers are not.
+            assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], (
+                "it is told why"
+            )
+            assert two.peer_identities.returned("g1") == {
+                "n1": identity("n1", incarnation=2).incarnation
+            }
+            assert replaced.peer_identities.met_by["g1"] == frozenset(), (
+                "no peer has recorded this directory"
+            )
+            # It may have been elected by those who know it by now: what it sends as a leader is
+            # heard, its votes and answers are not.
             behind = encode(LeftBehind("n1", "n2", 3, 5))
             link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))
             link.send_packet("g1", behind)
             await there.until(lambda: bool(there.packets_seen))
             assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]
-            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
+            two.peer_identities.name(
+                "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
+            )
             link.send_packet("g1", PeerPacket(b"again"))
             await there.until(lambda: len(there.packets_seen) > 1)
-            assert there.packets_seen[1][2].header == b"again" and not two.peer_identities.returned("g1")
+            assert there.packets_seen[1][2].header == b"again" and not two.peer_identities.returned(
+                "g1"
+            )
 
     run(main())
 
 
-def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(tmp_path: Path) -> None:
-    """Both are alive: the old one dialled us, and the one that the group has taken in answers where we dial."""
+def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(
+    tmp_path: Path,
+) -> None:
+    """Both are alive: the old one dialled us, and the one that the group has taken in answers where
+    we dial."""
 
     async def main() -> None:
         two = greeter(tmp_path, "n2")
         async with pair(tmp_path, two=two) as (link, here, there, _, _):
             await here.until(lambda: link.up)
             new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
-            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
+            two.peer_identities.name(
+                "g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation}
+            )
             two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
             assert not two.peer_identities.barred
             link.send_packet("g1", PeerPacket(b"h"))
@@ -344,9 +413,11 @@ def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(t
     run(main())
 
 
-def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(tmp_path: Path) -> None:
-    """The peer proves its identity to the new directory and reports which one it has recorded: we know the peer, but it does not know our
-    directory."""
+def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(
+    tmp_path: Path,
+) -> None:
+    """The peer proves its identity to the new directory and reports which one it has recorded: we
+    know the peer, but it does not know our directory."""
     one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
     two.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32))
     one.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
@@ -358,8 +429,11 @@ def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever
     fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
     assert set(two.peer_identities.barred) == {("g1", "n1")}
     assert two.peer_identities.met_by["g1"] == frozenset(), "nor does the fresh one's word count"
-    assert fresh.peer_identities.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.peer_identities.met_by == {"g1": frozenset()}
-    # Even once the group's record names the fresh directory, only the fresh one's own log may tell it so.
+    assert fresh.peer_identities.known == {
+        "g1": {"n2": identity("n2").incarnation}
+    } and fresh.peer_identities.met_by == {"g1": frozenset()}
+    # Even once the group's record names the fresh directory, only the fresh one's own log may tell
+    # it so.
     two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
     fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
     assert not two.peer_identities.barred and fresh.peer_identities.met_by == {"g1": frozenset()}
@@ -380,13 +454,20 @@ def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path:
     book.note_met_by("g1", "n1")
     again = PeerIdentities(RealDisk(), book.directories, _fail)
     again.load()
-    assert (again.known, again.met_by) == ({"g1": {"n1": "one"}}, {"g1": {"n1"}}), "once met is met for ever"
+    assert (again.known, again.met_by) == ({"g1": {"n1": "one"}}, {"g1": {"n1"}}), (
+        "once met is met for ever"
+    )
 
 
-def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(tmp_path: Path) -> None:
-    """A full disk leads to a refusal with this reason; a failed sync ends the node (I9). In neither case does the peer count as known."""
+def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(
+    tmp_path: Path,
+) -> None:
+    """A full disk leads to a refusal with this reason; a failed sync ends the node (I9). In neither
+    case does the peer count as known."""
     fatal: list[FatalError] = []
-    full = PeerIdentities(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
+    full = PeerIdentities(
+        FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}}
+    )
     with pytest.raises(Refused, match="free disk space"):
         full.greeted("g1", "n1", "one", None)
     assert not fatal and full.known == {"g1": {}}
@@ -408,26 +489,44 @@ def test_proof_cannot_be_reflected_or_replayed(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="secret"):
         two.check_hello(b"c" * 32, tampered)
     reply = two.reply(peer_pb2.Hello(node="n1", nonce=b"c" * 32))
-    # Byte for byte what the other side said: only the label in the proof tells the directions apart.
+    # Byte for byte what the other side said: only the label in the proof tells the directions
+    # apart.
     mirrored = peer_pb2.Hello.FromString(reply.SerializeToString())
     with pytest.raises(Refused, match="secret"):
         one.check_hello(b"c" * 32, mirrored)
 
 
 def greeting_frames() -> list[bytes]:
-    """Frames that are no greeting: other messages, garbage, a payload, a sign of life, lengths that promise too much."""
+    """Frames that are no greeting: other messages, garbage, a payload, a sign of life, lengths that
+    promise too much."""
     rng = random.Random(7)
-    call = peer_pb2.PeerMessage(forward_call=peer_pb2.ForwardCall(sequence=1, method="SendMessage", request=b"x")).SerializeToString()
-    hello = peer_pb2.PeerMessage(hello=peer_pb2.Hello(node="n1", nonce=b"n" * 32, mac=b"m" * 32)).SerializeToString()
+    call = peer_pb2.PeerMessage(
+        forward_call=peer_pb2.ForwardCall(sequence=1, method="SendMessage", request=b"x")
+    ).SerializeToString()
+    hello = peer_pb2.PeerMessage(
+        hello=peer_pb2.Hello(node="n1", nonce=b"n" * 32, mac=b"m" * 32)
+    ).SerializeToString()
     long = peer_pb2.PeerMessage(hello=peer_pb2.Hello(node="n" * 100_000)).SerializeToString()
-    frames = [(call, b""), (packet_head("g1", b"h"), b""), (packet_head("g1", b"h"), bytes(100)), (hello, b"p"), (b"", b""), (long, b"")]
+    frames = [
+        (call, b""),
+        (packet_head("g1", b"h"), b""),
+        (packet_head("g1", b"h"), bytes(100)),
+        (hello, b"p"),
+        (b"", b""),
+        (long, b""),
+    ]
     whole = [b"".join(encode_frame(*frame)) for frame in frames]
-    return [*whole, whole[-1][:8], *(b"".join(encode_frame(rng.randbytes(size))) for size in (1, 10, 1000))]
+    return [
+        *whole,
+        whole[-1][:8],
+        *(b"".join(encode_frame(rng.randbytes(size))) for size in (1, 10, 1000)),
+    ]
 
 
 @pytest.mark.parametrize("frame", greeting_frames(), ids=lambda frame: f"{len(frame)}-bytes")
 def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -> None:
-    """Before the proof, a frame that is no hello is the end: nothing of it reaches the handler, and it is counted."""
+    """Before the proof, a frame that is no hello is the end: nothing of it reaches the handler, and
+    it is counted."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, _, port):
@@ -442,7 +541,10 @@ def test_anything_but_a_greeting_ends_the_stream(tmp_path: Path, frame: bytes) -
             writer.close()
             assert metrics.PEER_REFUSALS.labels("garbage")._value.get() == counted + 1
             assert not there.calls and not there.packets_seen
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""], "others are not disturbed"
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+                b"M",
+                b"",
+            ], "others are not disturbed"
 
     run(main())
 
@@ -463,13 +565,19 @@ def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> N
                         while await reader.read(4096):
                             pass
                 writer.close()
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""]
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+                b"M",
+                b"",
+            ]
 
     run(main())
 
 
-def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tmp_path: Path) -> None:
-    """A caller without the secret must not fill the log with tracebacks: an answer to a closed connection is dropped."""
+def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(
+    tmp_path: Path,
+) -> None:
+    """A caller without the secret must not fill the log with tracebacks: an answer to a closed
+    connection is dropped."""
     failures: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -491,7 +599,14 @@ def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tm
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(peer_server.asyncio, "to_thread", slowly)
-            writer.write(b"".join(bytes(part) for part in encode_frame(peer_pb2.PeerMessage(hello=asked("n1")).SerializeToString())))
+            writer.write(
+                b"".join(
+                    bytes(part)
+                    for part in encode_frame(
+                        peer_pb2.PeerMessage(hello=asked("n1")).SerializeToString()
+                    )
+                )
+            )
             await writer.drain()
             writer.transport.abort()
             await asyncio.sleep(0.1)
@@ -505,12 +620,18 @@ def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tm
 
 
 def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
-    """An address that cannot be resolved counts as unreachable, like an unknown name; the other addresses are still tried."""
+    """An address that cannot be resolved counts as unreachable, like an unknown name; the other
+    addresses are still tried."""
 
     async def main() -> None:
         accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
         port = await accepting.listen("127.0.0.1:0")
-        dialling = Peers({"n2": [f"node..example:{port}", f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20)
+        dialling = Peers(
+            {"n2": [f"node..example:{port}", f"127.0.0.1:{port}"]},
+            greeter(tmp_path, "n1"),
+            here := Recorder(),
+            1 << 20,
+        )
         dialling.dial()
         await here.until(lambda: dialling.links["n2"].up)
         await dialling.stop()
@@ -519,8 +640,11 @@ def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
     run(main())
 
 
-def test_no_more_greetings_at_once_than_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent caller occupies a slot until its timeout; callers without a free slot are closed at once, and slots are released."""
+def test_no_more_greetings_at_once_than_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent caller occupies a slot until its timeout; callers without a free slot are closed at
+    once, and slots are released."""
     monkeypatch.setattr(peer_server, "GREETINGS_AT_ONCE", 3)
     monkeypatch.setattr(peer_server, "GREETING_TIMEOUT_S", 0.3)
 
@@ -532,13 +656,18 @@ def test_no_more_greetings_at_once_than_are_allowed(tmp_path: Path, monkeypatch:
         for reader, _ in silent:
             assert await reader.read(8), "its challenge"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await reader.read() == b"" and metrics.PEER_REFUSALS.labels("crowd")._value.get() == counted + 1
+        assert (
+            await reader.read() == b""
+            and metrics.PEER_REFUSALS.labels("crowd")._value.get() == counted + 1
+        )
         for waiting, _ in silent:
             while await waiting.read(4096):
                 pass
         for _, out in [*silent, (reader, writer)]:
             out.close()
-        dialling = Peers({"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20)
+        dialling = Peers(
+            {"n2": [f"127.0.0.1:{port}"]}, greeter(tmp_path, "n1"), here := Recorder(), 1 << 20
+        )
         dialling.dial()
         await here.until(lambda: dialling.links["n2"].up)
         await dialling.stop()
@@ -552,25 +681,34 @@ def test_ranges_of_any_size_arrive_unchanged_and_in_order(tmp_path: Path, tls: b
     """Beyond every buffer on the way; what is handed on does not change when more arrives."""
     wires = (wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")) if tls else (None, None)
     rng = random.Random(5)
-    payloads = [rng.randbytes(size) for size in (0, 1, 16 << 10, (16 << 10) + 1, 40_000, 1 << 20, 3, (4 << 20) + 7, 100)]
+    payloads = [
+        rng.randbytes(size)
+        for size in (0, 1, 16 << 10, (16 << 10) + 1, 40_000, 1 << 20, 3, (4 << 20) + 7, 100)
+    ]
 
     async def main() -> None:
         async with pair(tmp_path, wires=wires, limit_bytes=64 << 20) as (link, here, there, _, _):
             await here.until(lambda: link.up)
             for _ in range(3):
                 for k, payload in enumerate(payloads):
-                    link.send_packet("g1", PeerPacket(b"h%d" % k, memoryview(bytearray(payload)) if k % 2 else payload))
+                    link.send_packet(
+                        "g1",
+                        PeerPacket(
+                            b"h%d" % k, memoryview(bytearray(payload)) if k % 2 else payload
+                        ),
+                    )
             await there.until(lambda: len(there.packets_seen) == 3 * len(payloads))
-            assert [(packet.header, bytes(packet.payload)) for _, _, packet in there.packets_seen] == [
-                (b"h%d" % k, payload) for k, payload in enumerate(payloads)
-            ] * 3
+            assert [
+                (packet.header, bytes(packet.payload)) for _, _, packet in there.packets_seen
+            ] == [(b"h%d" % k, payload) for k, payload in enumerate(payloads)] * 3
             assert link.queued_bytes == 0
 
     run(main())
 
 
 def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Path) -> None:
-    """What the kernel does not take waits in the queue, which has its bound; calls are kept, and refused once it is full."""
+    """What the kernel does not take waits in the queue, which has its bound; calls are kept, and
+    refused once it is full."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, accepting, _):
@@ -582,7 +720,9 @@ def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Pat
                 assert link.queued_bytes <= (1 << 20) + 200_000
                 await asyncio.sleep(0)
             far.resume_reading()
-            await there.until(lambda: bool(there.packets_seen) and there.packets_seen[-1][2].header == b"399")
+            await there.until(
+                lambda: bool(there.packets_seen) and there.packets_seen[-1][2].header == b"399"
+            )
             assert 10 < len(there.packets_seen) < 400
             heard = [int(packet.header) for _, _, packet in there.packets_seen]
             assert heard == sorted(heard)
@@ -590,8 +730,11 @@ def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Pat
     run(main())
 
 
-def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle stream stays open by keep-alive messages; a stream whose bytes no longer arrive is ended by each side independently."""
+def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle stream stays open by keep-alive messages; a stream whose bytes no longer arrive is
+    ended by each side independently."""
     monkeypatch.setattr(peer_stream, "SILENCE_S", 0.1)
     monkeypatch.setattr(peer_stream, "DEAF_S", 0.6)
     monkeypatch.setattr(peer_stream, "LATE_S", 0.05)
@@ -619,7 +762,8 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("end", ["here", "there", "for a reason"])
 def test_a_stream_that_ended_leaves_nothing_for_the_collector(tmp_path: Path, end: str) -> None:
-    """Neither side keeps it, with all that was queued for the other one, until a collection comes: that one counts objects, not bytes."""
+    """Neither side keeps it, with all that was queued for the other one, until a collection comes:
+    that one counts objects, not bytes."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, _, accepting, _):
@@ -628,7 +772,9 @@ def test_a_stream_that_ended_leaves_nothing_for_the_collector(tmp_path: Path, en
             left = [weakref.ref(one) for one in (near, far, near._outbox, far._outbox)]
             attempt = weakref.ref(link._attempt)
             link.send_packet("g1", PeerPacket(b"h", bytes(1000)))
-            (far if end == "there" else near).end(TimeoutError("nothing was heard") if end == "for a reason" else None)
+            (far if end == "there" else near).end(
+                TimeoutError("nothing was heard") if end == "for a reason" else None
+            )
             del near, far
             await here.until(lambda: len(here.links) > 1)
             async with asyncio.timeout(20):
@@ -666,9 +812,11 @@ class SlowTransport:
     def abort(self) -> None: ...
 
 
-def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the connection is full, no keep-alive request gets through, so progress of the written bytes counts as a sign of life. Without
-    it the stream ends."""
+def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the connection is full, no keep-alive request gets through, so progress of the written
+    bytes counts as a sign of life. Without it the stream ends."""
     monkeypatch.setattr(peer_stream, "SILENCE_S", 0.05)
     monkeypatch.setattr(peer_stream, "LATE_S", 5.0)
 
@@ -692,12 +840,18 @@ def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(monkeypat
     run(main())
 
 
-WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("[::1]", ("[::1]",)), ("localhost", ("127.0.0.1",)), ("0.0.0.0", ("127.0.0.1",)))
+WHERE = (
+    ("[::]", ("127.0.0.1", "[::1]")),
+    ("[::1]", ("[::1]",)),
+    ("localhost", ("127.0.0.1",)),
+    ("0.0.0.0", ("127.0.0.1",)),
+)
 
 
 @pytest.mark.parametrize(("listens", "reached"), WHERE)
 def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[str, ...]) -> None:
-    """For `::` all addresses of both families; a port in use is an error, and no other port is chosen."""
+    """For `::` all addresses of both families; a port in use is an error, and no other port is
+    chosen."""
 
     async def main() -> None:
         if "[::1]" in reached and not socket.has_dualstack_ipv6():
@@ -713,7 +867,9 @@ def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[s
     run(main())
 
 
-@pytest.mark.parametrize("address", ["", "n2", "n2:x", "::1:9081", f"{'n' * 300}:1", "fe80::1%lo:1"])
+@pytest.mark.parametrize(
+    "address", ["", "n2", "n2:x", "::1:9081", f"{'n' * 300}:1", "fe80::1%lo:1"]
+)
 def test_a_peer_without_a_possible_address_is_only_out_of_reach(address: str) -> None:
     """Any other error would end the link for good."""
     with pytest.raises(OSError):
@@ -721,29 +877,44 @@ def test_a_peer_without_a_possible_address_is_only_out_of_reach(address: str) ->
 
 
 def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None:
-    """A frame that is too long or invalid: the stream ends, the link reconnects, and the node continues."""
+    """A frame that is too long or invalid: the stream ends, the link reconnects, and the node
+    continues."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, _, _):
-            for bad in (b"\xff" * 8, b"".join(encode_frame(b"\xff\xff\xff")), SIGN_OF_LIFE + b"\x00\x00\x00\x01\x00\x00\x00\x00\x0f"):
+            for bad in (
+                b"\xff" * 8,
+                b"".join(encode_frame(b"\xff\xff\xff")),
+                SIGN_OF_LIFE + b"\x00\x00\x00\x01\x00\x00\x00\x00\x0f",
+            ):
                 await here.until(lambda: link.up)
                 here.links.clear()
                 outgoing: PeerStream = link._outbox._wake.__self__
                 outgoing.transport.write(bad)
                 await here.until(lambda: ("n2", False) in here.links)
             await here.until(lambda: link.up)
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""]
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+                b"M",
+                b"",
+            ]
             assert not there.packets_seen
 
     run(main())
 
 
 def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:
-    """Both nodes get certificates of another authority: the existing stream stays, and the next one uses the new certificates."""
+    """Both nodes get certificates of another authority: the existing stream stays, and the next one
+    uses the new certificates."""
     wires = {name: wire_of(tmp_path, name) for name in ("n1", "n2")}
 
     async def main() -> None:
-        async with pair(tmp_path, wires=(wires["n1"], wires["n2"])) as (link, here, _, accepting, _):
+        async with pair(tmp_path, wires=(wires["n1"], wires["n2"])) as (
+            link,
+            here,
+            _,
+            accepting,
+            _,
+        ):
             await here.until(lambda: link.up)
             for name in wires:
                 wire_of(tmp_path, name, "elsewhere")
@@ -751,18 +922,27 @@ def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) 
                 file.replace(tmp_path / "tls" / file.name)
             for wire in wires.values():
                 wire._files._look_at = 0.0
-            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [b"M", b""]
+            assert list((await link.call(peer_pb2.ForwardCall(method="M"))).responses) == [
+                b"M",
+                b"",
+            ]
             old = wires["n1"]._made[0]
             accepting._server.end("n1")
             await here.until(lambda: not link.up)
             await here.until(lambda: link.up)
-            assert wires["n1"]._made[0] is not old is not None and wires["n2"]._made[0].authority == wires["n1"]._made[0].authority
+            assert (
+                wires["n1"]._made[0] is not old is not None
+                and wires["n2"]._made[0].authority == wires["n1"]._made[0].authority
+            )
 
     run(main())
 
 
-def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(tmp_path: Path) -> None:
-    """The result of a call that reached the other node cannot be known when the stream ends; afterwards the link reconnects."""
+def test_call_whose_stream_ends_after_it_was_sent_is_lost_and_the_link_comes_back(
+    tmp_path: Path,
+) -> None:
+    """The result of a call that reached the other node cannot be known when the stream ends;
+    afterwards the link reconnects."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, accepting, port):
@@ -832,9 +1012,12 @@ def test_results_wait_while_the_queue_to_their_node_is_full() -> None:
 
 
 def test_message_is_withdrawn_only_before_a_write_took_it() -> None:
-    """What a write took may have left this node; what is still queued has not, and can be taken back."""
+    """What a write took may have left this node; what is still queued has not, and can be taken
+    back."""
     box = Outbox("n2", 1000, lambda: None)
-    first, second = (peer_pb2.PeerMessage(forward_call=peer_pb2.ForwardCall(sequence=k)) for k in (1, 2))
+    first, second = (
+        peer_pb2.PeerMessage(forward_call=peer_pb2.ForwardCall(sequence=k)) for k in (1, 2)
+    )
     box.put(first, 10)
     box.put(second, 10)
     assert box.withdraw(first)
@@ -843,7 +1026,8 @@ def test_message_is_withdrawn_only_before_a_write_took_it() -> None:
 
 
 def test_outbox_drops_the_oldest_packets_and_never_a_call() -> None:
-    """Past its bound the queue gives up replication packets, oldest first; everything else stays; a write is bounded too."""
+    """Past its bound the queue gives up replication packets, oldest first; everything else stays; a
+    write is bounded too."""
     box = Outbox("n2", 1000, lambda: None)
     urgent = peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id="c"))
     box.put(urgent, 400)
@@ -868,7 +1052,8 @@ def framed(packet: PeerPacket) -> bytes:
 @example(group="", header=b"")
 @example(group="g" * 255, header=b"h" * 20_000)
 def test_a_packet_comes_back_from_its_head_and_no_message_does(group: str, header: bytes) -> None:
-    """The first byte tells packets from messages: no field of a protobuf message has the number 0."""
+    """The first byte tells packets from messages: no field of a protobuf message has the number
+    0."""
     head = packet_head(group, header)
     assert packet_in(head) == (group, header)
     with pytest.raises(DecodeError):
@@ -881,7 +1066,8 @@ def test_a_packet_comes_back_from_its_head_and_no_message_does(group: str, heade
 
 @pytest.mark.parametrize("head", [b"\0", b"\0\1", b"\0\xff" + b"g" * 254, b"\0\2\xff\xfeheader"])
 def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, head: bytes) -> None:
-    """Cut off before the name ends, or no text: the stream ends with the reason, and nothing of it reaches the handler."""
+    """Cut off before the name ends, or no text: the stream ends with the reason, and nothing of it
+    reaches the handler."""
     with pytest.raises(BadFrame, match="broker group"):
         packet_in(head)
 
@@ -896,11 +1082,19 @@ def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, he
     run(main())
 
 
-def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
     """It is known before the first packet leaves, and each answer repeats when it was asked."""
 
     async def main() -> None:
-        async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (link, here, there, _, _):
+        async with pair(tmp_path, two=greeter(tmp_path, "n2", wall_ns=lambda: 77)) as (
+            link,
+            here,
+            there,
+            _,
+            _,
+        ):
             await here.until(lambda: len(here.clocks) == 2)
             (greeted, asked), there.wall = here.clocks, 78
             assert (greeted[:2], asked[:2]) == (("n2", 77), ("n2", 1))
@@ -913,8 +1107,9 @@ def test_the_clock_of_the_accepting_side_comes_with_the_greeting_and_when_it_is_
 
 
 def test_objections_come_with_each_answer_about_the_clock(tmp_path: Path) -> None:
-    """A peer's judgement may change on an open stream: by the record that admits a directory, or by one that names another. A program that
-    tells objections in greetings only does not lift them by its silence."""
+    """A peer's judgement may change on an open stream: by the record that admits a directory, or by
+    one that names another. A program that tells objections in greetings only does not lift them by
+    its silence."""
 
     async def main() -> None:
         one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")

@@ -19,10 +19,14 @@ from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 
 
 def topic(name: str, queues: int = 1, incarnation: int = 1, namespace: str = "") -> TopicConfig:
-    return TopicConfig(namespace, name, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation)
+    return TopicConfig(
+        namespace, name, TopicKind.NORMAL, queues, Permission.READ_WRITE, incarnation
+    )
 
 
-def view(leader: str = "n1", serving: bool = True, term: int = 1, **topics: TopicConfig) -> GroupView:
+def view(
+    leader: str = "n1", serving: bool = True, term: int = 1, **topics: TopicConfig
+) -> GroupView:
     return GroupView(leader, term, serving, topics, {}, {})
 
 
@@ -33,12 +37,18 @@ def intent(
     gone_groups: frozenset[tuple[str, str]] = frozenset(),
 ) -> Any:
     return SimpleNamespace(
-        level=1, groups=groups or {}, topics={}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups
+        level=1,
+        groups=groups or {},
+        topics={},
+        topics_of=lambda group: topics,
+        gone_topics=lambda group: gone,
+        deleted_groups=gone_groups,
     )
 
 
 def test_difference_names_what_is_new_changed_and_gone() -> None:
-    """One call contains all differences by stored name; objects unknown to the desired state stay; no difference gives None."""
+    """One call contains all differences by stored name; objects unknown to the desired state stay;
+    no difference gives None."""
     kept, grown = topic("kept"), topic("grown", 2)
     in_force = view(kept=kept, grown=topic("grown"), old=topic("old"))
     in_force.groups["gone"] = GroupConfig("", "gone")
@@ -53,7 +63,9 @@ def test_difference_names_what_is_new_changed_and_gone() -> None:
         gone_groups=frozenset({("", "gone")}),
     )
     call = difference(in_force, "g1", wanted, lambda: 7)
-    assert call == Configure(7, [grown, topic("new", namespace="ns")], [GroupConfig("", "c", 3)], ["old"], ["gone"])
+    assert call == Configure(
+        7, [grown, topic("new", namespace="ns")], [GroupConfig("", "c", 3)], ["old"], ["gone"]
+    )
     assert difference(view(kept=kept), "g1", intent(kept), lambda: 7) is None
 
 
@@ -110,7 +122,8 @@ def start(world: World) -> Reconciler:
 
 
 def test_leader_waits_for_a_barrier_before_it_deletes_or_creates() -> None:
-    """The state before the barrier may be older than the log: acting on it would delete a topic that exists."""
+    """The state before the barrier may be older than the log: acting on it would delete a topic
+    that exists."""
 
     async def main() -> None:
         world = World(intent(), {"g1": view(born=topic("born"))})
@@ -171,7 +184,8 @@ def test_refusals_and_a_missing_quorum_are_tried_again(monkeypatch: Any) -> None
 
 
 def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
-    """What the log of another broker group has is not enough, and nothing about them is ever written to a log."""
+    """What the log of another broker group has is not enough, and nothing about them is ever
+    written to a log."""
 
     async def main() -> None:
         letters = {"%DLQ%g": topic("%DLQ%g"), "ns@%DLQ%h": topic("%DLQ%h", namespace="ns")}
@@ -181,13 +195,18 @@ def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
         await settle(world, reconciler, lambda: len(world.adopted) == 2)
         reconciler.changed()
         await settle(world, reconciler, lambda: True)
-        assert sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")] and not world.calls
+        assert (
+            sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")]
+            and not world.calls
+        )
         reconciler.stop()
 
     asyncio.run(main())
 
 
-def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After its configuration, and again and again until all members could be asked."""
     monkeypatch.setattr(reconcile, "LEVEL_RETRY_S", 0.0)
 

@@ -1,4 +1,5 @@
-"""External paths against a real directory: files of the group are served, all others are refused."""
+"""External paths against a real directory: files of the group are served, all others are
+refused."""
 
 from __future__ import annotations
 
@@ -56,8 +57,26 @@ def test_files_of_the_group_and_the_nodes_own_are_read(node: Path) -> None:
         assert ReplicaFiles(str(node)).entry("g1", absent) is None
 
 
-REFUSED = ["", "/", "g1/", "/g1/identity.json", "g1/../controller/journal", "g1/./identity.json", "..", "../outside", "g1//identity.json"]
-REFUSED += ["g2/identity.json", "controller/journal", "g1x/identity.json", "g1/link", "g1/pipe", "g1/\0", "node.json/x"]
+REFUSED = [
+    "",
+    "/",
+    "g1/",
+    "/g1/identity.json",
+    "g1/../controller/journal",
+    "g1/./identity.json",
+    "..",
+    "../outside",
+    "g1//identity.json",
+]
+REFUSED += [
+    "g2/identity.json",
+    "controller/journal",
+    "g1x/identity.json",
+    "g1/link",
+    "g1/pipe",
+    "g1/\0",
+    "node.json/x",
+]
 
 
 @pytest.mark.parametrize("path", REFUSED)
@@ -71,11 +90,28 @@ def test_a_path_that_is_not_the_groups_is_refused(node: Path, path: str) -> None
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.sampled_from(["g1", "g2", "..", ".", "", "up", "link", "consumequeue", "0", "controller", "journal", "outside"]), max_size=6
+        st.sampled_from(
+            [
+                "g1",
+                "g2",
+                "..",
+                ".",
+                "",
+                "up",
+                "link",
+                "consumequeue",
+                "0",
+                "controller",
+                "journal",
+                "outside",
+            ]
+        ),
+        max_size=6,
     )
 )
 def test_no_path_ever_leads_out(node: Path, names: list[str]) -> None:
-    """Whatever a path is made of: nothing of another group, of the controller or of the disk around comes back."""
+    """Whatever a path is made of: nothing of another group, of the controller or of the disk around
+    comes back."""
     files = ReplicaFiles(str(node))
     path = "/".join(names)
     try:
@@ -91,12 +127,22 @@ def test_a_listing_tells_files_and_directories_and_follows_nothing(node: Path) -
     """Sorted by path; links and pipes are omitted; a missing directory is empty."""
     files = ReplicaFiles(str(node))
     own = files.entries("g1", "g1", recursive=False)
-    assert [(entry.path, entry.directory) for entry in own] == [("g1/consumequeue", True), ("g1/identity.json", False)]
+    assert [(entry.path, entry.directory) for entry in own] == [
+        ("g1/consumequeue", True),
+        ("g1/identity.json", False),
+    ]
     stat = (node / "g1" / "identity.json").stat()
     assert (own[1].size, own[1].mtime_ns, own[1].inode) == (8, stat.st_mtime_ns, stat.st_ino)
     below = files.entries("g1", "g1", recursive=True)
-    assert [entry.path for entry in below][1:3] == ["g1/consumequeue/0", "g1/consumequeue/0/0"] and len(below) == 5
-    assert files.entries("g1", "g1/nothing", recursive=True) == [] == files.entries("g1", "g1/up", recursive=True)
+    assert [entry.path for entry in below][1:3] == [
+        "g1/consumequeue/0",
+        "g1/consumequeue/0/0",
+    ] and len(below) == 5
+    assert (
+        files.entries("g1", "g1/nothing", recursive=True)
+        == []
+        == files.entries("g1", "g1/up", recursive=True)
+    )
     assert files.entries("g1", "g1/identity.json", recursive=False) == []
 
 
@@ -110,7 +156,14 @@ def test_a_listing_is_bounded(node: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_descriptor_is_left_open(node: Path) -> None:
     """Neither by what is found nor by what is refused."""
     before = len(os.listdir("/proc/self/fd"))
-    for path in ("g1/identity.json", "g1/link", "g1/pipe", "g1/nothing", "g1/up/outside", "node.json"):
+    for path in (
+        "g1/identity.json",
+        "g1/link",
+        "g1/pipe",
+        "g1/nothing",
+        "g1/up/outside",
+        "node.json",
+    ):
         try:
             read(node, "g1", path)
             ReplicaFiles(str(node)).entries("g1", path, recursive=True)
@@ -131,20 +184,28 @@ def test_holes_are_told(node: Path) -> None:
     file = ReplicaFiles(str(node)).open("g1", "g1/sparse")
     assert file is not None
     try:
-        assert list(file.stretches(0, file.size)) == [(64 << 10, (64 << 10) + PAGE), (512 << 10, (512 << 10) + PAGE)]
-        assert list(file.stretches((64 << 10) + 1, 512 << 10)) == [((64 << 10) + 1, (64 << 10) + PAGE)]
+        assert list(file.stretches(0, file.size)) == [
+            (64 << 10, (64 << 10) + PAGE),
+            (512 << 10, (512 << 10) + PAGE),
+        ]
+        assert list(file.stretches((64 << 10) + 1, 512 << 10)) == [
+            ((64 << 10) + 1, (64 << 10) + PAGE)
+        ]
         assert list(file.stretches(600 << 10, file.size)) == []
     finally:
         file.close()
 
 
 def test_the_budget_spreads_pieces_and_rests_while_the_node_is_busy() -> None:
-    """As many bytes a second as it says, no saving up of idle time, and rests that follow how late the loop was."""
+    """As many bytes a second as it says, no saving up of idle time, and rests that follow how late
+    the loop was."""
     now = [100.0]
     budget = Budget(1000, lambda: now[0])
     assert budget.wait_s(500, 0.0) == 0.0
     assert budget.wait_s(500, 0.0) == pytest.approx(0.5)
-    assert budget.wait_s(100, LATE_S / 2) == pytest.approx(1.0), "a loop that is hardly late is idle"
+    assert budget.wait_s(100, LATE_S / 2) == pytest.approx(1.0), (
+        "a loop that is hardly late is idle"
+    )
     now[0] = 200.0
     assert budget.wait_s(1000, 0.0) == 0.0, "what was not used is not there later"
     assert budget.wait_s(100, 0.004) == pytest.approx(1.0 + REST_FACTOR * 0.004)

@@ -1,4 +1,5 @@
-"""Retention over a hosted group with real files: seals by quorum, trims by age, pins, a nearly full disk, and the answers about it."""
+"""Retention over a hosted group with real files: seals by quorum, trims by age, pins, a nearly full
+disk, and the answers about it."""
 
 from __future__ import annotations
 
@@ -86,13 +87,18 @@ class Peers:
         self.begin = 0
 
         self.said: dict[str, tuple[bool, int]] = {}
-        """Node → whether it says that its disk is full, and how many bytes it wants gone; a program that is absent here says nothing."""
+        """Node → whether it says that its disk is full, and how many bytes it wants gone; a program
+        that is absent here says nothing."""
 
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
         if node not in self.digests:
             raise CallRefused(Refused("unknown-outcome"))
         question = peer_pb2.StorageQuestion.FromString(request)
-        reply = peer_pb2.StorageReply(disk_total_bytes=1000 << 20, disk_free_bytes=self.free.get(node, 900 << 20), begin_index=self.begin)
+        reply = peer_pb2.StorageReply(
+            disk_total_bytes=1000 << 20,
+            disk_free_bytes=self.free.get(node, 900 << 20),
+            begin_index=self.begin,
+        )
         if node in self.said:
             reply.full, reply.wanted_bytes = self.said[node]
         for base in question.bases:
@@ -108,8 +114,18 @@ class Peers:
 class Stage:
     """One leading replica with a few sealed files of 64 KiB."""
 
-    def __init__(self, directory: Path, *, hours: float = 72, files: int = 3, tiered: Any = None, **retention: Any) -> None:
-        more = {"retention": {"hours": hours, "reserve_bytes": 0, **retention}} | ({} if tiered is None else {"tiered": tiered})
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hours: float = 72,
+        files: int = 3,
+        tiered: Any = None,
+        **retention: Any,
+    ) -> None:
+        more = {"retention": {"hours": hours, "reserve_bytes": 0, **retention}} | (
+            {} if tiered is None else {"tiered": tiered}
+        )
         config: NodeConfig = single(directory, group={"data_file_bytes": "64KiB"}, **more)
         self.config = config
         self.driver = Driver(config)
@@ -122,7 +138,9 @@ class Stage:
         hosted = {"g1": self.driver.hosted}
         self.digest_exchange = DigestExchange(config, self.disk, hosted, engine, self.peers)
         now_ms = lambda: time.time_ns() // 1_000_000 + self.later_ms  # noqa: E731
-        self.retainer = Retainer(config, self.disk, hosted, engine, self.peers, self.digest_exchange, now_ms)
+        self.retainer = Retainer(
+            config, self.disk, hosted, engine, self.peers, self.digest_exchange, now_ms
+        )
         self.grow(files)
 
     def grow(self, files: int) -> None:
@@ -158,7 +176,9 @@ class Stage:
         self.check(2)
 
     def ask(self, base: int) -> admin_pb2.WhyKeptResponse:
-        return asyncio.run(self.retainer.why_kept(admin_pb2.WhyKeptRequest(broker_group="g1", base=base)))
+        return asyncio.run(
+            self.retainer.why_kept(admin_pb2.WhyKeptRequest(broker_group="g1", base=base))
+        )
 
     def close(self) -> None:
         asyncio.run(self.retainer.stop())
@@ -192,7 +212,8 @@ def test_sealed_files_get_their_digest_recorded_once(stage: Any) -> None:
 
 
 def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
-    """One of three is no majority, nor are two that differ; the third decides, and the differing replica raises the alarm."""
+    """One of three is no majority, nor are two that differ; the third decides, and the differing
+    replica raises the alarm."""
     one = stage(files=1)
     one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.check(3)
@@ -202,8 +223,13 @@ def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
     assert not one.machine.seals, "two values, one report each"
     one.peers.digests["n3"] = {0: "ab" * 32}
     one.check(2)
-    assert one.machine.seals[0].sha256 == "ab" * 32 and one.machine.seals[0].replicas == ("n2", "n3")
-    assert metrics.REGISTRY.get_sample_value("ledgermq_digest_mismatches", {"broker_group": "g1"}) == 1
+    assert one.machine.seals[0].sha256 == "ab" * 32 and one.machine.seals[0].replicas == (
+        "n2",
+        "n3",
+    )
+    assert (
+        metrics.REGISTRY.get_sample_value("ledgermq_digest_mismatches", {"broker_group": "g1"}) == 1
+    )
     assert one.machine.begin_index == 0, "nothing is repaired or trimmed for it"
 
 
@@ -224,8 +250,16 @@ def test_old_files_are_trimmed_by_a_record_with_their_digests(stage: Any, tmp_pa
     files = sorted(path.name for path in (tmp_path / "g1" / "dledger-n1" / "data").iterdir())
     assert files[0] == f"{192 << 10:020d}", "gone once both snapshots cover the record"
     answer = one.ask(0)
-    assert answer.reason == "trimmed" and digest in " ".join(answer.evidence) and "configured age" in answer.answer
-    assert one.ask(192 << 10).reason == "active" and one.ask(1 << 40).reason == "missing" and one.ask(5).reason == "missing"
+    assert (
+        answer.reason == "trimmed"
+        and digest in " ".join(answer.evidence)
+        and "configured age" in answer.answer
+    )
+    assert (
+        one.ask(192 << 10).reason == "active"
+        and one.ask(1 << 40).reason == "missing"
+        and one.ask(5).reason == "missing"
+    )
 
 
 def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
@@ -237,29 +271,48 @@ def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
     one.check(2)
     assert one.machine.begin_index == 0
     answer = one.ask(0)
-    assert answer.reason == "follower" and "n2" in " ".join(answer.evidence) and "n3" in " ".join(answer.evidence)
+    assert (
+        answer.reason == "follower"
+        and "n2" in " ".join(answer.evidence)
+        and "n3" in " ".join(answer.evidence)
+    )
     assert one.retainer.files_kept["g1"]["follower"] == 4
 
 
 def test_consumers_pins_and_snapshots_keep_files_and_say_so(stage: Any) -> None:
-    """A configured consumer group that has not finished, and a reader's lease keep files; both are reported with their remedies."""
+    """A configured consumer group that has not finished, and a reader's lease keep files; both are
+    reported with their remedies."""
     one = stage()
-    assert one.driver.call(lambda token: Configure(token, groups=[GroupConfig("", "g")])) == Configured()
+    assert (
+        one.driver.call(lambda token: Configure(token, groups=[GroupConfig("", "g")]))
+        == Configured()
+    )
     queue = one.machine.delivery._queue(("g", "t", 0))
     one.seal_all()
-    taken = asyncio.run(one.retainer.take_pin(admin_pb2.TakePinRequest(broker_group="g1", reason="audit", ttl_ms=60_000)))
+    taken = asyncio.run(
+        one.retainer.take_pin(
+            admin_pb2.TakePinRequest(broker_group="g1", reason="audit", ttl_ms=60_000)
+        )
+    )
     one.later_ms = 73 * HOURS_MS
     kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
     assert {"consumer", "reader"} <= kinds
-    assert asyncio.run(one.retainer.renew_pin(admin_pb2.RenewPinRequest(broker_group="g1", pin=taken.pin, ttl_ms=1000))).held
-    assert asyncio.run(one.retainer.drop_pin(admin_pb2.DropPinRequest(broker_group="g1", pin=taken.pin))).held
+    assert asyncio.run(
+        one.retainer.renew_pin(
+            admin_pb2.RenewPinRequest(broker_group="g1", pin=taken.pin, ttl_ms=1000)
+        )
+    ).held
+    assert asyncio.run(
+        one.retainer.drop_pin(admin_pb2.DropPinRequest(broker_group="g1", pin=taken.pin))
+    ).held
     queue.cursor = one.machine.end("t", 0)
     kinds = {line.partition(":")[0] for line in one.ask(0).evidence}
     assert not {"consumer", "reader"} & kinds
 
 
 def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
-    """Young files go without waiting for their digests; above the last watermark clients are refused, and served again below it."""
+    """Young files go without waiting for their digests; above the last watermark clients are
+    refused, and served again below it."""
     one = stage()
     draft = Draft("t", 0, b"x", encode(Fields(message_id="m")), 1)
     one.fill(95)
@@ -273,8 +326,11 @@ def test_full_disk_trims_early_and_refuses_messages(stage: Any) -> None:
     assert not isinstance(one.driver.call(lambda token: Produce(token, [draft])), Refused)
 
 
-def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The space of files that are trimmed and still there is not known yet; deciding again would take the next ones for the same bytes."""
+def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The space of files that are trimmed and still there is not known yet; deciding again would
+    take the next ones for the same bytes."""
     one = stage()
     monkeypatch.setattr(one.driver.group.trimming, "step", lambda *_: None)
     one.disk.free = one.disk.total - one.disk.total * 85 // 100 - 1
@@ -282,7 +338,9 @@ def test_full_disk_takes_no_more_before_what_was_trimmed_is_back(stage: Any, mon
         if one.machine.trims:
             break
         one.check_and_keep(1)
-    assert [len(trim.record.files) for trim in one.machine.trims] == [1], "one file is enough for one byte"
+    assert [len(trim.record.files) for trim in one.machine.trims] == [1], (
+        "one file is enough for one byte"
+    )
     one.check(3)
     assert len(one.machine.trims) == 1 and one.driver.group.trimming.pending
     monkeypatch.undo()
@@ -306,26 +364,44 @@ def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     one.engine.woken.clear()
     one.peers.free["n3"] = 1 << 20
     one.check()
-    assert one.driver.group.group.writes_refused and one.engine.woken == ["g1"], "a turn refuses what is held"
+    assert one.driver.group.group.writes_refused and one.engine.woken == ["g1"], (
+        "a turn refuses what is held"
+    )
     one.check()
     assert one.engine.woken == ["g1"]
 
 
 def test_each_change_of_what_disks_take_is_told_and_acted_upon(stage: Any) -> None:
-    """Whose disks are full may change while sends go on, and what they need while the same disks are full."""
+    """Whose disks are full may change while sends go on, and what they need while the same disks
+    are full."""
     one = stage(files=0)
     one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.peers.digests, one.peers.free = {"n2": {}, "n3": {}}, {"n2": 1 << 20}
     one.engine.woken.clear()
     with capture_logs() as logs:
         one.check(2)
-    assert one.driver.group.group.full_nodes == {"n2"} and not one.driver.group.group.writes_refused and one.engine.woken == ["g1"]
+    assert (
+        one.driver.group.group.full_nodes == {"n2"}
+        and not one.driver.group.group.writes_refused
+        and one.engine.woken == ["g1"]
+    )
     one.machine.members = GroupMembers(1, ("n1", "n2"))
     with capture_logs() as later:
         one.check(2)
-    assert one.driver.group.group.full_nodes == {"n2"} and one.driver.group.group.writes_refused and one.engine.woken == ["g1", "g1"]
-    told = [(entry["nodes"], entry["consequence"]) for entry in logs + later if entry["event"] == "disks take no messages"]
-    assert told == [(["n2"], "sends go on, and none of these nodes is to lead"), (["n2"], "sends are refused here")]
+    assert (
+        one.driver.group.group.full_nodes == {"n2"}
+        and one.driver.group.group.writes_refused
+        and one.engine.woken == ["g1", "g1"]
+    )
+    told = [
+        (entry["nodes"], entry["consequence"])
+        for entry in logs + later
+        if entry["event"] == "disks take no messages"
+    ]
+    assert told == [
+        (["n2"], "sends go on, and none of these nodes is to lead"),
+        (["n2"], "sends are refused here"),
+    ]
 
 
 def test_a_follower_knows_of_its_own_disk(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +417,11 @@ def test_a_follower_knows_of_its_own_disk(stage: Any, monkeypatch: pytest.Monkey
     assert told == ["sends go on, and none of these nodes is to lead"]
 
 
-def test_a_new_leader_learns_at_once_whose_disks_are_full(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it could hand leadership on to the preferred one: a check that is asked for does not wait for the next period."""
+def test_a_new_leader_learns_at_once_whose_disks_are_full(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it could hand leadership on to the preferred one: a check that is asked for does not
+    wait for the next period."""
     one = stage(files=0, check_ms=3_600_000)
     checked: list[str] = []
 
@@ -369,7 +448,8 @@ def test_a_new_leader_learns_at_once_whose_disks_are_full(stage: Any, monkeypatc
 
 
 def test_a_node_alone_decides_nothing_about_the_data_of_all(stage: Any) -> None:
-    """The disk of one follower of three is nearly full: no file goes, and why-kept names that node. Those of two are: files go early."""
+    """The disk of one follower of three is nearly full: no file goes, and why-kept names that node.
+    Those of two are: files go early."""
     one = stage()
     one.seal_all()
     one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
@@ -378,12 +458,19 @@ def test_a_node_alone_decides_nothing_about_the_data_of_all(stage: Any) -> None:
     one.check_and_keep(4)
     assert one.machine.begin_index == 0
     answer = one.ask(0)
-    assert answer.reason == "young" and "nearly full: n2, less than a majority of the replicas" in " ".join(answer.evidence)
+    assert (
+        answer.reason == "young"
+        and "nearly full: n2, less than a majority of the replicas" in " ".join(answer.evidence)
+    )
     one.peers.said["n3"] = (False, 1)
     answer = one.ask(0)
     assert "due: the disks of a majority of the replicas are nearly full" in answer.evidence
     one.check_and_keep(4)
-    assert [(trim.record.reason, len(trim.record.files)) for trim in one.machine.trims] == [("disk", 1)] * len(one.machine.trims) != []
+    assert (
+        [(trim.record.reason, len(trim.record.files)) for trim in one.machine.trims]
+        == [("disk", 1)] * len(one.machine.trims)
+        != []
+    )
 
 
 def test_the_disk_of_the_leader_alone_decides_nothing_either(stage: Any) -> None:
@@ -397,7 +484,8 @@ def test_the_disk_of_the_leader_alone_decides_nothing_either(stage: Any) -> None
 
 
 def test_files_of_others_take_none_of_ours(stage: Any) -> None:
-    """A disk that stays full if all log files go was not filled by them: they stay, and sends are refused until an operator makes room."""
+    """A disk that stays full if all log files go was not filled by them: they stay, and sends are
+    refused until an operator makes room."""
     one = stage()
     one.seal_all()
     one.disk.free = 50 << 20
@@ -407,7 +495,8 @@ def test_files_of_others_take_none_of_ours(stage: Any) -> None:
 
 
 def test_no_group_has_a_share_before_all_that_run_were_measured(stage: Any) -> None:
-    """A group gives its part of what has to go, and the parts of the others are not known yet. One that does not run is not measured."""
+    """A group gives its part of what has to go, and the parts of the others are not known yet. One
+    that does not run is not measured."""
     one = stage()
     one.check()
     one.fill(95)
@@ -416,8 +505,14 @@ def test_no_group_has_a_share_before_all_that_run_were_measured(stage: Any) -> N
     for state in (State.RUNNING, State.INSTALLING):
         hosted["g2"] = SimpleNamespace(state=state)
         question = peer_pb2.StorageQuestion(broker_group="g1").SerializeToString()
-        found.append(peer_pb2.StorageReply.FromString(asyncio.run(one.retainer.answer(question))).wanted_bytes)
-    assert found == [0, one.disk.total - one.disk.total * 85 // 100 - one.disk.free] and found[1] > 0
+        found.append(
+            peer_pb2.StorageReply.FromString(
+                asyncio.run(one.retainer.answer(question))
+            ).wanted_bytes
+        )
+    assert (
+        found == [0, one.disk.total - one.disk.total * 85 // 100 - one.disk.free] and found[1] > 0
+    )
 
 
 def test_an_older_program_is_judged_by_the_watermarks_of_the_leader(stage: Any) -> None:
@@ -432,7 +527,8 @@ def test_an_older_program_is_judged_by_the_watermarks_of_the_leader(stage: Any) 
 
 
 def test_the_disk_of_a_node_is_what_its_present_groups_find(stage: Any) -> None:
-    """A log without room does not count any more when its group has left; a disk above the last watermark counts without any group."""
+    """A log without room does not count any more when its group has left; a disk above the last
+    watermark counts without any group."""
     one = stage(files=0)
     one.driver.group.group.log.full += 1
     one.check()
@@ -452,7 +548,9 @@ def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
 
     def reply() -> peer_pb2.StorageReply:
         question = peer_pb2.StorageQuestion(broker_group="g1")
-        return peer_pb2.StorageReply.FromString(asyncio.run(one.retainer.answer(question.SerializeToString())))
+        return peer_pb2.StorageReply.FromString(
+            asyncio.run(one.retainer.answer(question.SerializeToString()))
+        )
 
     found = reply()
     assert (found.full, found.wanted_bytes) == (False, 0) and found.HasField("full")
@@ -460,13 +558,18 @@ def test_a_follower_says_what_it_makes_of_its_own_disk(stage: Any) -> None:
     one.fill(95)
     found = reply()
     own = one.disk.total - one.disk.free
-    assert found.full and found.wanted_bytes == one.disk.total - one.disk.total * 85 // 100 - one.disk.free <= own
+    assert (
+        found.full
+        and found.wanted_bytes == one.disk.total - one.disk.total * 85 // 100 - one.disk.free <= own
+    )
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
-    """The next file may not fit long before the last watermark. It is full until a file fits again, not until the next refusal, be that of
-    the leader's own batch or of what a follower was sent."""
+def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    """The next file may not fit long before the last watermark. It is full until a file fits again,
+    not until the next refusal, be that of the leader's own batch or of what a follower was sent."""
     one = stage(files=0)
     data = one.driver.group.store.log._data
     monkeypatch.setattr(type(data), "has_room", property(lambda _: False))
@@ -480,27 +583,38 @@ def test_a_log_without_room_makes_a_full_disk_whatever_the_watermarks_say(stage:
         one.check(2)
     assert one.driver.group.group.full_nodes == {"n1"} and one.retainer.disk == "full"
     told = [entry for entry in logs if entry["event"] == "disks take no messages"]
-    assert [(entry["nodes"], entry["consequence"]) for entry in told] == [(["n1"], "sends are refused here")]
+    assert [(entry["nodes"], entry["consequence"]) for entry in told] == [
+        (["n1"], "sends are refused here")
+    ]
     monkeypatch.undo()
     with capture_logs() as logs:
         one.check(2)
     assert one.driver.group.group.full_nodes == frozenset() and one.retainer.disk == "fine"
-    assert [entry["group"] for entry in logs if entry["event"] == "all disks take messages again"] == ["g1"]
+    assert [
+        entry["group"] for entry in logs if entry["event"] == "all disks take messages again"
+    ] == ["g1"]
 
 
 def no_space(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_snapshot_that_finds_no_room_takes_the_reserve(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given back, it is enough; without it the snapshot is left out as before; it is made anew when there is room."""
+def test_snapshot_that_finds_no_room_takes_the_reserve(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given back, it is enough; without it the snapshot is left out as before; it is made anew when
+    there is room."""
     one = stage(files=0)
     group = one.driver.group
     group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)
     one.check()
     assert group.reserve.held, "made by the first check"
     real = group.store.write_snapshot
-    monkeypatch.setattr(group.store, "write_snapshot", lambda value: no_space() if group.reserve.held else real(value))
+    monkeypatch.setattr(
+        group.store,
+        "write_snapshot",
+        lambda value: no_space() if group.reserve.held else real(value),
+    )
     group._write_snapshot(group._export(), None)
     assert not group.reserve.held and group.store.read_snapshot() is not None
     monkeypatch.setattr(group.store, "write_snapshot", no_space)
@@ -514,8 +628,11 @@ def test_snapshot_that_finds_no_room_takes_the_reserve(stage: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize(("number", "final"), [(5, True), (24, False)])
-def test_reserve_that_could_not_be_synced_ends_the_node(stage: Any, number: int, final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be missing at any time, but a failed sync is not tried again (I9): nothing is acknowledged after it."""
+def test_reserve_that_could_not_be_synced_ends_the_node(
+    stage: Any, number: int, final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be missing at any time, but a failed sync is not tried again (I9): nothing is
+    acknowledged after it."""
     one = stage(files=0)
 
     def fill() -> bool:
@@ -528,7 +645,9 @@ def test_reserve_that_could_not_be_synced_ends_the_node(stage: Any, number: int,
         one.driver.produce(1)
 
 
-def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_cannot_be_dispatched_take_the_reserve(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until they are dispatched no snapshot is due, and without a snapshot nothing may go."""
     one = stage(files=0)
     group = one.driver.group
@@ -546,7 +665,9 @@ def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeyp
     assert not group.reserve.held and one.machine.end("t", 0) == 1
 
 
-def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not whenever house is kept: a full disk is asked once a second."""
     monkeypatch.setattr(OpenReplica, "housekeeping_ns", 0)
     one = stage(files=0)
@@ -569,7 +690,8 @@ def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, m
 
 
 def test_check_of_a_group_that_begins_a_repair_is_one_line_of_the_log(stage: Any) -> None:
-    """The group may stop running at any step of a check. That is no error of the node, and the checks go on."""
+    """The group may stop running at any step of a check. That is no error of the node, and the
+    checks go on."""
     one = stage(check_ms=50)
 
     async def meet_a_repair() -> None:
@@ -593,20 +715,30 @@ def test_check_of_a_group_that_begins_a_repair_is_one_line_of_the_log(stage: Any
     with capture_logs() as lines:
         asyncio.run(meet_a_repair())
     told = [line for line in lines if line["event"].startswith("retention check")]
-    assert [(line["log_level"], line["group"], "exc_info" in line) for line in told] == [("info", "g1", False)]
+    assert [(line["log_level"], line["group"], "exc_info" in line) for line in told] == [
+        ("info", "g1", False)
+    ]
     assert "repairing" in told[0]["reason"]
 
 
 def test_files_of_before_a_time_epoch_age_from_its_begin_on(tmp_path: Path) -> None:
-    """Their times lie in the future; the age of their last entry, also for a follower's lag, counts from the epoch."""
+    """Their times lie in the future; the age of their last entry, also for a follower's lag, counts
+    from the epoch."""
     stage = Stage(tmp_path, files=3)
     book, machine = stage.driver.hosted.running.files, stage.machine
     sealed = [file for file in book.files() if file.sealed]
     assert len(sealed) >= 2
     now_ms = sealed[0].last_store_ms - 1000
-    machine.time_epochs = TimeEpochs([TimeEpoch(last := sealed[1].last_index, stage.driver.group.store.log.pos_of(last), now_ms)])
+    machine.time_epochs = TimeEpochs(
+        [TimeEpoch(last := sealed[1].last_index, stage.driver.group.store.log.pos_of(last), now_ms)]
+    )
     aged = [file for file in book.files() if file.sealed]
     assert [file.last_store_ms for file in aged[:1]] == [now_ms]
     assert [file.last_store_ms for file in aged[1:]] == [file.last_store_ms for file in sealed[1:]]
-    assert (book.store_ms(sealed[0].last_index), book.store_ms(sealed[1].last_index)) == (now_ms, sealed[1].last_store_ms)
-    assert book.sealed_from(sealed[0].base)[0].last_store_ms == sealed[0].last_store_ms, "manifests name the bytes"
+    assert (book.store_ms(sealed[0].last_index), book.store_ms(sealed[1].last_index)) == (
+        now_ms,
+        sealed[1].last_store_ms,
+    )
+    assert book.sealed_from(sealed[0].base)[0].last_store_ms == sealed[0].last_store_ms, (
+        "manifests name the bytes"
+    )

@@ -1,4 +1,5 @@
-"""Bit rot is found by the first reader: the scrub, a replay or a delivery; damaged data is never used."""
+"""Bit rot is found by the first reader: the scrub, a replay or a delivery; damaged data is never
+used."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def rot(directory: Path, body: bytes) -> None:
 def scrubbed(directory: Path) -> Unreadable | None:
     """Scrub each file of a closed directory once."""
     found: list[Any] = []
-    scrub = Scrub("g1", RealDisk(), str(directory / "g1"), found.append, dict, Plan(bytes_per_s=1 << 40))
+    scrub = Scrub(
+        "g1", RealDisk(), str(directory / "g1"), found.append, dict, Plan(bytes_per_s=1 << 40)
+    )
     while scrub._look():
         continue
     scrub._scrubber.close()
@@ -45,7 +48,11 @@ def test_the_scrub_finds_a_flipped_bit_and_nothing_else(tmp_path: Path) -> None:
     assert scrubbed(tmp_path) is None
     rot(tmp_path, b"m30")
     damage = scrubbed(tmp_path)
-    assert damage is not None and isinstance(damage.failure, LogDamaged) and "is damaged" in str(damage)
+    assert (
+        damage is not None
+        and isinstance(damage.failure, LogDamaged)
+        and "is damaged" in str(damage)
+    )
 
 
 def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
@@ -58,7 +65,8 @@ def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_disk_is_not_replaced_by_damage(tmp_path: Path) -> None:
-    """Both are reported between turns by different threads: in either order, only the end of the process may end the group (I9)."""
+    """Both are reported between turns by different threads: in either order, only the end of the
+    process may end the group (I9)."""
     driver = filled(tmp_path)
     driver.group.fail(Fenced("the digests could not be written"))
     driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))
@@ -68,7 +76,9 @@ def test_a_failure_of_the_disk_is_not_replaced_by_damage(tmp_path: Path) -> None
     driver.crash()
 
 
-def test_a_key_index_that_failed_ends_the_process_also_when_damage_ends_the_run(tmp_path: Path) -> None:
+def test_a_key_index_that_failed_ends_the_process_also_when_damage_ends_the_run(
+    tmp_path: Path,
+) -> None:
     """The turn that would have raised it never comes."""
     driver = filled(tmp_path)
     driver.group.indexer.failure = Fenced("the key index failed")
@@ -77,8 +87,11 @@ def test_a_key_index_that_failed_ends_the_process_also_when_damage_ends_the_run(
     driver.group.store.abandon()
 
 
-def test_an_opened_group_is_scrubbed_once_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rot that a clean start does not look at is known soon after it, without anybody reading the entry."""
+def test_an_opened_group_is_scrubbed_once_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rot that a clean start does not look at is known soon after it, without anybody reading the
+    entry."""
     filled(tmp_path).group.close()
     rot(tmp_path, b"m30")
     told = threading.Event()
@@ -88,7 +101,9 @@ def test_an_opened_group_is_scrubbed_once_at_the_start(tmp_path: Path, monkeypat
     opened.close()
 
 
-def test_a_rotten_message_is_never_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotten_message_is_never_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message of an earlier life is held against its CRC before anybody gets it."""
     filled(tmp_path).group.close()
     monkeypatch.setattr(scrubbing.Scrub, "start", lambda scrub: None)
@@ -100,19 +115,24 @@ def test_a_rotten_message_is_never_delivered(tmp_path: Path, monkeypatch: pytest
 
 
 def test_when_a_message_of_an_earlier_life_was_stored_can_be_asked(tmp_path: Path) -> None:
-    """For lag in time and positions by time. Such a message is read as a whole in order to verify it."""
+    """For lag in time and positions by time. Such a message is read as a whole in order to verify
+    it."""
     filled(tmp_path).group.close()
     driver = Driver(single(tmp_path))
     driver.call(lambda token: Peek(token, "t", 0, 0, 10_000))
     machine = driver.group.machine
-    stored = [machine.stored_ms("t", 0, offset) for offset in range(machine.begin("t", 0), machine.end("t", 0))]
+    stored = [
+        machine.stored_ms("t", 0, offset)
+        for offset in range(machine.begin("t", 0), machine.end("t", 0))
+    ]
     assert stored and stored == sorted(stored) and stored[0] > 0
     assert machine.offset_at("t", 0, stored[0]) == 0
     driver.group.close()
 
 
 def test_a_rotten_entry_is_never_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read to be applied has its CRCs computed, unless this process wrote or verified it already."""
+    """What is read to be applied has its CRCs computed, unless this process wrote or verified it
+    already."""
     filled(tmp_path).group.close()
     monkeypatch.setattr(scrubbing.Scrub, "start", lambda scrub: None)
     driver = Driver(single(tmp_path))
@@ -125,8 +145,11 @@ def test_a_rotten_entry_is_never_applied(tmp_path: Path, monkeypatch: pytest.Mon
     driver.group.abandon()
 
 
-def test_rot_that_a_start_reads_is_told_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that has to read entries believes none that is not what was stored; a replica without peers ends with 75."""
+def test_rot_that_a_start_reads_is_told_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that has to read entries believes none that is not what was stored; a replica without
+    peers ends with 75."""
     driver = filled(tmp_path)
     driver.group.scrub.stop()
     driver.group.store.log.flush_mark()
@@ -136,12 +159,17 @@ def test_rot_that_a_start_reads_is_told_as_damage(tmp_path: Path, monkeypatch: p
         open_groups(single(tmp_path), RealDisk())
 
 
-def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk spoils nothing: the next process begins with another file. A failed sync is final, whatever was being written (I9)."""
+def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk spoils nothing: the next process begins with another file. A failed sync is
+    final, whatever was being written (I9)."""
     filled(tmp_path).group.close()
     for number, final in ((28, False), (24, False), (5, True)):
         told: list[Any] = []
-        scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), told.append, dict, Plan(bytes_per_s=1 << 40))
+        scrub = Scrub(
+            "g1", RealDisk(), str(tmp_path / "g1"), told.append, dict, Plan(bytes_per_s=1 << 40)
+        )
 
         def fail(number: int = number) -> None:
             raise OSError(number, "no")
@@ -154,14 +182,25 @@ def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(tmp_path: Pa
 
 
 def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
-    """Unknown before the first look; then the age of what was written; after a pass next to nothing, whatever was written long ago. A node
-    that no longer has the group says nothing of it."""
+    """Unknown before the first look; then the age of what was written; after a pass next to
+    nothing, whatever was written long ago. A node that no longer has the group says nothing of
+    it."""
     filled(tmp_path).group.close()
     later_ms = 1 << 50
-    scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), lambda found: None, dict, Plan(bytes_per_s=1 << 40), lambda: later_ms)
+    scrub = Scrub(
+        "g1",
+        RealDisk(),
+        str(tmp_path / "g1"),
+        lambda found: None,
+        dict,
+        Plan(bytes_per_s=1 << 40),
+        lambda: later_ms,
+    )
 
     def metric() -> float | None:
-        return metrics.REGISTRY.get_sample_value("ledgermq_oldest_unverified_seconds", {"broker_group": "g1"})
+        return metrics.REGISTRY.get_sample_value(
+            "ledgermq_oldest_unverified_seconds", {"broker_group": "g1"}
+        )
 
     before = metric()
     assert before is not None and math.isnan(before)

@@ -1,4 +1,5 @@
-"""Carrying out trims, digests and the reserve: what each waits for, and what an interruption or a full disk leaves."""
+"""Carrying out trims, digests and the reserve: what each waits for, and what an interruption or a
+full disk leaves."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class Stage:
         self.pins = PinBook()
         self.queues: list[int] = []
         self.retained = SimpleNamespace(trim_index=50, begin_term=1, begin_chain=7 * 29)
-        self.machine = cast(Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=self.retained))
+        self.machine = cast(
+            Any, SimpleNamespace(begin_index=30, begin_pos=3 * FILE, retained=self.retained)
+        )
         self.looks = 0
 
         def trimming(begin_pos: int, removed: list[str]) -> Any:
@@ -75,7 +78,8 @@ class Stage:
 
 
 def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
-    """Whatever snapshot a later start finds, derived state must not ask for entries that are gone."""
+    """Whatever snapshot a later start finds, derived state must not ask for entries that are
+    gone."""
     stage = Stage()
     stage.trimming.step(49, 0)
     assert stage.log.trimmed == [] and stage.trimming.wants_snapshot(49)
@@ -86,8 +90,8 @@ def test_nothing_goes_before_both_snapshots_cover_the_record() -> None:
 
 @pytest.mark.parametrize("word", ["begin_term", "begin_chain"])
 def test_another_history_than_the_records_stops_before_anything_is_removed(word: str) -> None:
-    """The record names term and chain CRC of the entry before the begin as the leader has it: a replica that has another one is fenced, and
-    its files are the evidence (I2)."""
+    """The record names term and chain CRC of the entry before the begin as the leader has it: a
+    replica that has another one is fenced, and its files are the evidence (I2)."""
     stage = Stage()
     setattr(stage.retained, word, 6)
     with pytest.raises(Fenced, match=r"entry 29 .* \(invariant I2\)"):
@@ -96,7 +100,8 @@ def test_another_history_than_the_records_stops_before_anything_is_removed(word:
 
 
 def test_one_file_a_turn_then_what_names_places_in_it() -> None:
-    """Removing a file of a gigabyte takes its time; consume queues follow when the log is where the records say."""
+    """Removing a file of a gigabyte takes its time; consume queues follow when the log is where the
+    records say."""
     stage = Stage()
     for expected in ([10], [10, 20], [10, 20, 30]):
         stage.trimming.step(50, 0)
@@ -107,11 +112,16 @@ def test_one_file_a_turn_then_what_names_places_in_it() -> None:
         assert (stage.looks, stage.queues, stage.index) == (looks, [], [3 * FILE]), "in pieces"
     for _ in range(3):
         stage.trimming.step(50, 0)
-    assert stage.log.trimmed == [10, 20, 30] and stage.queues == [3 * FILE] and stage.index == [3 * FILE]
+    assert (
+        stage.log.trimmed == [10, 20, 30]
+        and stage.queues == [3 * FILE]
+        and stage.index == [3 * FILE]
+    )
 
 
 def test_pin_holds_what_lies_behind_it_until_it_ends() -> None:
-    """A backup of this node keeps its files although the cluster has trimmed them; files before the pin may go."""
+    """A backup of this node keeps its files although the cluster has trimmed them; files before the
+    pin may go."""
     stage = Stage()
     stage.pins.take("p", FILE + 500, "backup", 10_000, 0)
     for _ in range(3):
@@ -122,7 +132,8 @@ def test_pin_holds_what_lies_behind_it_until_it_ends() -> None:
 
 
 def test_derived_files_of_an_interrupted_life_are_trimmed_after_the_start() -> None:
-    """The log was trimmed, then the process ended: consume queues catch up without a further trim."""
+    """The log was trimmed, then the process ended: consume queues catch up without a further
+    trim."""
     stage = Stage()
     stage.log.begin_index, stage.log.begin_pos = 30, 3 * FILE
     for _ in range(5):
@@ -167,12 +178,22 @@ def test_digest_is_over_the_digests_of_chunks(tmp_path: Path, size: int) -> None
     assert sum(steps) == size and len(steps) == -(-size // CHUNK_BYTES)
 
 
-def make_digests(tmp_path: Path, log_id: str = "log", disk: Any = None, failures: list[Exception] | None = None) -> Digests:
+def make_digests(
+    tmp_path: Path, log_id: str = "log", disk: Any = None, failures: list[Exception] | None = None
+) -> Digests:
     for name in ("data", "state"):
         (tmp_path / name).mkdir(exist_ok=True)
     identity = SimpleNamespace(log_id=log_id, group="g1")
-    store: Any = SimpleNamespace(log_directory=str(tmp_path), state_directory=str(tmp_path / "state"), identity=identity)
-    return Digests(disk or RealDisk(), store, 1 << 40, failures.append if failures is not None else unexpected, ThreadPoolExecutor(1))
+    store: Any = SimpleNamespace(
+        log_directory=str(tmp_path), state_directory=str(tmp_path / "state"), identity=identity
+    )
+    return Digests(
+        disk or RealDisk(),
+        store,
+        1 << 40,
+        failures.append if failures is not None else unexpected,
+        ThreadPoolExecutor(1),
+    )
 
 
 def unexpected(failure: Exception) -> None:
@@ -193,7 +214,9 @@ def settle(digests: Digests, bases: list[int]) -> None:
     digests.want([])
 
 
-def test_digests_come_one_after_the_other_and_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_come_one_after_the_other_and_survive_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was computed is noted; another log's note is not believed."""
     for base in (0, 1000):
         log_file(tmp_path, base, b"content of %d" % base)
@@ -214,7 +237,8 @@ def test_digests_come_one_after_the_other_and_survive_a_restart(tmp_path: Path, 
 
 
 def test_unreadable_file_is_told_once_and_not_asked_again(tmp_path: Path) -> None:
-    """A file that cannot be read has no digest; the files after it get theirs. A missing one was trimmed and is no failure."""
+    """A file that cannot be read has no digest; the files after it get theirs. A missing one was
+    trimmed and is no failure."""
     for base in (0, 1000):
         log_file(tmp_path, base, b"x")
 
@@ -231,8 +255,11 @@ def test_unreadable_file_is_told_once_and_not_asked_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("number", "final"), [(5, True), (28, False), (24, False)])
-def test_note_that_could_not_be_synced_ends_the_node(tmp_path: Path, number: int, final: bool) -> None:
-    """It is a hint, but a failed sync is not tried again (I9); a full disk or a limit of the process is no reason to stop."""
+def test_note_that_could_not_be_synced_ends_the_node(
+    tmp_path: Path, number: int, final: bool
+) -> None:
+    """It is a hint, but a failed sync is not tried again (I9); a full disk or a limit of the
+    process is no reason to stop."""
     log_file(tmp_path, 0, b"x")
 
     class Failing(RealDisk):
@@ -259,13 +286,18 @@ def test_stop_does_not_wait_for_a_large_file(tmp_path: Path) -> None:
 
 
 def test_reserve_is_real_space_and_given_back_once(tmp_path: Path) -> None:
-    """Filled when there is room for it twice over; released, it is gone until it is filled again."""
+    """Filled when there is room for it twice over; released, it is gone until it is filled
+    again."""
     disk = FaultyDisk(RealDisk())
     reserve = Reserve(disk, str(tmp_path / "reserve"), 1 << 16)
     disk.free = (1 << 17) - 1
     assert not reserve.fill() and not reserve.held
     disk.free = 1 << 17
-    assert reserve.fill() and reserve.fill() and (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 16
+    assert (
+        reserve.fill()
+        and reserve.fill()
+        and (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 16
+    )
     assert reserve.release() and not reserve.release() and not reserve.held
     assert sorted(tmp_path.iterdir()) == []
     assert not Reserve(disk, str(tmp_path / "none"), 0).fill()
@@ -287,4 +319,8 @@ def test_disk_use_is_sorted_by_kind(tmp_path: Path) -> None:
         path.write_bytes(b"x" * 4096 * (1 + KINDS.index(kind)))
     (tmp_path / "dledger-n1" / "syncedmark").write_bytes(b"")
     used = used_by_kind(str(tmp_path))
-    assert set(used) == set(KINDS) and [used[kind] for kind in KINDS] == sorted(used.values()) and min(used.values()) >= 4096
+    assert (
+        set(used) == set(KINDS)
+        and [used[kind] for kind in KINDS] == sorted(used.values())
+        and min(used.values()) >= 4096
+    )

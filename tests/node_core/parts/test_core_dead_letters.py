@@ -1,11 +1,17 @@
-"""Dead letters: after the last attempt, when a consumer gives up, and once only, whatever becomes of the leader."""
+"""Dead letters: after the last attempt, when a consumer gives up, and once only, whatever becomes
+of the leader."""
 
 from __future__ import annotations
 
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
-from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, Reset, SettleLetters
+from ledgermq.node.broker.calls.operator_calls import (
+    Configure,
+    LettersSettled,
+    Reset,
+    SettleLetters,
+)
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.parts.dead_letters import dead_letters
@@ -22,7 +28,9 @@ def make(max_attempts: int = 2, *, fifo: bool = False, queues: int = 1) -> Bench
     bench = Bench()
     bench.lead(1)
     bench.configure("t", queues=queues)
-    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=fifo),)))
+    bench.ask(
+        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=fifo),))
+    )
     return bench
 
 
@@ -41,31 +49,53 @@ def exhaust(b: Bench, times: int = 2) -> None:
 
 
 def test_after_the_last_attempt_the_copy_replaces_the_delivery() -> None:
-    """Body, keys, tag and properties as they were; where it came from is added; the group is through with the message."""
+    """Body, keys, tag and properties as they were; where it came from is added; the group is
+    through with the message."""
     b = make()
-    fields = Fields(message_id="id-1", tag="T", keys=("k1", "k 2"), message_group="mg", user={"a": "1", "DLQ_ORIGIN_TOPIC": "mine"})
+    fields = Fields(
+        message_id="id-1",
+        tag="T",
+        keys=("k1", "k 2"),
+        message_group="mg",
+        user={"a": "1", "DLQ_ORIGIN_TOPIC": "mine"},
+    )
     b.ask(Produce(next(b.tokens), [Draft("t", 0, b"body", encode(fields), EPOCH_MS - 5, 84)]))
     index = b.log.end_index
     exhaust(b)
     (last,) = [b.machine.delivery.row(("g", "t", 0), 0)]
     assert last is not None and not b.receive()
-    assert b.machine.topics[DLQ] == TopicConfig("", DLQ, TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)
+    assert b.machine.topics[DLQ] == TopicConfig(
+        "", DLQ, TopicKind.NORMAL, 1, Permission.READ_WRITE, 0
+    )
     (lease,) = b.receive(topic=DLQ, group="reader", tags=("T",))
     record = decode_record(lease.record)
     stored = parse(record.properties)
     assert (record.body, record.born_ms, record.queue_offset) == (b"body", EPOCH_MS - 5, 0)
     assert stored["DLQ_ORIGIN_TOPIC"] == "t" and stored["DLQ_ORIGIN_MESSAGE_ID"] == "id-1"
-    assert stored["__LMQ.ORIGIN"] == f"dlq:g:t:0:0:{last.lease}" and int.from_bytes(lease.record[76:84], "big") == index
-    assert stored["UNIQ_KEY"] == "id-1" and stored["a"] == "1" and stored["__LMQ.U.DLQ_ORIGIN_TOPIC"] == "mine"
+    assert (
+        stored["__LMQ.ORIGIN"] == f"dlq:g:t:0:0:{last.lease}"
+        and int.from_bytes(lease.record[76:84], "big") == index
+    )
+    assert (
+        stored["UNIQ_KEY"] == "id-1"
+        and stored["a"] == "1"
+        and stored["__LMQ.U.DLQ_ORIGIN_TOPIC"] == "mine"
+    )
     assert b.machine.delivery.in_flight == 1, "the reader's"
     b.pass_time(100 * SECOND)
     assert not b.receive() and b.group.statistics()["dead_lettered"] == 1
 
 
 def test_a_dead_letter_of_a_compressed_body_says_so() -> None:
-    """A native message's body stays as its producer compressed it, and so does the record's word for that."""
+    """A native message's body stays as its producer compressed it, and so does the record's word
+    for that."""
     b = make()
-    b.ask(Produce(next(b.tokens), [Draft("t", 0, b"packed", encode(Fields(message_id="id-1")), EPOCH_MS, sysflag=0x201)]))
+    b.ask(
+        Produce(
+            next(b.tokens),
+            [Draft("t", 0, b"packed", encode(Fields(message_id="id-1")), EPOCH_MS, sysflag=0x201)],
+        )
+    )
     exhaust(b)
     assert not b.receive()
     (lease,) = b.receive(topic=DLQ, group="reader")
@@ -93,7 +123,8 @@ def test_the_next_messages_come_in_the_same_answer() -> None:
 
 
 def test_a_fifo_group_goes_on_behind_a_dead_letter() -> None:
-    """The first message of its group is given up, the next one is delivered: never both at once, never the later one before."""
+    """The first message of its group is given up, the next one is delivered: never both at once,
+    never the later one before."""
     b = make(fifo=True)
     b.send_of("x", "x1", "x2")
     for _ in range(2):
@@ -164,7 +195,8 @@ def test_forwarding_waits_for_what_is_in_the_log() -> None:
 
 
 def test_a_reset_brings_a_dead_letter_back_once_more() -> None:
-    """Read again from the beginning, the message has all its attempts, and is given up again after them."""
+    """Read again from the beginning, the message has all its attempts, and is given up again after
+    them."""
     b = make()
     b.send("a")
     exhaust(b)
@@ -176,7 +208,8 @@ def test_a_reset_brings_a_dead_letter_back_once_more() -> None:
 
 @pytest.mark.parametrize("tail", ["kept", "lost"])
 def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
-    """The copy is the mark: with it in the log the message is done, without it the next leader writes one."""
+    """The copy is the mark: with it in the log the message is done, without it the next leader
+    writes one."""
     b = make()
     b.send("a")
     exhaust(b)
@@ -200,7 +233,8 @@ def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
 
 
 def test_on_a_full_disk_exhausted_messages_stay() -> None:
-    """A dead letter is as large as a message: it waits for room like one; nothing is delivered beyond its attempts."""
+    """A dead letter is as large as a message: it waits for room like one; nothing is delivered
+    beyond its attempts."""
     b = make()
     b.send("a")
     exhaust(b)
@@ -212,7 +246,8 @@ def test_on_a_full_disk_exhausted_messages_stay() -> None:
 
 
 def test_a_copy_that_fits_no_file_is_delivered_instead() -> None:
-    """Attempts continue instead, and nothing is lost; a consumer that gives up such a message gets an error with the reason."""
+    """Attempts continue instead, and nothing is lost; a consumer that gives up such a message gets
+    an error with the reason."""
     b = make(fifo=True)
     b.send_of("x", "x1", "x2")
     b.group.leader.dead_lettering._entry_bytes_max = 100
@@ -234,15 +269,21 @@ def test_a_crowded_property_string_still_makes_a_dead_letter() -> None:
 
 def test_names_of_dead_letter_topics_keep_the_namespace() -> None:
     """The namespace stays in front: a stored name is namespace@name."""
-    assert dead_letters.dead_letter_topic("ns@g") == "ns@%DLQ%g" and dead_letters.dead_letter_topic("g") == DLQ
+    assert (
+        dead_letters.dead_letter_topic("ns@g") == "ns@%DLQ%g"
+        and dead_letters.dead_letter_topic("g") == DLQ
+    )
     assert dead_letters.topic_config("ns@%DLQ%g").namespace == "ns"
 
 
 @pytest.mark.parametrize("member", [False, True], ids=["group", "member of a broadcasting group"])
 @pytest.mark.parametrize("fifo", [False, True], ids=["any order", "FIFO"])
 @pytest.mark.parametrize("full", [False, True], ids=["room", "full disk"])
-def test_a_group_that_gives_up_its_own_dead_letter_leaves_it_where_it_lies(member: bool, fifo: bool, full: bool) -> None:
-    """A copy would be the next one to fail: the topic would grow without end. Its attempts are those of the group, and need no room."""
+def test_a_group_that_gives_up_its_own_dead_letter_leaves_it_where_it_lies(
+    member: bool, fifo: bool, full: bool
+) -> None:
+    """A copy would be the next one to fail: the topic would grow without end. Its attempts are
+    those of the group, and need no room."""
     b = make(fifo=fifo)
     group = member_group("g", "c") if member else "g"
     b.send("a", "b")
@@ -253,7 +294,9 @@ def test_a_group_that_gives_up_its_own_dead_letter_leaves_it_where_it_lies(membe
         b.ask(Reset(next(b.tokens), group, DLQ, ((0, 0),)))
     b.replicator.full = full
     for attempt in (1, 2):
-        assert [lease.attempt for lease in b.receive(topic=DLQ, group=group, invisible_ms=1000)] == [attempt, attempt]
+        assert [
+            lease.attempt for lease in b.receive(topic=DLQ, group=group, invisible_ms=1000)
+        ] == [attempt, attempt]
         b.pass_time(SECOND)
     for _ in range(3):
         assert not b.receive(topic=DLQ, group=group)
@@ -261,11 +304,14 @@ def test_a_group_that_gives_up_its_own_dead_letter_leaves_it_where_it_lies(membe
     assert b.machine.end(DLQ, 0) == 2 and b.machine.delivery.in_flight == 0
     assert b.group.statistics()["letters_ended"] == 2 and b.group.statistics()["dead_lettered"] == 2
     assert b.group.statistics()["passed_over"] == 0, "that counts what a filter skipped"
-    assert [dead_letters.state_of(b.machine, DLQ, offset) for offset in (0, 1)] == [dead_letters.WAITING] * 2
+    assert [dead_letters.state_of(b.machine, DLQ, offset) for offset in (0, 1)] == [
+        dead_letters.WAITING
+    ] * 2
 
 
 def test_a_client_that_forwards_its_own_dead_letter_ends_it_there() -> None:
-    """Official push consumers of FIFO groups forward what fails: yes, without a copy, also on a full disk and with the lease ended."""
+    """Official push consumers of FIFO groups forward what fails: yes, without a copy, also on a
+    full disk and with the lease ended."""
     b = make(max_attempts=17)
     b.send("a", "b")
     for lease in b.receive():
@@ -276,12 +322,17 @@ def test_a_client_that_forwards_its_own_dead_letter_ends_it_there() -> None:
     b.pass_time(SECOND)
     assert b.forward(late, topic=DLQ)
     assert b.ack(late, now, topic=DLQ) == (False, False), "an acknowledgement did not end them"
-    assert not b.receive(topic=DLQ) and b.machine.end(DLQ, 0) == 2 and b.machine.delivery.in_flight == 0
+    assert (
+        not b.receive(topic=DLQ)
+        and b.machine.end(DLQ, 0) == 2
+        and b.machine.delivery.in_flight == 0
+    )
     assert b.group.statistics()["letters_ended"] == 2
 
 
 def test_another_group_gives_a_dead_letter_up_into_its_own_topic() -> None:
-    """Only the group's own topic could grow by itself; whoever reads another group's has letters of its own."""
+    """Only the group's own topic could grow by itself; whoever reads another group's has letters of
+    its own."""
     b = make(max_attempts=17)
     b.send("a")
     assert b.forward(b.receive()[0])

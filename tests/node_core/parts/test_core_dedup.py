@@ -1,4 +1,5 @@
-"""Topics with a deduplication window: a message id is stored once, whatever is repeated, restarted or moved to another leader."""
+"""Topics with a deduplication window: a message id is stored once, whatever is repeated, restarted
+or moved to another leader."""
 
 from __future__ import annotations
 
@@ -34,7 +35,12 @@ WINDOW_MS = 60_000
 LOG_ID = "00000000-0000-0000-0000-000000000001"
 
 
-def config(name: str = "t", dedup_ms: int = WINDOW_MS, incarnation: int = 1, kind: TopicKind = TopicKind.NORMAL) -> TopicConfig:
+def config(
+    name: str = "t",
+    dedup_ms: int = WINDOW_MS,
+    incarnation: int = 1,
+    kind: TopicKind = TopicKind.NORMAL,
+) -> TopicConfig:
     return TopicConfig("", name, kind, 2, Permission.READ_WRITE, incarnation, dedup_ms=dedup_ms)
 
 
@@ -43,7 +49,12 @@ def drafts(*names: str, topic: str = "t", queue: int = 0) -> list[Draft]:
 
 
 def by(
-    born_host: str, body: bytes = b"x", *keys: str, topic: str = "t", born_ms: int = EPOCH_MS, **fields: Any
+    born_host: str,
+    body: bytes = b"x",
+    *keys: str,
+    topic: str = "t",
+    born_ms: int = EPOCH_MS,
+    **fields: Any,
 ) -> Draft:
     """A message with the id "a"."""
     properties = encode(Fields(message_id="a", born_host=born_host, keys=keys, **fields))
@@ -86,18 +97,21 @@ def bench(request: pytest.FixtureRequest) -> DedupBench:
 
 
 def test_a_duplicate_gets_the_first_offset_and_is_not_stored(bench: DedupBench) -> None:
-    """Within the window the same id is answered with the offset of the first, whichever queue it names; other ids and topics are not
-    concerned."""
+    """Within the window the same id is answered with the offset of the first, whichever queue it
+    names; other ids and topics are not concerned."""
     assert bench.store("a") == (0,)
     assert bench.store("b") == (1,)
     assert bench.store("a", queue=1) == (0,)
     assert (bench.machine.end("t", 0), bench.machine.end("t", 1)) == (2, 0)
     assert bench.store("a", topic="plain") == (0,) and bench.store("a", topic="plain") == (1,)
-    assert bench.group.statistics()["duplicates"] == 1 and bench.group.statistics()["message_ids"] == 2
+    assert (
+        bench.group.statistics()["duplicates"] == 1 and bench.group.statistics()["message_ids"] == 2
+    )
 
 
 def test_the_window_is_counted_in_store_time(bench: DedupBench) -> None:
-    """At the end of the window an id is still known, one millisecond later it is new, and remembered anew."""
+    """At the end of the window an id is still known, one millisecond later it is new, and
+    remembered anew."""
     bench.store("a")
     bench.pass_time(WINDOW_MS * 1_000_000)
     assert bench.store("a") == (0,)
@@ -108,17 +122,21 @@ def test_the_window_is_counted_in_store_time(bench: DedupBench) -> None:
 
 
 def test_duplicates_inside_one_call(bench: DedupBench) -> None:
-    """A batch that repeats itself, and ids known before, is stored once each; every place of the answer has its offset."""
+    """A batch that repeats itself, and ids known before, is stored once each; every place of the
+    answer has its offset."""
     bench.store("old")
     assert bench.store("a", "old", "b", "a", "b", "c") == (1, 0, 2, 1, 2, 3)
     assert bench.machine.end("t", 0) == 4
 
 
 def test_a_duplicate_of_an_uncommitted_message_waits_for_its_commit(bench: DedupBench) -> None:
-    """Two calls in one turn, and one while the first copy is not committed: all are answered with it, after its commit, and nothing is
-    stored twice."""
+    """Two calls in one turn, and one while the first copy is not committed: all are answered with
+    it, after its commit, and nothing is stored twice."""
     bench.replicator.commit_at_once = False
-    first, second = Produce(next(bench.tokens), drafts("a")), Produce(next(bench.tokens), drafts("a", "b"))
+    first, second = (
+        Produce(next(bench.tokens), drafts("a")),
+        Produce(next(bench.tokens), drafts("a", "b")),
+    )
     bench.turn(first, second)
     third = Produce(next(bench.tokens), drafts("a"))
     bench.turn(third)
@@ -140,7 +158,8 @@ def test_a_batch_that_the_log_refused_leaves_no_trace(bench: DedupBench) -> None
 
 
 def test_lost_leadership_and_the_next_leader(bench: DedupBench) -> None:
-    """A producer whose call ended with an unknown outcome sends again: the next leader knows what its log holds, and only that."""
+    """A producer whose call ended with an unknown outcome sends again: the next leader knows what
+    its log holds, and only that."""
     bench.replicator.commit_at_once = False
     lost = Produce(next(bench.tokens), drafts("kept", "cut"))
     bench.turn(lost)
@@ -149,7 +168,9 @@ def test_lost_leadership_and_the_next_leader(bench: DedupBench) -> None:
     assert isinstance(bench.done[lost.token], Refused)
     bench.replicator.commit_at_once = True
     bench.lead(3)
-    assert bench.store("kept", "cut", "new") == (0, 1, 2), "they are in the log of the leader that comes back"
+    assert bench.store("kept", "cut", "new") == (0, 1, 2), (
+        "they are in the log of the leader that comes back"
+    )
 
     bench.replicator.commit_at_once = False
     bench.turn(Produce(next(bench.tokens), drafts("gone")))
@@ -174,7 +195,8 @@ def test_the_window_survives_a_snapshot(bench: DedupBench) -> None:
 
 
 def test_topics_that_change(bench: DedupBench) -> None:
-    """Without a window ids are forgotten; a new incarnation has none; a window that begins later knows nothing of before."""
+    """Without a window ids are forgotten; a new incarnation has none; a window that begins later
+    knows nothing of before."""
     bench.store("a")
     bench.ask(Configure(next(bench.tokens), topics=(config(dedup_ms=0),)))
     assert bench.machine.ids.count == 0
@@ -188,18 +210,23 @@ def test_topics_that_change(bench: DedupBench) -> None:
 
 
 def test_a_topic_with_a_window_is_always_durable() -> None:
-    """Where the policy answers from memory, ids are answered when they are durable: a lost first copy would make the second a loss."""
+    """Where the policy answers from memory, ids are answered when they are durable: a lost first
+    copy would make the second a loss."""
     bench = DedupBench(FlushPolicy.MEMORY)
     bench.replicator.commit_at_once = False
     bench.replicator.replicated = 1 << 40
-    call, plain = Produce(next(bench.tokens), drafts("a")), Produce(next(bench.tokens), drafts("a", topic="plain"))
+    call, plain = (
+        Produce(next(bench.tokens), drafts("a")),
+        Produce(next(bench.tokens), drafts("a", topic="plain")),
+    )
     bench.turn(plain)
     bench.turn(call)
     assert plain.token in bench.done and call.token not in bench.done
 
 
 def test_half_messages_are_stored_once(bench: DedupBench) -> None:
-    """A transaction that is begun twice with one id is one transaction: the same half, one visible message, no second one afterwards."""
+    """A transaction that is begun twice with one id is one transaction: the same half, one visible
+    message, no second one afterwards."""
     bench.ask(Configure(next(bench.tokens), topics=(config("x", kind=TopicKind.TRANSACTION),)))
     half = drafts("m", topic="x")
     first = bench.ask(Prepare(next(bench.tokens), half, [None]))
@@ -214,27 +241,41 @@ def test_half_messages_are_stored_once(bench: DedupBench) -> None:
 
 
 def test_delayed_messages_are_stored_once(bench: DedupBench) -> None:
-    """A delayed message that is sent again while it waits, and after it was delivered, is the same one: same place in the wheel for its
-    recall, one visible message."""
+    """A delayed message that is sent again while it waits, and after it was delivered, is the same
+    one: same place in the wheel for its recall, one visible message."""
     at_ms = bench.now_ms + 10_000
-    waiting = replace(*drafts("late"), properties=encode(Fields(message_id="late", deliver_ms=at_ms)), deliver_ms=at_ms)
+    waiting = replace(
+        *drafts("late"),
+        properties=encode(Fields(message_id="late", deliver_ms=at_ms)),
+        deliver_ms=at_ms,
+    )
     first = bench.ask(Produce(next(bench.tokens), [waiting]))
     again = bench.ask(Produce(next(bench.tokens), [*drafts("other"), waiting]))
     assert isinstance(first, Produced) and isinstance(again, Produced)
-    assert first.fire_ms[0] > 0 and again.fire_ms == (0, *first.fire_ms) and again.queue_offsets == (0, *first.queue_offsets)
+    assert (
+        first.fire_ms[0] > 0
+        and again.fire_ms == (0, *first.fire_ms)
+        and again.queue_offsets == (0, *first.queue_offsets)
+    )
     for _ in range(12):
         bench.pass_time(SECOND)
     assert bench.machine.end("t", 0) == 2
     last = bench.ask(Produce(next(bench.tokens), [waiting]))
-    assert isinstance(last, Produced) and (last.queue_offsets, last.fire_ms) == (first.queue_offsets, first.fire_ms)
+    assert isinstance(last, Produced) and (last.queue_offsets, last.fire_ms) == (
+        first.queue_offsets,
+        first.fire_ms,
+    )
     assert bench.machine.end("t", 0) == 2
     assert bench.restarted().machine.ids.export() == bench.machine.ids.export()
 
 
 def test_the_window_of_a_delayed_message_begins_when_it_is_sent(bench: DedupBench) -> None:
-    """What a waiting message becomes is no new message with its id: a window that was over before stays over."""
+    """What a waiting message becomes is no new message with its id: a window that was over before
+    stays over."""
     at_ms = bench.now_ms + 3 * WINDOW_MS
-    late = replace(*drafts("m"), properties=encode(Fields(message_id="m", deliver_ms=at_ms)), deliver_ms=at_ms)
+    late = replace(
+        *drafts("m"), properties=encode(Fields(message_id="m", deliver_ms=at_ms)), deliver_ms=at_ms
+    )
     bench.ask(Produce(next(bench.tokens), [late]))
     for _ in range(3 * WINDOW_MS // 1000 + 2):
         bench.pass_time(SECOND)
@@ -245,21 +286,36 @@ def test_the_window_of_a_delayed_message_begins_when_it_is_sent(bench: DedupBenc
 # -- equal ids of different messages
 
 
-OTHERS = [by("h2"), by("h1", b"y"), by("h1", b""), by("h1", b"x", "k"), by("h1", b"x", "k l"), by("h1", b"x", "k", "l")]
+OTHERS = [
+    by("h2"),
+    by("h1", b"y"),
+    by("h1", b""),
+    by("h1", b"x", "k"),
+    by("h1", b"x", "k l"),
+    by("h1", b"x", "k", "l"),
+]
 """Messages that differ from each other, and from `by("h1")`, in one of what is compared."""
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at-once", "delayed"])
 @pytest.mark.parametrize("half", [False, True], ids=["visible", "half"])
 def test_another_message_with_a_known_id_is_stored(late: bool, half: bool) -> None:
-    """Two senders that made one id, in one call and in several: each message is stored once, and each repetition is answered with the
-    place of its own first copy. A message as a half or a delayed one is compared by its own topic and body."""
+    """Two senders that made one id, in one call and in several: each message is stored once, and
+    each repetition is answered with the place of its own first copy. A message as a half or a
+    delayed one is compared by its own topic and body."""
     bench = DedupBench()
-    bench.ask(Configure(next(bench.tokens), topics=(config(), config("x", kind=TopicKind.TRANSACTION))))
+    bench.ask(
+        Configure(next(bench.tokens), topics=(config(), config("x", kind=TopicKind.TRANSACTION)))
+    )
     messages = [by("h1"), *OTHERS]
     if late:
         at_ms = bench.now_ms + 10_000
-        messages = [replace(one, properties=edited(one.properties, {DELIVER_MS: str(at_ms)}), deliver_ms=at_ms) for one in messages]
+        messages = [
+            replace(
+                one, properties=edited(one.properties, {DELIVER_MS: str(at_ms)}), deliver_ms=at_ms
+            )
+            for one in messages
+        ]
     if half:
         messages = [replace(one, stored_topic="x", deliver_ms=0) for one in messages]
 
@@ -282,19 +338,30 @@ def test_another_message_with_a_known_id_is_stored(late: bool, half: bool) -> No
 
 
 def test_what_a_repetition_may_change_is_not_compared(bench: DedupBench) -> None:
-    """The time of birth, and what an interceptor may set anew: tag, trace context, properties, delivery time."""
+    """The time of birth, and what an interceptor may set anew: tag, trace context, properties,
+    delivery time."""
     assert bench.store_all(by("h1")) == (0,)
     at_ms = bench.now_ms + 10_000
-    again = by("h1", born_ms=EPOCH_MS + 5), by("h1", tag="n", trace_context="c", user={"p": "1"}), by("h1", deliver_ms=at_ms)
+    again = (
+        by("h1", born_ms=EPOCH_MS + 5),
+        by("h1", tag="n", trace_context="c", user={"p": "1"}),
+        by("h1", deliver_ms=at_ms),
+    )
     assert [bench.store_all(one) for one in again] == [(0,)] * 3
 
 
 def test_lite_topics_of_one_parent_are_compared_by_their_own_names() -> None:
-    """The window belongs to the parent topic, and one message for two lite topics is two messages."""
+    """The window belongs to the parent topic, and one message for two lite topics is two
+    messages."""
     bench = DedupBench()
     bench.ask(Configure(next(bench.tokens), topics=(config("L", kind=TopicKind.LITE),)))
     one, other = by("h1", topic="L$x"), by("h1", topic="L$y")
-    assert [bench.store_all(one), bench.store_all(other), bench.store_all(one), bench.store_all(other)] == [(0,)] * 4
+    assert [
+        bench.store_all(one),
+        bench.store_all(other),
+        bench.store_all(one),
+        bench.store_all(other),
+    ] == [(0,)] * 4
     assert (bench.machine.end("L$x", 0), bench.machine.end("L$y", 0)) == (1, 1)
 
 
@@ -312,8 +379,8 @@ def test_another_message_waits_while_its_id_is_not_committed() -> None:
 
 
 def test_below_the_level_an_id_alone_counts_and_goes_on_counting_for_its_window() -> None:
-    """What was stored before the level was raised is recognised by its id, in whatever message, until its window ends. What is stored
-    afterwards is compared."""
+    """What was stored before the level was raised is recognised by its id, in whatever message,
+    until its window ends. What is stored afterwards is compared."""
     bench = DedupBench(level=2)
     assert [bench.store_all(one) for one in (by("h1"), by("h2"))] == [(0,), (0,)]
     bench.upgrade(LEVEL_MAX)
@@ -322,12 +389,20 @@ def test_below_the_level_an_id_alone_counts_and_goes_on_counting_for_its_window(
     assert [bench.store_all(one) for one in (by("h1"), by("h2"))] == [(0,), (0,)]
     assert bench.store("b") == (1,)
     bench.pass_time((WINDOW_MS + 1) * 1_000_000)
-    assert [bench.store_all(one) for one in (by("h1"), by("h2"), by("h1"), by("h2"))] == [(2,), (3,), (2,), (3,)]
+    assert [bench.store_all(one) for one in (by("h1"), by("h2"), by("h1"), by("h2"))] == [
+        (2,),
+        (3,),
+        (2,),
+        (3,),
+    ]
 
 
 @given(st.lists(st.sampled_from(["h1", "h2", "raise", "turn"]), max_size=8), st.integers(1, 9))
-def test_where_a_replica_cuts_the_log_does_not_change_what_it_remembers(steps: list[str], most: int) -> None:
-    """The level counts for the messages behind its record, also for a replica that applies both in one range."""
+def test_where_a_replica_cuts_the_log_does_not_change_what_it_remembers(
+    steps: list[str], most: int
+) -> None:
+    """The level counts for the messages behind its record, also for a replica that applies both in
+    one range."""
     bench = DedupBench(level=1)
     for step in steps:
         if step == "raise":
@@ -345,8 +420,8 @@ def test_where_a_replica_cuts_the_log_does_not_change_what_it_remembers(steps: l
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of kept ids is bounded per topic and in total: the oldest ids of the largest topic are removed first; the export restores
-    the state."""
+    """The number of kept ids is bounded per topic and in total: the oldest ids of the largest topic
+    are removed first; the export restores the state."""
     monkeypatch.setattr(ids_module, "TOPIC_MAX", 5)
     monkeypatch.setattr(ids_module, "ALL_MAX", 8)
     ids = Ids()
@@ -356,12 +431,18 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(5):
         ids.apply("small", b"%016d" % n, Known(10 + n, 0, n), 1000)
     assert (ids.count, ids.forgotten_early) == (8, 4)
-    known = {topic: [n for n in range(7) if ids.find(topic, b"%016d" % n, "", 0)] for topic in ("big", "small")}
+    known = {
+        topic: [n for n in range(7) if ids.find(topic, b"%016d" % n, "", 0)]
+        for topic in ("big", "small")
+    }
     assert known == {"big": [3, 4, 5, 6], "small": [1, 2, 3, 4]}
     again = Ids()
     again.restore(ids.export())
     assert again.export() == ids.export() and again.count == 8
-    assert again.find("big", b"%016d" % 4, "", 0) == Known(4, 1, 4) and again.find("big", b"%016d" % 4, "", 5) is None
+    assert (
+        again.find("big", b"%016d" % 4, "", 0) == Known(4, 1, 4)
+        and again.find("big", b"%016d" % 4, "", 5) is None
+    )
 
 
 steps = st.lists(
@@ -377,8 +458,9 @@ steps = st.lists(
 
 @given(steps)
 def test_no_id_is_stored_twice_within_a_window(history: list[tuple[str, object]]) -> None:
-    """Against a plain list of what is in the log: sends, held commits, passing time, elections that keep or cut the tail. No two entries of
-    the topic with one id lie within a window, and every answer names an entry with that id."""
+    """Against a plain list of what is in the log: sends, held commits, passing time, elections that
+    keep or cut the tail. No two entries of the topic with one id lie within a window, and every
+    answer names an entry with that id."""
     bench = DedupBench()
     asked: dict[int, list[str]] = {}
     term = 1
@@ -403,7 +485,9 @@ def test_no_id_is_stored_twice_within_a_window(history: list[tuple[str, object]]
     bench.turn()
     stored = list(entries_of(bench))
     for at, (_, name, ms) in enumerate(stored):
-        assert all(other != name or later - ms > WINDOW_MS for _, other, later in stored[at + 1 :]), stored
+        assert all(
+            other != name or later - ms > WINDOW_MS for _, other, later in stored[at + 1 :]
+        ), stored
     names = {offset: name for offset, name, _ in stored}
     for token, wanted in asked.items():
         outcome = bench.done[token]
@@ -417,4 +501,8 @@ def entries_of(bench: DedupBench) -> Iterator[tuple[int, str, int]]:
     for offset in range(bench.machine.end("t", 0)):
         positions, sizes, _ = bench.machine.units("t", 0, offset, 1)
         record = bench.machine.properties(int(positions[0]), int(sizes[0])).decode()
-        yield offset, record.split("\x01")[1].split("\x02")[0], bench.machine.stored_ms("t", 0, offset)
+        yield (
+            offset,
+            record.split("\x01")[1].split("\x02")[0],
+            bench.machine.stored_ms("t", 0, offset),
+        )

@@ -1,4 +1,5 @@
-"""The parts below a broker group: the transition table, the clock of leases, the sequencer, ranges, uncommitted state."""
+"""The parts below a broker group: the transition table, the clock of leases, the sequencer, ranges,
+uncommitted state."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ TABLE = [
 
 @pytest.mark.parametrize(("event", "before", "after"), TABLE)
 def test_transition_table(event: str, before: str, after: str | Row) -> None:
-    """Every cell of the table in the module's docstring; the count of rows follows, and touched rows are named."""
+    """Every cell of the table in the module's docstring; the count of rows follows, and touched
+    rows are named."""
     delivery = state(before)
     kind, _, number = event.partition(" ")
     if event == "pass":
@@ -80,7 +82,9 @@ def test_transition_table(event: str, before: str, after: str | Row) -> None:
     elif kind == "dead":
         assert delivery.apply_dead_letter(KEY, 5, int(number)) == [(KEY, (5,))]
     elif kind == "reset":
-        assert delivery.apply_reset("g", "t", [(0, int(number))]) == ([(KEY, [5])] if before == "leased" else [])
+        assert delivery.apply_reset("g", "t", [(0, int(number))]) == (
+            [(KEY, [5])] if before == "leased" else []
+        )
     else:
         assert delivery.apply_change(9, [("g", "t", 0, 5, int(number), 7, "e")]) == [(KEY, (5,))]
     assert cell_of(delivery) == after
@@ -88,7 +92,8 @@ def test_transition_table(event: str, before: str, after: str | Row) -> None:
 
 
 def test_records_about_queues_never_met_change_nothing() -> None:
-    """An ack or change for an unknown group, topic or queue leaves no trace, not even an empty row."""
+    """An ack or change for an unknown group, topic or queue leaves no trace, not even an empty
+    row."""
     delivery = Delivery(lambda topic, queue: 0)
     delivery.apply_ack([("g", "t", 0, [5], [1])])
     delivery.apply_change(9, [("g", "t", 0, 5, 1, 7, "e")])
@@ -173,7 +178,13 @@ def test_a_refused_batch_leaves_no_gap() -> None:
 def sealed(count: int) -> Range:
     batch = encode_entries([draft(f"m{i}") for i in range(count)])
     place = {"first_index": 10, "term": 2, "pos": 1000, "prev_chain": chain_seed(LOG_ID)}
-    seal(batch, queue_offsets=np.arange(count), store_ms=1, store_host=host_bytes("127.0.0.1", 1), **place)
+    seal(
+        batch,
+        queue_offsets=np.arange(count),
+        store_ms=1,
+        store_host=host_bytes("127.0.0.1", 1),
+        **place,
+    )
     return make_range(batch, 0, count, **place)
 
 
@@ -186,7 +197,9 @@ def test_parts_of_a_range_are_ranges(at: int) -> None:
         assert (again.last_index, again.last_chain) == (part.last_index, part.last_chain)
         assert again.starts.tolist() == part.starts.tolist()
     assert cut(whole, at).last_index == at and tail_of(whole, at).first_index == at
-    assert bytes(cut(whole, at).data) + (bytes(tail_of(whole, at + 1).data) if at < 14 else b"") == bytes(whole.data)
+    assert bytes(cut(whole, at).data) + (
+        bytes(tail_of(whole, at + 1).data) if at < 14 else b""
+    ) == bytes(whole.data)
 
 
 # UncommittedState
@@ -202,7 +215,11 @@ def test_a_rolled_back_plan_leaves_no_mark() -> None:
     uncommitted.mark_name(6, "topic:t")
     uncommitted.mark_row(6, KEY, 3)
     uncommitted.rollback()
-    assert (uncommitted.cursor(KEY), uncommitted.configuring("topic:t"), uncommitted.pending(KEY, 3)) == (7, 5, None)
+    assert (
+        uncommitted.cursor(KEY),
+        uncommitted.configuring("topic:t"),
+        uncommitted.pending(KEY, 3),
+    ) == (7, 5, None)
     uncommitted.applied(5)
     assert len(uncommitted) == 0
 
@@ -221,7 +238,8 @@ def test_the_newest_mark_outlives_the_older_one() -> None:
 
 @pytest.mark.parametrize("changed", range(4))
 def test_a_row_of_a_record_may_have_a_later_lease_when_the_clock_hears_of_it(changed: int) -> None:
-    """A range is applied whole before the clock follows: a change behind the lease is in the rows already."""
+    """A range is applied whole before the clock follows: a change behind the lease is in the rows
+    already."""
     delivery = Delivery(lambda topic, queue: 0)
     clock = LeaseClock(delivery, LeaseTimes(handover_ns=0))
     touched = delivery.apply_lease(1, "g", "t", "c", 5, [(0, [0, 1, 2, 3], [1] * 4)], [], [])

@@ -1,4 +1,5 @@
-"""What delivery may cost in turns, planning passes, examined queues and batches, and that saving them changes no decision."""
+"""What delivery may cost in turns, planning passes, examined queues and batches, and that saving
+them changes no decision."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def cluster() -> Counted:
 
 
 def test_a_send_and_the_lease_for_a_waiting_receive_share_a_batch(cluster: Counted) -> None:
-    """One planning pass looks at the one queue with a message; the answer comes with the commit of that batch."""
+    """One planning pass looks at the one queue with a message; the answer comes with the commit of
+    that batch."""
     poll = cluster.receive()
     cost(cluster)
     began = cluster.now_ns
@@ -50,11 +52,19 @@ def test_a_send_and_the_lease_for_a_waiting_receive_share_a_batch(cluster: Count
     sent = cluster.send(queue=3)
     counts = cost(cluster)
     assert done[sent] == done[poll]
-    assert (counts["batches"], counts["entries"], counts["plans"], counts["picks"], counts["queues"]) == (1, 2, 1, 1, 1)
+    assert (
+        counts["batches"],
+        counts["entries"],
+        counts["plans"],
+        counts["picks"],
+        counts["queues"],
+    ) == (1, 2, 1, 1, 1)
     assert counts["turns"] <= 10 and counts["packets"] <= 6
     received = cluster.outcomes[poll]
     assert isinstance(received, Received)
-    assert [(lease.queue, decode_record(lease.record).body) for lease in received.leases] == [(3, b"m0")]
+    assert [(lease.queue, decode_record(lease.record).body) for lease in received.leases] == [
+        (3, b"m0")
+    ]
 
 
 def test_acknowledgements_in_calls_of_their_own_share_a_record(cluster: Counted) -> None:
@@ -69,19 +79,29 @@ def test_acknowledgements_in_calls_of_their_own_share_a_record(cluster: Counted)
     tokens = cluster.ack(received)
     counts = cost(cluster)
     assert all(cluster.outcomes[token].ok == (True,) for token in tokens)  # type: ignore[union-attr]
-    assert (counts["batches"], counts["entries"], counts["plans"]) == (1, 1, 1) and "picks" not in counts
+    assert (counts["batches"], counts["entries"], counts["plans"]) == (
+        1,
+        1,
+        1,
+    ) and "picks" not in counts
     assert counts["turns"] <= 10
 
 
 def test_acknowledgements_sends_and_leases_share_a_batch(cluster: Counted) -> None:
-    """Calls that arrive together are one batch: two messages, an acknowledgement, and a lease for both messages."""
+    """Calls that arrive together are one batch: two messages, an acknowledgement, and a lease for
+    both messages."""
     first = cluster.receive()
     cost(cluster)
     cluster.send()
     cost(cluster)
     received = cluster.outcomes[first]
     assert isinstance(received, Received)
-    tokens = [cluster.send(queue=1), *cluster.ack(received), cluster.send(queue=2), cluster.receive()]
+    tokens = [
+        cluster.send(queue=1),
+        *cluster.ack(received),
+        cluster.send(queue=2),
+        cluster.receive(),
+    ]
     counts = cost(cluster)
     assert all(token in cluster.outcomes for token in tokens)
     assert (counts["batches"], counts["entries"], counts["plans"]) == (1, 4, 1)
@@ -90,7 +110,8 @@ def test_acknowledgements_sends_and_leases_share_a_batch(cluster: Counted) -> No
 
 
 def test_a_receive_that_finds_nothing_plans_nothing(cluster: Counted) -> None:
-    """The first one examines every queue. A later one, and a long poll that ends and comes again, examines none and writes nothing."""
+    """The first one examines every queue. A later one, and a long poll that ends and comes again,
+    examines none and writes nothing."""
     cluster.receive(wait_ns=0)
     first = cost(cluster)
     assert (first["plans"], first["picks"], first["queues"]) == (1, 1, QUEUES)
@@ -102,7 +123,8 @@ def test_a_receive_that_finds_nothing_plans_nothing(cluster: Counted) -> None:
 
 
 def test_many_long_polls_that_end_and_come_again(cluster: Counted) -> None:
-    """A thousand of as many consumer groups: one turn when they come, one when they end, besides those of the heartbeats."""
+    """A thousand of as many consumer groups: one turn when they come, one when they end, besides
+    those of the heartbeats."""
 
     def polls() -> dict[str, int]:
         for number in range(1000):
@@ -117,8 +139,8 @@ def test_many_long_polls_that_end_and_come_again(cluster: Counted) -> None:
 
 
 def test_a_message_wakes_only_the_receives_of_its_topic_and_queue(cluster: Counted) -> None:
-    """Other consumer groups that wait for the topic get it too, each by its own record in the same batch; none examines another queue. A
-    consumer group that does not wait costs nothing."""
+    """Other consumer groups that wait for the topic get it too, each by its own record in the same
+    batch; none examines another queue. A consumer group that does not wait costs nothing."""
     cluster.receive(group="absent", wait_ns=0)
     polls = [cluster.receive(group=group) for group in ("a", "b")]
     cost(cluster)
@@ -128,16 +150,22 @@ def test_a_message_wakes_only_the_receives_of_its_topic_and_queue(cluster: Count
     assert all(len(cluster.outcomes[token].leases) == 1 for token in polls)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("rate", "batches", "entries", "latest_ns"), [(50, 2.0, 3.0, 2 * MS), (500, 1.25, 3.0, 4 * MS)])
-def test_a_stream_to_waiting_receives(cluster: Counted, rate: int, batches: float, entries: float, latest_ns: int) -> None:
-    """Every message reaches a consumer that acknowledges it and asks again within two commits of its send (1.5 ms each), however many calls
-    are under way."""
+@pytest.mark.parametrize(
+    ("rate", "batches", "entries", "latest_ns"), [(50, 2.0, 3.0, 2 * MS), (500, 1.25, 3.0, 4 * MS)]
+)
+def test_a_stream_to_waiting_receives(
+    cluster: Counted, rate: int, batches: float, entries: float, latest_ns: int
+) -> None:
+    """Every message reaches a consumer that acknowledges it and asks again within two commits of
+    its send (1.5 ms each), however many calls are under way."""
     sent: dict[tuple[int, int], int] = {}
     waited: list[int] = []
 
     def answered(token: int, outcome: Any) -> None:
         if isinstance(outcome, Received):
-            waited.extend(cluster.now_ns - sent[lease.queue, lease.queue_offset] for lease in outcome.leases)
+            waited.extend(
+                cluster.now_ns - sent[lease.queue, lease.queue_offset] for lease in outcome.leases
+            )
             cluster.ack(outcome)
             cluster.receive()
 
@@ -161,8 +189,9 @@ def test_a_stream_to_waiting_receives(cluster: Counted, rate: int, batches: floa
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_a_batch_cut_between_a_message_and_its_lease(kept: int) -> None:
-    """Nothing of the batch is handed out before it is committed. A new leader that has none of it, the message, or both: a message without
-    its lease is delivered as a first attempt, a leased one when its lease has ended, and no queue is stuck."""
+    """Nothing of the batch is handed out before it is committed. A new leader that has none of it,
+    the message, or both: a message without its lease is delivered as a first attempt, a leased one
+    when its lease has ended, and no queue is stuck."""
     b = Bench()
     b.lead(1)
     b.configure("t")
@@ -188,7 +217,8 @@ def test_a_batch_cut_between_a_message_and_its_lease(kept: int) -> None:
 
 
 def test_a_cancelled_receive_gives_back_what_its_sends_leased() -> None:
-    """Its caller left before the batch was committed: the message is visible again at once, to the next in line."""
+    """Its caller left before the batch was committed: the message is visible again at once, to the
+    next in line."""
     b = Bench()
     b.lead(1)
     b.configure("t")
@@ -202,12 +232,15 @@ def test_a_cancelled_receive_gives_back_what_its_sends_leased() -> None:
     b.turn()
     received = b.done[second.token]
     assert b.done[first.token] == Received(())
-    assert isinstance(received, Received) and [(x.attempt, decode_record(x.record).body) for x in received.leases] == [(2, b"m")]
+    assert isinstance(received, Received) and [
+        (x.attempt, decode_record(x.record).body) for x in received.leases
+    ] == [(2, b"m")]
 
 
 def test_no_message_is_jumped_over() -> None:
-    """While earlier messages of a queue are in the log and not applied, those of a later batch are not leased with their sends: the leader
-    has not examined the earlier ones, which here the filter rejects."""
+    """While earlier messages of a queue are in the log and not applied, those of a later batch are
+    not leased with their sends: the leader has not examined the earlier ones, which here the filter
+    rejects."""
     b = Bench()
     b.lead(1)
     b.configure("t")
@@ -219,7 +252,9 @@ def test_no_message_is_jumped_over() -> None:
     b.replicator.commit_at_once = True
     b.turn()
     received = b.done[poll.token]
-    assert isinstance(received, Received) and [decode_record(lease.record).body for lease in received.leases] == [b"b"]
+    assert isinstance(received, Received) and [
+        decode_record(lease.record).body for lease in received.leases
+    ] == [b"b"]
 
 
 def test_a_full_log_takes_back_leases_with_their_sends() -> None:
@@ -235,17 +270,33 @@ def test_a_full_log_takes_back_leases_with_their_sends() -> None:
     b.replicator.full = False
     b.send("n")
     received = b.done[poll.token]
-    assert isinstance(received, Received) and [(x.queue_offset, decode_record(x.record).body) for x in received.leases] == [(0, b"n")]
+    assert isinstance(received, Received) and [
+        (x.queue_offset, decode_record(x.record).body) for x in received.leases
+    ] == [(0, b"n")]
 
 
 # Wake-ups
 
 
 @pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("what", ["send", "lease ends", "change", "client gone", "reset", "deleted", "queue added", "new incarnation"])
-def test_whatever_makes_a_message_visible_ends_the_knowledge_that_there_is_none(what: str, *, waits: bool) -> None:
-    """A consumer group found nothing, so its queues are known to be empty. Then a Receive that waits, or the next one, gets what comes.
-    `deleted`: the consumer group."""
+@pytest.mark.parametrize(
+    "what",
+    [
+        "send",
+        "lease ends",
+        "change",
+        "client gone",
+        "reset",
+        "deleted",
+        "queue added",
+        "new incarnation",
+    ],
+)
+def test_whatever_makes_a_message_visible_ends_the_knowledge_that_there_is_none(
+    what: str, *, waits: bool
+) -> None:
+    """A consumer group found nothing, so its queues are known to be empty. Then a Receive that
+    waits, or the next one, gets what comes. `deleted`: the consumer group."""
     b = Bench()
     b.lead(1)
     b.ask(Configure(next(b.tokens), (config(1),), (GroupConfig("", "g"),)))
@@ -279,7 +330,8 @@ def test_whatever_makes_a_message_visible_ends_the_knowledge_that_there_is_none(
 
 
 def test_a_reset_beside_a_new_message_of_another_queue() -> None:
-    """Both are applied in one range: the new message tells nothing about the queue that was reset."""
+    """Both are applied in one range: the new message tells nothing about the queue that was
+    reset."""
     b = Bench()
     b.lead(1)
     b.ask(Configure(next(b.tokens), (config(2),)))
@@ -290,11 +342,14 @@ def test_a_reset_beside_a_new_message_of_another_queue() -> None:
     b.turn(poll)
     b.turn(Reset(next(b.tokens), "g", "t", ((0, 0),)), b.produce("n", queue=1))
     received = b.done[poll.token]
-    assert isinstance(received, Received) and sorted(decode_record(lease.record).body for lease in received.leases) == [b"m", b"n"]
+    assert isinstance(received, Received) and sorted(
+        decode_record(lease.record).body for lease in received.leases
+    ) == [b"m", b"n"]
 
 
 def test_a_message_that_waits_for_room_in_the_dead_letter_topic_stays_known() -> None:
-    """It used up its attempts while the disk is too full for its copy: a Receive finds nothing, but its queue is not empty."""
+    """It used up its attempts while the disk is too full for its copy: a Receive finds nothing, but
+    its queue is not empty."""
     b = Bench()
     b.lead(1)
     b.ask(Configure(next(b.tokens), (config(1),), (GroupConfig("", "g", max_attempts=1),)))
@@ -324,7 +379,13 @@ class Forgetful(Polls):
         super().settled(pair, empty=False)
 
 
-def plainly(monkeypatch: pytest.MonkeyPatch, topic: TopicConfig, groups: tuple[GroupConfig, ...], *, plain: bool) -> Bench:
+def plainly(
+    monkeypatch: pytest.MonkeyPatch,
+    topic: TopicConfig,
+    groups: tuple[GroupConfig, ...],
+    *,
+    plain: bool,
+) -> Bench:
     with monkeypatch.context() as patch:
         if plain:
             patch.setattr("ledgermq.node.broker.leader.Polls", Forgetful)
@@ -336,7 +397,21 @@ def plainly(monkeypatch: pytest.MonkeyPatch, topic: TopicConfig, groups: tuple[G
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["send", "send", "send", "receive", "receive", "receive", "ack", "cancel", "reset", "wait", "topic"]),
+        st.sampled_from(
+            [
+                "send",
+                "send",
+                "send",
+                "receive",
+                "receive",
+                "receive",
+                "ack",
+                "cancel",
+                "reset",
+                "wait",
+                "topic",
+            ]
+        ),
         st.integers(0, 5),
         st.integers(0, 5),
     ),
@@ -364,9 +439,17 @@ class Script:
             if isinstance(outcome, Refused):
                 continue
             assert isinstance(outcome, Received)
-            found = [(x.queue, x.queue_offset, x.attempt, decode_record(x.record).body) for x in outcome.leases]
+            found = [
+                (x.queue, x.queue_offset, x.attempt, decode_record(x.record).body)
+                for x in outcome.leases
+            ]
             self.told.append((token, sorted(found)))
-            self.leases += [(group, lease) for lease in sorted(outcome.leases, key=lambda lease: (lease.queue, lease.queue_offset))]
+            self.leases += [
+                (group, lease)
+                for lease in sorted(
+                    outcome.leases, key=lambda lease: (lease.queue, lease.queue_offset)
+                )
+            ]
 
     def step(self, what: str, a: int, b: int) -> None:
         token = next(self.bench.tokens)
@@ -375,12 +458,23 @@ class Script:
             drafts = []
             for _ in range(1 + b):
                 self.bodies += 1
-                drafts.append(draft(f"m{self.bodies}", "t", (a + self.bodies) % self.queues, "XY"[b % 2], "ab"[a % 2]))
+                drafts.append(
+                    draft(
+                        f"m{self.bodies}",
+                        "t",
+                        (a + self.bodies) % self.queues,
+                        "XY"[b % 2],
+                        "ab"[a % 2],
+                    )
+                )
             self.turn(Produce(token, drafts))
         elif what == "receive":
-            # In several queues a Receive takes all there is: which queue is first is not determined.
+            # In several queues a Receive takes all there is: which queue is first is not
+            # determined.
             most = (1, 3, 32)[b % 3] if self.queues == 1 else 32
-            call = self.bench.poll(group, n=most, invisible_ms=5000, wait_ns=(0, 20, 60)[a // 2] * SECOND, tags=tags)
+            call = self.bench.poll(
+                group, n=most, invisible_ms=5000, wait_ns=(0, 20, 60)[a // 2] * SECOND, tags=tags
+            )
             self.calls[call.token] = group
             self.turn(call)
         elif what == "ack" and self.leases:
@@ -403,14 +497,32 @@ def config(queues: int, incarnation: int = 1) -> TopicConfig:
 
 
 @given(todo=steps, queues=st.sampled_from([1, 3]), lag=st.booleans())
-@example(todo=[*[("receive", 0, 0)] * 2, *[("send", 0, 0)] * 2, ("receive", 0, 0), ("wait", 0, 4), ("receive", 0, 0)], queues=1, lag=False)
-def test_the_same_receives_get_the_same_messages(todo: list[tuple[str, int, int]], queues: int, lag: bool) -> None:
-    """A leader that leases with the sends and examines only known queues tells every Receive what one tells that waits for the commit and
-    examines everything: the same messages, attempts and contents, in the same turn. With `lag` commits come a turn later."""
+@example(
+    todo=[
+        *[("receive", 0, 0)] * 2,
+        *[("send", 0, 0)] * 2,
+        ("receive", 0, 0),
+        ("wait", 0, 4),
+        ("receive", 0, 0),
+    ],
+    queues=1,
+    lag=False,
+)
+def test_the_same_receives_get_the_same_messages(
+    todo: list[tuple[str, int, int]], queues: int, lag: bool
+) -> None:
+    """A leader that leases with the sends and examines only known queues tells every Receive what
+    one tells that waits for the commit and examines everything: the same messages, attempts and
+    contents, in the same turn. With `lag` commits come a turn later."""
     told = []
     for plain in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            bench = plainly(patch, config(queues), (GroupConfig("", "f", max_attempts=3, fifo=True),), plain=plain)
+            bench = plainly(
+                patch,
+                config(queues),
+                (GroupConfig("", "f", max_attempts=3, fifo=True),),
+                plain=plain,
+            )
             if plain:
                 patch.setattr("ledgermq.node.broker.leader.Plan", Plain)
             script = Script(bench, queues)

@@ -1,4 +1,5 @@
-"""FIFO consumer groups: order and lock per message group, waiting rows, repeated polls, over a replicator in memory."""
+"""FIFO consumer groups: order and lock per message group, waiting rows, repeated polls, over a
+replicator in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def make(queues: int = 1, max_attempts: int = 17) -> Bench:
     bench = Bench()
     bench.lead(1)
     bench.configure("t", queues=queues)
-    bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=True),)))
+    bench.ask(
+        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=True),))
+    )
     return bench
 
 
@@ -47,7 +50,8 @@ def failover(old: Bench, *, snapshot: bool) -> Bench:
 
 
 def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
-    """A leased message locks the rest of its message group for all clients; another group of the queue is still delivered."""
+    """A leased message locks the rest of its message group for all clients; another group of the
+    queue is still delivered."""
     b.send_of("a", "a1", "a2", "a3")
     assert said(b.receive(n=2)) == "a1 a2"
     b.send_of("b", "b1")
@@ -76,7 +80,8 @@ def test_a_waiting_poll_gets_what_an_acknowledgement_frees(b: Bench) -> None:
 
 
 def test_statement_079_after_expiry_the_same_messages_come_in_place(b: Bench) -> None:
-    """Same messages, same order, attempt + 1; those behind, which were never delivered, come when these are done."""
+    """Same messages, same order, attempt + 1; those behind, which were never delivered, come when
+    these are done."""
     b.send_of("a", "a1", "a2", "a3")
     b.receive(n=2, invisible_ms=10_000)
     b.pass_time(10 * SECOND)
@@ -87,7 +92,8 @@ def test_statement_079_after_expiry_the_same_messages_come_in_place(b: Bench) ->
 
 
 def test_of_a_batch_only_what_is_not_acknowledged_comes_again(b: Bench) -> None:
-    """However often, and alone: with messages that were never delivered, an answer could be acknowledged without the first message."""
+    """However often, and alone: with messages that were never delivered, an answer could be
+    acknowledged without the first message."""
     b.send_of("a", *[f"a{i}" for i in range(6)])
     first, *others = b.receive(n=3)
     b.ack(*others)
@@ -116,7 +122,8 @@ def test_nothing_passes_a_batch_of_which_one_message_is_left(b: Bench, kept: int
 
 
 def test_a_message_of_the_batch_that_dies_lets_the_others_through() -> None:
-    """In the middle of a batch the attempts of one message are used up: the others of the batch come again, and then what is behind it."""
+    """In the middle of a batch the attempts of one message are used up: the others of the batch
+    come again, and then what is behind it."""
     b = make(max_attempts=2)
     b.send_of("a", "a0", "a1", "a2", "a3")
     (zero,) = b.receive(n=1)
@@ -126,7 +133,9 @@ def test_a_message_of_the_batch_that_dies_lets_the_others_through() -> None:
     assert said(b.receive(n=1)) == "a1", "for the last time"
     b.pass_time(10 * SECOND)
     two, three = b.receive(n=2)
-    assert said((two, three)) == "a2 a3", "a1 is a dead letter, and the batch was wholly done with it"
+    assert said((two, three)) == "a2 a3", (
+        "a1 is a dead letter, and the batch was wholly done with it"
+    )
     assert said(b.receive(topic="%DLQ%g", group="reader")) == "a1"
     b.ack(three)
     b.pass_time(10 * SECOND)
@@ -199,7 +208,8 @@ def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
 
 
 def test_messages_without_a_group_are_one_group_per_queue() -> None:
-    """In a FIFO consumer group, messages of such a queue are delivered one by one; the other queue has its own order."""
+    """In a FIFO consumer group, messages of such a queue are delivered one by one; the other queue
+    has its own order."""
     b = make(queues=2)
     b.send("x1", "x2", queue=0)
     b.send("y1", "y2", queue=1)
@@ -244,7 +254,8 @@ def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None
 
 
 def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message behind a number of locked messages is examined; after the lock ends, they are delivered."""
+    """No message behind a number of locked messages is examined; after the lock ends, they are
+    delivered."""
     monkeypatch.setattr("ledgermq.node.broker.parts.delivery.fifo_picker.LOOK_AHEAD", 3)
     b.send_of("a", "a1", "a2", "a3", "a4")
     b.send_of("b", "b1")
@@ -255,7 +266,8 @@ def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a number of messages leased or waiting, no new message is examined until some are done."""
+    """With a number of messages leased or waiting, no new message is examined until some are
+    done."""
     monkeypatch.setattr("ledgermq.node.broker.parts.delivery.fifo_picker.ROWS_MAX", 3)
     for number in range(5):
         b.send_of(f"g{number}", f"m{number}")
@@ -266,7 +278,8 @@ def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
-    """A waiting message that does not match is passed over for good, and so is a new one, without disturbing the order."""
+    """A waiting message that does not match is passed over for good, and so is a new one, without
+    disturbing the order."""
     b.send_of("a", "a1", "a2", tag="X")
     b.send_of("a", "a3", tag="Y")
     b.send_of("b", "b1", tag="Y")
@@ -281,7 +294,8 @@ def test_a_filter_ends_what_waits_when_its_turn_comes(b: Bench) -> None:
 
 
 def test_statement_078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> None:
-    """Its answer was lost: the messages are leased again with their attempt as it was; another attempt id gets nothing."""
+    """Its answer was lost: the messages are leased again with their attempt as it was; another
+    attempt id gets nothing."""
     b.send_of("a", "a1", "a2", "a3")
     first = b.receive(n=2, attempt_id="x", invisible_ms=None)
     assert said(b.receive(n=2, attempt_id="y")) == "" and said(b.receive(n=2)) == ""
@@ -311,7 +325,8 @@ def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
 
 
 def test_a_cancelled_poll_gives_its_message_group_back(b: Bench) -> None:
-    """The caller leaves before its answer: the messages are delivered again, in order, before those behind them."""
+    """The caller leaves before its answer: the messages are delivered again, in order, before those
+    behind them."""
     b.send_of("a", "a1", "a2", "a3")
     poll = b.poll(n=2)
     b.turn(poll)

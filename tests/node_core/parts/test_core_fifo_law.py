@@ -1,5 +1,6 @@
-"""The law of FIFO consumer groups, exhaustively, against a model of a few lines (`fifo_law.py`): every state that acknowledgements, nacks,
-lapses, resets and new leaders can lead to with a few messages, and every action in it."""
+"""The law of FIFO consumer groups, exhaustively, against a model of a few lines (`fifo_law.py`):
+every state that acknowledgements, nacks, lapses, resets and new leaders can lead to with a few
+messages, and every action in it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SHORT_MS = 10_000
 
 
 class Walk:
-    """A group under test and the model, from the beginning. `do` carries out one action on both and compares them."""
+    """A group under test and the model, from the beginning. `do` carries out one action on both and
+    compares them."""
 
     def __init__(self, names: str, sent: int) -> None:
         self._names = names
@@ -68,12 +70,20 @@ class Walk:
         step(number)
         for offset, word in enumerate(self.law.at):
             row = self.bench.machine.delivery.row(KEY, offset)
-            assert (word in (*LEASED, *VISIBLE)) == (row is not None and row.lease > 0), f"message {offset} after {action}"
+            assert (word in (*LEASED, *VISIBLE)) == (row is not None and row.lease > 0), (
+                f"message {offset} after {action}"
+            )
 
     def state(self) -> tuple[object, ...]:
-        """What distinguishes one place of the walk from another: the model's words, which messages wait, and what is looked at first."""
+        """What distinguishes one place of the walk from another: the model's words, which messages
+        wait, and what is looked at first."""
         delivery, turns = self.bench.machine.delivery, self.bench.group.leader._picker._turns
-        return tuple(self.law.at), tuple(delivery.waiting(KEY)), delivery.cursor(KEY), turns.get(KEY[:2], 0) % 2
+        return (
+            tuple(self.law.at),
+            tuple(delivery.waiting(KEY)),
+            delivery.cursor(KEY),
+            turns.get(KEY[:2], 0) % 2,
+        )
 
     def _send(self, _: int) -> None:
         name = self._names[len(self.law.names)]
@@ -88,8 +98,12 @@ class Walk:
         self._took(self.bench.receive(n=most, invisible_ms=SHORT_MS), most)
 
     def _receive_together(self, most: int) -> None:
-        """Two clients ask in the same turn: the second one is decided against what the first one gets."""
-        calls = [self.bench.poll(n=n, wait_ns=0, client=client, invisible_ms=SHORT_MS) for n, client in ((most, "c1"), (2, "c2"))]
+        """Two clients ask in the same turn: the second one is decided against what the first one
+        gets."""
+        calls = [
+            self.bench.poll(n=n, wait_ns=0, client=client, invisible_ms=SHORT_MS)
+            for n, client in ((most, "c1"), (2, "c2"))
+        ]
         self.bench.turn(*calls)
         for call in calls:
             answer = self.bench.done[call.token]
@@ -174,13 +188,19 @@ LONGEST = 24
         pytest.param("a-a-", 3, SOME, marks=MORE),
     ],
 )
-def test_every_action_in_every_state_follows_the_law(names: str, sent: int, kinds: tuple[str, ...] | None) -> None:
-    """A walk goes on with an action that was not tried where it is. When there is none, another walk goes to a state that has one."""
+def test_every_action_in_every_state_follows_the_law(
+    names: str, sent: int, kinds: tuple[str, ...] | None
+) -> None:
+    """A walk goes on with an action that was not tried where it is. When there is none, another
+    walk goes to a state that has one."""
     start = Walk(names, sent)
     untried: dict[object, list[Action]] = {start.state(): start.tried(kinds)}
     ways: dict[object, tuple[Action, ...]] = {start.state(): ()}
     while any(untried.values()):
-        state = min((state for state, actions in untried.items() if actions), key=lambda state: len(ways[state]))
+        state = min(
+            (state for state, actions in untried.items() if actions),
+            key=lambda state: len(ways[state]),
+        )
         path = ways[state]
         walk = walked(names, sent, path)
         assert walk.state() == state, "the same actions lead to the same state"

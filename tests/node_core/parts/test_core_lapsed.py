@@ -1,4 +1,5 @@
-"""Repeated acknowledgements: what is remembered of leases that ended otherwise, and what the leader answers."""
+"""Repeated acknowledgements: what is remembered of leases that ended otherwise, and what the leader
+answers."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    Change,
+    Changed,
+    Forward,
+    Forwarded,
+)
 from ledgermq.node.broker.calls.operator_calls import Reset
 from ledgermq.node.broker.parts.delivery import lapsed_leases
 from ledgermq.node.broker.parts.delivery.delivery import Delivery
@@ -37,7 +45,9 @@ class History:
         key = self.rng.choice(KEYS)
         offsets = self.rng.sample(range(OFFSETS), 3)
         held = [offset for offset in offsets if (key, offset) in self.live]
-        what = self.rng.choice([self.lease] * 6 + [self.ack] * 6 + [self.change, self.bury, self.pass_again])
+        what = self.rng.choice(
+            [self.lease] * 6 + [self.ack] * 6 + [self.change, self.bury, self.pass_again]
+        )
         if self.rng.random() < 0.03:
             what = self.rng.choice([self.reset, self.trim, self.forget, self.restore])
         what(key, offsets if what == self.lease else held)
@@ -52,8 +62,12 @@ class History:
 
     def lease(self, key: QueueKey, offsets: list[int]) -> None:
         cursor = self.delivery.cursor(key)
-        wanted = sorted(offset for offset in offsets if offset >= cursor or (key, offset) in self.live)
-        self.delivery.apply_lease(self.index, *key[:2], "c", 1000, [(key[2], wanted, [1] * len(wanted))], [], [])
+        wanted = sorted(
+            offset for offset in offsets if offset >= cursor or (key, offset) in self.live
+        )
+        self.delivery.apply_lease(
+            self.index, *key[:2], "c", 1000, [(key[2], wanted, [1] * len(wanted))], [], []
+        )
         for offset in wanted:
             if (key, offset) in self.live:
                 self.end(key, offset)
@@ -68,7 +82,9 @@ class History:
                 self.end(key, offset, acked=True)
 
     def change(self, key: QueueKey, offsets: list[int]) -> None:
-        self.delivery.apply_change(self.index, [(*key, offset, self.live[key, offset], 5, "d") for offset in offsets])
+        self.delivery.apply_change(
+            self.index, [(*key, offset, self.live[key, offset], 5, "d") for offset in offsets]
+        )
         for offset in offsets:
             self.end(key, offset)
             self.live[key, offset] = self.index
@@ -105,7 +121,10 @@ class History:
     def restore(self, *_: object) -> None:
         again = Delivery(lambda topic, queue: self.begins[topic, queue])
         again.restore(self.delivery.export(), Lapsed.restored(self.delivery.lapsed.export()))
-        assert again.export() == self.delivery.export() and again.lapsed.export() == self.delivery.lapsed.export()
+        assert (
+            again.export() == self.delivery.export()
+            and again.lapsed.export() == self.delivery.lapsed.export()
+        )
         self.delivery = again
 
     def done(self, key: QueueKey, offset: int) -> bool:
@@ -116,8 +135,11 @@ class History:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("most", [4, 1000])
 @pytest.mark.parametrize("seed", range(30))
-def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ended leases: never is one acknowledged that is not; every one is that is remembered."""
+def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended leases: never is one acknowledged that is not; every one is that is
+    remembered."""
     monkeypatch.setattr(lapsed_leases, "LAPSED_MAX", most)
     history = History(Random(seed))
     seen = 0
@@ -136,7 +158,8 @@ def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: in
 
 
 def test_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one offset the last, of all the last ones, in their order; what is forgotten is not known to be acknowledged."""
+    """Of one offset the last, of all the last ones, in their order; what is forgotten is not known
+    to be acknowledged."""
     assert lapsed_leases.LAPSED_MAX == 32_768
     monkeypatch.setattr(lapsed_leases, "LAPSED_MAX", 3)
     known = Lapsed()
@@ -183,7 +206,8 @@ def test_twice_in_one_call_is_one_entry(bench: Bench) -> None:
 
 
 def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> None:
-    """Confirmed means committed, for every caller; if the entry is lost with its leader, no caller got OK."""
+    """Confirmed means committed, for every caller; if the entry is lost with its leader, no caller
+    got OK."""
     bench.send("a")
     (one,) = bench.receive()
     bench.replicator.commit_at_once = False
@@ -198,7 +222,8 @@ def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> Non
 
 
 def test_what_an_entry_says_that_was_lost_with_its_leader_counts_for_nobody(bench: Bench) -> None:
-    """The next leader does not know the acknowledgement: repeated there, it counts as the first one."""
+    """The next leader does not know the acknowledgement: repeated there, it counts as the first
+    one."""
     bench.send("a")
     (one,) = bench.receive(invisible_ms=60_000)
     commit = bench.replicator.commit_index
@@ -248,7 +273,8 @@ def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) 
 
 
 def test_other_leases_of_a_message_that_is_done_are_refused(bench: Bench) -> None:
-    """One that was over, one that was changed, one that a filter passed over, a dead letter's, one before a reset."""
+    """One that was over, one that was changed, one that a filter passed over, a dead letter's, one
+    before a reset."""
     bench.send("a", "b", "c", "d", "e")
     leases = bench.receive(invisible_ms=10_000)
     a, b, c, d, e = leases

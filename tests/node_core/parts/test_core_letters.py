@@ -1,4 +1,5 @@
-"""Settling dead letters: each is resent at most once, to its consumer group only, whichever leader fails; a purged one never."""
+"""Settling dead letters: each is resent at most once, to its consumer group only, whichever leader
+fails; a purged one never."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.consumer_calls import Lease
-from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, Configure, LettersSettled, Reset, SettleLetters
+from ledgermq.node.broker.calls.operator_calls import (
+    LETTERS_MAX,
+    Configure,
+    LettersSettled,
+    Reset,
+    SettleLetters,
+)
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.parts.dead_letters.dead_letters import place_of, state_of
@@ -102,7 +109,8 @@ def test_it_wakes_a_receive_that_waits() -> None:
 
 
 def test_a_settled_letter_stays_as_it_is() -> None:
-    """Resent twice is once; a resent one is not purged, a purged one not resent; and the answer says so."""
+    """Resent twice is once; a resent one is not purged, a purged one not resent; and the answer
+    says so."""
     b = make()
     bury(b, "a", "b", "c")
     assert settle(b, 0, 0, 1) == ("resent", "resent", "resent")
@@ -192,16 +200,21 @@ def test_the_next_leader_knows_what_is_settled(restore: bool) -> None:
 
 
 def test_a_letter_whose_original_cannot_be_delivered_is_orphaned() -> None:
-    """The group was deleted, the topic was created again, or a client sent the letter: not resent, and it can be purged."""
+    """The group was deleted, the topic was created again, or a client sent the letter: not resent,
+    and it can be purged."""
     b = make()
     bury(b, "a")
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     assert settle(b, 0) == ("orphaned",)
     b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", 1),)))
     bury(b, "b")
-    b.ask(Produce(next(b.tokens), [Draft(DLQ, 0, b"mine", encode(Fields(message_id="x")), EPOCH_MS)]))
+    b.ask(
+        Produce(next(b.tokens), [Draft(DLQ, 0, b"mine", encode(Fields(message_id="x")), EPOCH_MS)])
+    )
     last = b.machine.end(DLQ, 0) - 1
-    assert settle(b, 0, last) == ("resent", "orphaned"), "the group, created again, gave the message up again"
+    assert settle(b, 0, last) == ("resent", "orphaned"), (
+        "the group, created again, gave the message up again"
+    )
     b.configure("t", incarnation=2)
     assert settle(b, last - 1, last) == ("orphaned", "orphaned")
     assert settle(b, last - 1, last, how="purged") == ("purged", "purged")
@@ -245,13 +258,19 @@ def test_a_fifo_group_gets_it_again_and_goes_on() -> None:
     assert got(b) == ["x1", "x2"] and got(b) == []
 
 
-def test_what_is_not_a_dead_letter_topic_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_dead_letter_topic_and_too_many_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the reason; nothing is appended."""
     b = make()
     bury(b, "a", "b", "c")
     before = b.log.end_index
     many = [0] * (LETTERS_MAX + 1)
-    for topic, offsets, reason in (("t", [0], "unknown-topic"), ("%DLQ%h", [0], "unknown-topic"), (DLQ, many, "too-many-letters")):
+    for topic, offsets, reason in (
+        ("t", [0], "unknown-topic"),
+        ("%DLQ%h", [0], "unknown-topic"),
+        (DLQ, many, "too-many-letters"),
+    ):
         outcome = b.ask(SettleLetters(next(b.tokens), topic, offsets, "purged"))
         assert isinstance(outcome, Refused) and outcome.reason == reason
     assert b.log.end_index == before
@@ -266,8 +285,16 @@ def test_states_and_places() -> None:
     b = make()
     bury(b, "a", "b")
     settle(b, 0)
-    assert [state_of(b.machine, DLQ, offset) for offset in (0, 1, 2)] == ["resent", "waiting", "gone"]
-    assert place_of("dlq:g:t:3:7:99") == (("g", "t", 3), 7) and place_of("tx:4") is None and place_of("") is None
+    assert [state_of(b.machine, DLQ, offset) for offset in (0, 1, 2)] == [
+        "resent",
+        "waiting",
+        "gone",
+    ]
+    assert (
+        place_of("dlq:g:t:3:7:99") == (("g", "t", 3), 7)
+        and place_of("tx:4") is None
+        and place_of("") is None
+    )
 
 
 OPS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(control.SETTLEMENTS)), max_size=40)
@@ -279,7 +306,8 @@ def letters() -> Letters:
 
 @given(OPS, st.integers(0, 14))
 def test_ranges_say_what_a_dictionary_says(ops: list[tuple[int, str]], begin: int) -> None:
-    """Every offset has its first settlement; ranges are maximal, ascending and apart; trimming removes what is below."""
+    """Every offset has its first settlement; ranges are maximal, ascending and apart; trimming
+    removes what is below."""
     found, known = letters(), dict[int, str]()
     for offset, how in ops:
         assert found.settle(DLQ, offset, how) is (offset not in known)
@@ -287,13 +315,26 @@ def test_ranges_say_what_a_dictionary_says(ops: list[tuple[int, str]], begin: in
     if known:
         found.trim(DLQ, begin)
     known = {offset: how for offset, how in known.items() if offset >= begin}
-    assert {offset: found.settlement(DLQ, offset) for offset in range(15) if found.settlement(DLQ, offset)} == known
+    assert {
+        offset: found.settlement(DLQ, offset)
+        for offset in range(15)
+        if found.settlement(DLQ, offset)
+    } == known
     ranges = found.ranges(DLQ)
-    assert all(one[1] < other[0] or (one[1] == other[0] and one[2] != other[2]) for one, other in pairwise(ranges))
-    assert [found.next_unsettled(DLQ, at) for at in range(15)] == [min(set(range(at, 16)) - known.keys()) for at in range(15)]
+    assert all(
+        one[1] < other[0] or (one[1] == other[0] and one[2] != other[2])
+        for one, other in pairwise(ranges)
+    )
+    assert [found.next_unsettled(DLQ, at) for at in range(15)] == [
+        min(set(range(at, 16)) - known.keys()) for at in range(15)
+    ]
     again = letters()
     again.restore(found.export())
-    assert again.export() == found.export() and again.count == len(ranges) and bool(again.ranges(DLQ)) is bool(known)
+    assert (
+        again.export() == found.export()
+        and again.count == len(ranges)
+        and bool(again.ranges(DLQ)) is bool(known)
+    )
 
 
 def test_a_broadcasting_group_s_letter_goes_to_the_client_that_gave_it_up() -> None:

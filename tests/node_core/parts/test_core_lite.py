@@ -1,4 +1,5 @@
-"""Lite topics in one broker group: sets, places and order against a model, and the same state however the log is cut into ranges."""
+"""Lite topics in one broker group: sets, places and order against a model, and the same state
+however the log is cut into ranges."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, ClientGone, Forward, Forwarded, Lease, LiteSynced, Receive, Received, SyncLite
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    ClientGone,
+    Forward,
+    Forwarded,
+    Lease,
+    LiteSynced,
+    Receive,
+    Received,
+    SyncLite,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, SettleLetters, Trim
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -34,7 +45,13 @@ def make(**options: Any) -> Bench:
     times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_S * SECOND)
     b = Bench(settings=LeaderSettings(times=times, **options))
     b.lead(1)
-    b.ask(Configure(next(b.tokens), topics=(TOPIC,), groups=(GroupConfig("", "g", lite_topic="L"), GroupConfig("", "h", lite_topic="L"))))
+    b.ask(
+        Configure(
+            next(b.tokens),
+            topics=(TOPIC,),
+            groups=(GroupConfig("", "g", lite_topic="L"), GroupConfig("", "h", lite_topic="L")),
+        )
+    )
     return b
 
 
@@ -42,19 +59,28 @@ def send(b: Bench, lite: str, *bodies: str) -> object:
     return b.ask(Produce(next(b.tokens), [draft(body, lite_stored("L", lite)) for body in bodies]))
 
 
-def sync(b: Bench, action: Any, *names: str, group: str = "g", client: str = "c", **options: Any) -> object:
+def sync(
+    b: Bench, action: Any, *names: str, group: str = "g", client: str = "c", **options: Any
+) -> object:
     return b.ask(SyncLite(next(b.tokens), group, "L", client, action, names, **options))
 
 
-def receive(b: Bench, group: str = "g", client: str = "c", n: int = 32, invisible_ms: int = 10_000) -> tuple[Lease, ...]:
-    call = Receive(next(b.tokens), group, "L", client, TagFilter(), n, invisible_ms, b.now_ns, lite=True)
+def receive(
+    b: Bench, group: str = "g", client: str = "c", n: int = 32, invisible_ms: int = 10_000
+) -> tuple[Lease, ...]:
+    call = Receive(
+        next(b.tokens), group, "L", client, TagFilter(), n, invisible_ms, b.now_ns, lite=True
+    )
     outcome = b.ask(call)
     assert isinstance(outcome, Received)
     return outcome.leases
 
 
 def bodies(leases: tuple[Lease, ...]) -> list[tuple[str, str]]:
-    return [(lease.topic.partition("$")[2], bytes(decode_record(lease.record).body).decode()) for lease in leases]
+    return [
+        (lease.topic.partition("$")[2], bytes(decode_record(lease.record).body).decode())
+        for lease in leases
+    ]
 
 
 def ack(b: Bench, *leases: Lease, group: str = "g") -> tuple[bool, ...]:
@@ -88,7 +114,8 @@ def test_only_what_may_have_messages_is_looked_at() -> None:
 
 
 def test_a_plan_that_the_log_refused_hides_no_lite_topic() -> None:
-    """A dead letter that found no room locked its lite topic while it was planned; waiting receives still get the message."""
+    """A dead letter that found no room locked its lite topic while it was planned; waiting receives
+    still get the message."""
     b = make()
     sync(b, "set", "a")
     send(b, "a", "1")
@@ -96,14 +123,17 @@ def test_a_plan_that_the_log_refused_hides_no_lite_topic() -> None:
     b.pass_time(2 * SECOND)
     b.replicator.full = True
     forward = Forward(next(b.tokens), handle(held, "g", held.topic))
-    again = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + SECOND, lite=True)
+    again = Receive(
+        next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + SECOND, lite=True
+    )
     b.turn(forward, again)
     assert isinstance(b.done[forward.token], Refused)
     assert bodies(b.done[again.token].leases) == [("a", "1")]  # type: ignore[union-attr]
 
 
 def test_a_full_disk_costs_no_attempt_beyond_the_limit() -> None:
-    """A message that used up its attempts waits for room for its dead letter, and those behind it wait with it."""
+    """A message that used up its attempts waits for room for its dead letter, and those behind it
+    wait with it."""
     b = make(max_attempts=1)
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     sync(b, "set", "a")
@@ -111,7 +141,9 @@ def test_a_full_disk_costs_no_attempt_beyond_the_limit() -> None:
     assert bodies(receive(b, n=1, invisible_ms=1000)) == [("a", "1")]
     b.pass_time(2 * SECOND)
     b.group.writes_refused = True
-    call = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 2, 1000, b.now_ns + 5 * SECOND, lite=True)
+    call = Receive(
+        next(b.tokens), "g", "L", "c", TagFilter(), 2, 1000, b.now_ns + 5 * SECOND, lite=True
+    )
     assert b.ask(call) is None and b.pass_time(SECOND).wake_at_ns > b.now_ns
     b.group.writes_refused = False
     b.turn()
@@ -178,7 +210,8 @@ def test_a_place_in_an_empty_lite_topic_is_forgotten_with_its_last_reader() -> N
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 def test_where_a_group_begins_does_not_depend_on_how_the_log_is_cut(size: int) -> None:
-    """Messages right before and right behind a subscription are on the right side of it on every replica."""
+    """Messages right before and right behind a subscription are on the right side of it on every
+    replica."""
     b = make()
     b.replicator.commit_at_once = False
     tokens = [next(b.tokens) for _ in range(2)]
@@ -213,7 +246,9 @@ STEP = st.one_of(
     *[st.tuples(st.just("send"), NAME, st.integers(1, 3))] * 2,
     *[st.tuples(st.just("receive"), CLIENT, st.integers(1, 4))] * 3,
     *[st.tuples(st.just("add"), CLIENT, st.just(NAMES))] * 2,
-    st.tuples(st.sampled_from(["add", "remove", "set"]), CLIENT, st.lists(NAME, max_size=3).map(tuple)),
+    st.tuples(
+        st.sampled_from(["add", "remove", "set"]), CLIENT, st.lists(NAME, max_size=3).map(tuple)
+    ),
     st.tuples(st.just("min"), CLIENT, NAME),
     st.tuples(st.just("ack"), CLIENT, st.integers(0, 8)),
     *[st.tuples(st.just("pass"), st.sampled_from([1, 12, 40]))] * 2,
@@ -249,9 +284,12 @@ class Model:
 
 
 @given(st.lists(STEP, min_size=25, max_size=50), st.integers(1, 5))
-def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]], size: int) -> None:
-    """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite topics only, each in order, none of one
-    that is held; and another replica has the same state, however it came by the log."""
+def test_sets_places_and_order_are_what_a_model_says(
+    steps: list[tuple[Any, ...]], size: int
+) -> None:
+    """Whatever is sent, subscribed, received, acknowledged and lost: each client gets its own lite
+    topics only, each in order, none of one that is held; and another replica has the same state,
+    however it came by the log."""
     b, model = make(), Model()
     for step in steps:
         if step[0] == "send":
@@ -262,7 +300,14 @@ def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]
             action, client, wanted = step
             outcome = sync(b, action, *wanted, group=client[0], client=client[1])
             before = model.sets.get(client, set())
-            model.change(client, before | set(wanted) if action == "add" else before - set(wanted) if action == "remove" else set(wanted))
+            model.change(
+                client,
+                before | set(wanted)
+                if action == "add"
+                else before - set(wanted)
+                if action == "remove"
+                else set(wanted),
+            )
             assert outcome == LiteSynced(len(model.sets[client]))
         elif step[0] == "min":
             _, client, name = step
@@ -270,10 +315,17 @@ def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]
             model.change(client, model.sets.get(client, set()) | {name}, 0)
         elif step[0] == "receive":
             _, client, most = step
-            check_receive(model, client, receive(b, *client, n=most, invisible_ms=10_000), b.now_ns, most)
+            check_receive(
+                model, client, receive(b, *client, n=most, invisible_ms=10_000), b.now_ns, most
+            )
         elif step[0] == "ack":
             _, client, which = step
-            held = [(key, at) for key in sorted(model.held) if key[0] == client[0] for at in sorted(model.held[key])]
+            held = [
+                (key, at)
+                for key in sorted(model.held)
+                if key[0] == client[0]
+                for at in sorted(model.held[key])
+            ]
             if held:
                 key, at = held[which % len(held)]
                 alive = b.now_ns < model.until_ns[key]
@@ -295,11 +347,18 @@ def test_sets_places_and_order_are_what_a_model_says(steps: list[tuple[Any, ...]
         for group in ("g", "h"):
             for client in ("c", "d"):
                 assert names(b, group, client) == model.sets.get((group, client), set())
-        b.turn(*(Receive(next(b.tokens), "x", "L", c, TagFilter(), 1, 1, b.now_ns, lite=True) for c in ("c", "d")))
+        b.turn(
+            *(
+                Receive(next(b.tokens), "x", "L", c, TagFilter(), 1, 1, b.now_ns, lite=True)
+                for c in ("c", "d")
+            )
+        )
     assert replayed(b, size) == json.loads(json.dumps(b.machine.export(LOG_ID)))
 
 
-def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ...], now_ns: int, most: int) -> None:
+def check_receive(
+    model: Model, client: tuple[str, str], leases: tuple[Lease, ...], now_ns: int, most: int
+) -> None:
     group, got = client[0], {}  # type: ignore[var-annotated]
     for lease in leases:
         got.setdefault(lease.topic.partition("$")[2], []).append(lease)
@@ -336,19 +395,24 @@ def test_nothing_passes_a_message_of_a_lite_topic_that_was_handed_out() -> None:
 
 
 def test_attempts_of_a_lite_topic_end_also_behind_a_resent_message() -> None:
-    """A resent message has all its attempts again, and stands before one that has used up its own."""
+    """A resent message has all its attempts again, and stands before one that has used up its
+    own."""
     b = make(max_attempts=1)
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     sync(b, "set", "a")
     send(b, "a", "0", "1")
     zero, _ = receive(b, invisible_ms=1000)
     assert b.ask(Forward(next(b.tokens), handle(zero, "g", zero.topic))) == Forwarded(True)
-    assert b.ask(SettleLetters(next(b.tokens), "%DLQ%g", (0,), "resent")) == LettersSettled(("resent",))
+    assert b.ask(SettleLetters(next(b.tokens), "%DLQ%g", (0,), "resent")) == LettersSettled(
+        ("resent",)
+    )
     b.pass_time(2 * SECOND)
     (again,) = receive(b, invisible_ms=1000)
     assert bodies((again,)) == [("a", "0")] and again.attempt == 1
     assert ack(b, again) == (True,)
-    assert receive(b) == () and b.machine.end("%DLQ%g", 0) == 2, "1 is a dead letter and was not delivered again"
+    assert receive(b) == () and b.machine.end("%DLQ%g", 0) == 2, (
+        "1 is a dead letter and was not delivered again"
+    )
 
 
 def test_all_messages_of_a_batch_that_used_up_their_attempts_become_dead_letters_at_once() -> None:
@@ -373,11 +437,16 @@ def test_a_dead_letter_of_a_lite_topic_ends_in_the_dead_letter_topic_of_its_grou
     first, _ = b.receive(topic="%DLQ%g", invisible_ms=1000)
     assert b.forward(first, topic="%DLQ%g")
     b.pass_time(2 * SECOND)
-    assert b.receive(topic="%DLQ%g") == () and b.machine.end("%DLQ%g", 0) == 2 and b.machine.delivery.in_flight == 0
+    assert (
+        b.receive(topic="%DLQ%g") == ()
+        and b.machine.end("%DLQ%g", 0) == 2
+        and b.machine.delivery.in_flight == 0
+    )
 
 
 def test_another_clients_start_position_wakes_all_of_the_group() -> None:
-    """The position belongs to the group: every client that reads the lite topic gets the messages after it."""
+    """The position belongs to the group: every client that reads the lite topic gets the messages
+    after it."""
     b = make()
     send(b, "a", "0")
     sync(b, "add", "a")
@@ -390,13 +459,21 @@ def trim(b: Bench, index: int) -> None:
     """Let the log begin with this entry."""
     before = cut(tail_of(b.log.read(index - 1), index - 1), index - 1)
     entries = tail_of(b.log.read(index), index)
-    record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, b.machine.begin_index, ((0, None),), "operator")
+    record = control.TrimRecord(
+        index,
+        entries.pos,
+        before.term,
+        before.last_chain,
+        b.machine.begin_index,
+        ((0, None),),
+        "operator",
+    )
     assert not isinstance(b.ask(Trim(next(b.tokens), record)), Refused)
 
 
 def test_a_lite_topic_without_messages_vanishes_with_a_trim() -> None:
-    """Its queue, its name and positions of groups without readers are removed; if it is created again, it begins above all former
-    offsets."""
+    """Its queue, its name and positions of groups without readers are removed; if it is created
+    again, it begins above all former offsets."""
     b = make(lite_topics_max=2)
     sync(b, "set", "a", "b")
     sync(b, "set", "a", group="h")
@@ -432,7 +509,9 @@ def test_a_send_behind_a_trim_that_is_not_applied_waits() -> None:
     b.replicator.commit_at_once = False
     index = b.log.end_index
     entries, before = tail_of(b.log.read(index), index), tail_of(b.log.read(index - 1), index - 1)
-    record = control.TrimRecord(index, entries.pos, before.term, before.last_chain, 0, ((0, None),), "operator")
+    record = control.TrimRecord(
+        index, entries.pos, before.term, before.last_chain, 0, ((0, None),), "operator"
+    )
     late = Produce(next(b.tokens), [draft("1", "L$a")])
     b.turn(Trim(next(b.tokens), record), late)
     assert late.token not in b.done
@@ -458,7 +537,9 @@ def test_a_resent_dead_letter_comes_again_before_the_later_messages_of_its_lite_
     assert ack(b, *got) == (True, True)
     (held,) = send(b, "a", "3") and receive(b)
     assert b.ask(Forward(next(b.tokens), handle(held, "g", held.topic))) == Forwarded(True)
-    waiting = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + 5 * SECOND, lite=True)
+    waiting = Receive(
+        next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + 5 * SECOND, lite=True
+    )
     b.turn(waiting)
     b.ask(SettleLetters(next(b.tokens), "%DLQ%g", (1,), "resent"))
     b.turn()

@@ -1,4 +1,5 @@
-"""Lite topics on three whole replicas over forgetful disks: whatever crashes, every replica comes to the same state."""
+"""Lite topics on three whole replicas over forgetful disks: whatever crashes, every replica comes
+to the same state."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def state(node: Node) -> dict[str, Any]:
 
 
 def trim_record(node: Node) -> control.TrimRecord | None:
-    """The log could begin with its newest file; None while there is only one more than it begins with."""
+    """The log could begin with its newest file; None while there is only one more than it begins
+    with."""
     log, machine = node.store.log, node.machine
     size = node.identity.data_file_bytes
     base = log.pos_of(machine.applied_index) // size * size
@@ -38,19 +40,25 @@ def trim_record(node: Node) -> control.TrimRecord | None:
         index -= 1
     before = cut(log.read(index - 1, 1), index - 1)
     files = tuple((at, None) for at in range(machine.begin_pos, base, size))
-    return control.TrimRecord(index, base, before.term, before.last_chain, machine.begin_index, files, "operator")
+    return control.TrimRecord(
+        index, base, before.term, before.last_chain, machine.begin_index, files, "operator"
+    )
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_lite_topics_come_and_go_on_every_replica_alike(seed: int) -> None:
-    """Sends to names that come and go, subscriptions, trims, power cuts, restarts from old snapshots: one state, and dense queues."""
+    """Sends to names that come and go, subscriptions, trims, power cuts, restarts from old
+    snapshots: one state, and dense queues."""
     cluster, chance, tokens = Cluster(seed), Random(seed), count(1)
     cluster.run(3000 * MS)
     leader = cluster.leader()
     assert leader is not None
     topic = TopicConfig("", "L", TopicKind.LITE, 1, Permission.READ_WRITE, 1)
-    cluster.turn(leader, [Configure(next(tokens), topics=(topic,), groups=(GroupConfig("", "g", lite_topic="L"),))])
+    cluster.turn(
+        leader,
+        [Configure(next(tokens), topics=(topic,), groups=(GroupConfig("", "g", lite_topic="L"),))],
+    )
     vanished = 0
     for step in range(60):
         cluster.run(cluster.now_ns + chance.randint(20, 200) * MS)
@@ -58,8 +66,12 @@ def test_lite_topics_come_and_go_on_every_replica_alike(seed: int) -> None:
         if leader is None:
             continue
         names = [f"n{chance.randrange(step // 5 * 2, step // 5 * 2 + NUMBER)}" for _ in range(6)]
-        cluster.turn(leader, [Produce(next(tokens), [draft("x" * 900, f"L${name}") for name in names])])
-        cluster.turn(leader, [SyncLite(next(tokens), "g", "L", "c", "set", tuple(dict.fromkeys(names)))])
+        cluster.turn(
+            leader, [Produce(next(tokens), [draft("x" * 900, f"L${name}") for name in names])]
+        )
+        cluster.turn(
+            leader, [SyncLite(next(tokens), "g", "L", "c", "set", tuple(dict.fromkeys(names)))]
+        )
         if step % 7 == 6 and (record := trim_record(leader)) is not None:
             before = len(leader.machine.lite_topics("L"))
             cluster.turn(leader, [Trim(next(tokens), record)])

@@ -1,4 +1,5 @@
-"""Members of whole replicas: a node that lost its directory comes back by itself, under faults, and nothing acknowledged is lost."""
+"""Members of whole replicas: a node that lost its directory comes back by itself, under faults, and
+nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Story:
         return node.machine.members.voters, node.machine.members.learners
 
     def until_whole(self, named: str = "") -> None:
-        """Wait until all three vote again, `named` by its new directory: right after its loss they still seem to."""
+        """Wait until all three vote again, `named` by its new directory: right after its loss they
+        still seem to."""
         for _ in range(2000):
             leader = self.cluster.leader()
             if leader is not None and self.members() == (NAMES, frozenset()):
@@ -92,7 +94,8 @@ class Story:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("which", ["leader", "follower"])
 def test_a_wiped_node_votes_again_by_itself(seed: int, which: str) -> None:
-    """It becomes a learner of its new directory, catches up, and is promoted; then the two others' data rests on it, too."""
+    """It becomes a learner of its new directory, catches up, and is promoted; then the two others'
+    data rests on it, too."""
     story = Story(seed)
     story.send(20)
     leader = story.cluster.leader()
@@ -108,13 +111,18 @@ def test_a_wiped_node_votes_again_by_itself(seed: int, which: str) -> None:
     story.send(5)
     story.cluster.heal()
     story.check()
-    assert node.machine.members is not None and node.machine.members.voters == NAMES and node.group.replicator.role is not Role.LEARNER
+    assert (
+        node.machine.members is not None
+        and node.machine.members.voters == NAMES
+        and node.group.replicator.role is not Role.LEARNER
+    )
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_wiped_node_comes_back_under_faults(seed: int) -> None:
-    """Packet loss, crashes and leader changes while it catches up; greetings inform nodes that forgot the new directory."""
+    """Packet loss, crashes and leader changes while it catches up; greetings inform nodes that
+    forgot the new directory."""
     story = Story(100 + seed)
     rng = story.cluster.rng
     story.send(30)
@@ -140,8 +148,8 @@ def test_a_wiped_node_comes_back_under_faults(seed: int) -> None:
 
 
 def test_the_rest_must_be_able_to_commit_without_a_wiped_node() -> None:
-    """With one voter down and one wiped, no change is made, because the remaining voters could not commit it. When the stopped voter is
-    back, the change continues by itself."""
+    """With one voter down and one wiped, no change is made, because the remaining voters could not
+    commit it. When the stopped voter is back, the change continues by itself."""
     story = Story(7)
     story.send(5)
     leader = story.cluster.leader()
@@ -167,7 +175,11 @@ def test_a_voter_is_removed_and_its_successor_added() -> None:
     assert leader is not None
     gone = next(name for name in NAMES if name != leader.name)
     outcome = story.ask(ChangeMembers(next(story.tokens), "demote", gone))
-    assert isinstance(outcome, MembersChanged) and outcome.members.learners == {gone} and outcome.members.returning == frozenset()
+    assert (
+        isinstance(outcome, MembersChanged)
+        and outcome.members.learners == {gone}
+        and outcome.members.returning == frozenset()
+    )
     story.run(3000)
     assert story.members()[1] == {gone}, "a learner stays one until it is promoted"
     promoted = story.ask(ChangeMembers(next(story.tokens), "promote", gone))
@@ -176,4 +188,6 @@ def test_a_voter_is_removed_and_its_successor_added() -> None:
     assert isinstance(removed, MembersChanged) and gone not in removed.members.nodes
     story.run(3000)
     story.send(3)
-    assert story.cluster.leader() is not None and story.members()[0] == tuple(name for name in NAMES if name != gone)
+    assert story.cluster.leader() is not None and story.members()[0] == tuple(
+        name for name in NAMES if name != gone
+    )

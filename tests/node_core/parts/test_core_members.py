@@ -1,4 +1,5 @@
-"""The members of a group in the machine's state: from records, and through snapshots of both versions."""
+"""The members of a group in the machine's state: from records, and through snapshots of both
+versions."""
 
 from __future__ import annotations
 
@@ -16,18 +17,30 @@ NODES = ("n1", "n2", "n3", "n4", "n5")
 
 @st.composite
 def members(draw: st.DrawFn) -> GroupMembers:
-    """Any members under any rule: a voter, and of the others each a voter, a learner or a stranger, with or without an incarnation."""
-    kinds = {node: draw(st.sampled_from(("voter", "learner", "returning", "observer", ""))) for node in NODES[1:]} | {NODES[0]: "voter"}
+    """Any members under any rule: a voter, and of the others each a voter, a learner or a stranger,
+    with or without an incarnation."""
+    kinds = {
+        node: draw(st.sampled_from(("voter", "learner", "returning", "observer", "")))
+        for node in NODES[1:]
+    } | {NODES[0]: "voter"}
     voters = tuple(node for node in NODES if kinds[node] == "voter")
-    learners = frozenset(node for node in NODES if kinds[node] in ("learner", "returning", "observer"))
+    learners = frozenset(
+        node for node in NODES if kinds[node] in ("learner", "returning", "observer")
+    )
     known = frozenset(draw(st.sets(st.sampled_from(NODES)))) & {*voters, *learners}
     incarnations = {node: f"incarnation of {node}" for node in sorted(known)}
     returning = frozenset(node for node in NODES if kinds[node] == "returning")
     observers = frozenset(node for node in NODES if kinds[node] == "observer")
-    rule, towards = draw(st.sampled_from((("majority", None), ("in-sync", None), ("all", "in-sync"), ("all", "majority"))))
+    rule, towards = draw(
+        st.sampled_from(
+            (("majority", None), ("in-sync", None), ("all", "in-sync"), ("all", "majority"))
+        )
+    )
     since = draw(st.integers(1, 99)) if rule != "majority" else 0
     told = rule, towards, observers, since, draw(st.integers(0, 5)) if rule == "in-sync" else 0
-    return GroupMembers(draw(st.integers(0, 1 << 40)), voters, learners, incarnations, returning, *told)
+    return GroupMembers(
+        draw(st.integers(0, 1 << 40)), voters, learners, incarnations, returning, *told
+    )
 
 
 @given(members())

@@ -1,5 +1,5 @@
-"""Membership changes: requests of operators, the changes that a leader makes for a node that lost its directory, and their
-notifications."""
+"""Membership changes: requests of operators, the changes that a leader makes for a node that lost
+its directory, and their notifications."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.broker.calls.member_calls import (
+    ChangeMembers,
+    GroupMembers,
+    MembersChanged,
+    Returned,
+)
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.parts.members.memberships import AGAIN_NS
 from ledgermq.raft.config import Members
@@ -22,7 +27,9 @@ def leading(members: Members = THREE) -> Bench:
     bench = Bench()
     bench.replicator.members = members
     incarnations = dict(members.incarnations)
-    bench.machine.members = GroupMembers(-1, members.voters, members.learners, incarnations, members.returning)
+    bench.machine.members = GroupMembers(
+        -1, members.voters, members.learners, incarnations, members.returning
+    )
     bench.lead()
     return bench
 
@@ -39,10 +46,13 @@ def known(bench: Bench) -> GroupMembers:
 
 
 def test_each_kind_of_change_ends_in_force() -> None:
-    """The answer names the members in effect and the entry that made them, and the applied state says the same."""
+    """The answer names the members in effect and the entry that made them, and the applied state
+    says the same."""
     bench = leading()
     added = ask(bench, "add", "n4", "dir-4")
-    assert added == MembersChanged(GroupMembers(bench.log.end_index, ("n1", "n2", "n3"), frozenset({"n4"}), {"n4": "dir-4"}))
+    assert added == MembersChanged(
+        GroupMembers(bench.log.end_index, ("n1", "n2", "n3"), frozenset({"n4"}), {"n4": "dir-4"})
+    )
     assert known(bench) == added.members
     for kind, node, voters in (
         ("promote", "n4", ("n1", "n2", "n3", "n4")),
@@ -50,7 +60,11 @@ def test_each_kind_of_change_ends_in_force() -> None:
         ("remove", "n2", ("n1", "n3", "n4")),
     ):
         outcome = ask(bench, kind, node)
-        assert outcome.members == known(bench) and known(bench).voters == voters and known(bench).index == bench.log.end_index
+        assert (
+            outcome.members == known(bench)
+            and known(bench).voters == voters
+            and known(bench).index == bench.log.end_index
+        )
     assert known(bench).incarnations == {"n4": "dir-4"} and not known(bench).learners
 
 
@@ -66,12 +80,16 @@ def test_the_answer_waits_for_the_commit() -> None:
 
 
 def test_a_directory_is_named_as_soon_as_its_record_is_appended() -> None:
-    """Other components learn the members of the configuration in effect at once, because the node that it admits may be needed to commit
-    it."""
+    """Other components learn the members of the configuration in effect at once, because the node
+    that it admits may be needed to commit it."""
     bench = leading()
     bench.replicator.commit_at_once = False
     output = bench.turn(ChangeMembers(next(bench.tokens), "add", "n4", "dir-4"))
-    assert output.view is not None and output.view.incarnations == {"n4": "dir-4"} and known(bench).learners == frozenset()
+    assert (
+        output.view is not None
+        and output.view.incarnations == {"n4": "dir-4"}
+        and known(bench).learners == frozenset()
+    )
     bench.replicator.members, bench.replicator.members_index = THREE, -1
     output = bench.turn()
     assert output.view is not None and output.view.incarnations == {}
@@ -105,24 +123,35 @@ def test_asking_again_for_what_is_so_appends_nothing() -> None:
         ("remove", "n4", None, "its members are n1, n2, n3"),
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused_with_the_reason(kind: str, node: str, incarnation: str | None, said: str) -> None:
+def test_a_change_that_makes_no_sense_is_refused_with_the_reason(
+    kind: str, node: str, incarnation: str | None, said: str
+) -> None:
     bench = leading()
     end = bench.log.end_index
     outcome = ask(bench, kind, node, incarnation)
-    assert isinstance(outcome, Refused) and outcome.reason == "members-refused" and said in outcome.detail and bench.log.end_index == end
+    assert (
+        isinstance(outcome, Refused)
+        and outcome.reason == "members-refused"
+        and said in outcome.detail
+        and bench.log.end_index == end
+    )
 
 
 def test_what_the_core_refuses_is_told_in_its_words() -> None:
     bench = leading()
     bench.replicator.refusal = "this would lose the quorum"
-    assert ask(bench, "remove", "n2") == Refused("members-refused", "n1", "this would lose the quorum")
+    assert ask(bench, "remove", "n2") == Refused(
+        "members-refused", "n1", "this would lose the quorum"
+    )
 
 
 def test_what_the_core_refuses_for_a_moment_is_told_apart() -> None:
     """The caller may retry."""
     bench = leading()
     bench.replicator.refusal = NotYet("n2 is still in the in-sync set")
-    assert ask(bench, "remove", "n2") == Refused("members-not-yet", "n1", "n2 is still in the in-sync set")
+    assert ask(bench, "remove", "n2") == Refused(
+        "members-not-yet", "n1", "n2 is still in the in-sync set"
+    )
 
 
 def test_only_a_serving_leader_changes_members() -> None:
@@ -136,23 +165,32 @@ def test_a_full_disk_refuses_and_leaves_everything_as_it_was() -> None:
     bench = leading()
     bench.replicator.full = bench.replicator.full_for_control = True
     outcome = ask(bench, "remove", "n3")
-    assert isinstance(outcome, Refused) and "disk" in outcome.detail and known(bench).voters == THREE.voters
+    assert (
+        isinstance(outcome, Refused)
+        and "disk" in outcome.detail
+        and known(bench).voters == THREE.voters
+    )
     bench.replicator.full = bench.replicator.full_for_control = False
     assert isinstance(ask(bench, "remove", "n3"), MembersChanged)
 
 
 def test_a_node_that_lost_its_directory_becomes_a_learner_and_a_voter_again() -> None:
-    """The leader does this by itself: informed repeatedly, it acts once, and promotes the node when the core reports that this is due."""
+    """The leader does this by itself: informed repeatedly, it acts once, and promotes the node when
+    the core reports that this is due."""
     bench = leading()
     for _ in range(3):
         bench.turn(Returned("n3", "new-3"))
         bench.pass_time(AGAIN_NS)
     learner = known(bench)
-    assert learner == GroupMembers(bench.log.end_index, ("n1", "n2"), frozenset({"n3"}), {"n3": "new-3"}, frozenset({"n3"}))
+    assert learner == GroupMembers(
+        bench.log.end_index, ("n1", "n2"), frozenset({"n3"}), {"n3": "new-3"}, frozenset({"n3"})
+    )
     bench.replicator.owed = MemberChange(Change.PROMOTE, "n3", reason="caught up")
     bench.pass_time(AGAIN_NS)
     bench.replicator.owed = None
-    assert known(bench) == GroupMembers(bench.log.end_index, ("n1", "n2", "n3"), frozenset(), {"n3": "new-3"})
+    assert known(bench) == GroupMembers(
+        bench.log.end_index, ("n1", "n2", "n3"), frozenset(), {"n3": "new-3"}
+    )
     end = bench.log.end_index
     bench.turn(Returned("n3", "new-3"))
     bench.pass_time(10 * AGAIN_NS)
@@ -165,7 +203,9 @@ def test_what_would_cost_the_quorum_is_tried_again_and_the_reason_told() -> None
     bench.replicator.refusal = "n2 does not answer"
     bench.turn(Returned("n3", "new-3"), Returned("n9", "new-9"))
     bench.pass_time(AGAIN_NS)
-    assert bench.group.memberships.objections == {"n3": "n2 does not answer"}, "a stranger is not a member"
+    assert bench.group.memberships.objections == {"n3": "n2 does not answer"}, (
+        "a stranger is not a member"
+    )
     assert bench.output is not None and bench.output.wake_at_ns <= bench.now_ns + AGAIN_NS
     bench.replicator.refusal = ""
     bench.pass_time(AGAIN_NS)

@@ -1,4 +1,5 @@
-"""Columns by queue offset, terms that rows share, and the clock of leases against the plain containers they replace."""
+"""Columns by queue offset, terms that rows share, and the clock of leases against the plain
+containers they replace."""
 
 from __future__ import annotations
 
@@ -20,9 +21,15 @@ from tests.node_core.core_fakes import MS, SECOND
 OFFSETS = st.integers(0, 6) | st.integers(CHUNK - 3, CHUNK + 3) | st.integers(0, 1 << 40)
 
 
-@given(st.lists(st.tuples(OFFSETS, st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 1 << 30))), OFFSETS)
-def test_a_table_holds_what_a_dictionary_would(rows: list[tuple[int, int, int]], border: int) -> None:
-    """Puts, changes, removals and lookups in any order, across chunks; what is copied out comes back by `load`."""
+@given(
+    st.lists(st.tuples(OFFSETS, st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 1 << 30))),
+    OFFSETS,
+)
+def test_a_table_holds_what_a_dictionary_would(
+    rows: list[tuple[int, int, int]], border: int
+) -> None:
+    """Puts, changes, removals and lookups in any order, across chunks; what is copied out comes
+    back by `load`."""
     table, plain = OffsetTable("qi"), {}
     for offset, first, second in rows:
         found = table.find(offset)
@@ -38,17 +45,24 @@ def test_a_table_holds_what_a_dictionary_would(rows: list[tuple[int, int, int]],
             plain[offset] = (first, plain[offset][1])
     offsets, *columns = table.columns()
     assert list(table) == offsets.tolist() == sorted(plain) and len(table) == len(plain)
-    assert list(zip(*[c.tolist() for c in columns], strict=True)) == [plain[offset] for offset in sorted(plain)]
+    assert list(zip(*[c.tolist() for c in columns], strict=True)) == [
+        plain[offset] for offset in sorted(plain)
+    ]
     assert table.first() == min(plain, default=None) and table.last() == max(plain, default=None)
     assert table.below(border) == sorted(offset for offset in plain if offset < border)
     again = OffsetTable("qi")
     again.load(offsets, *columns)
-    assert [c.tolist() for c in again.columns()] == [c.tolist() for c in table.columns()] and len(again) == len(table)
+    assert [c.tolist() for c in again.columns()] == [c.tolist() for c in table.columns()] and len(
+        again
+    ) == len(table)
 
 
 @given(st.sets(OFFSETS), st.lists(OFFSETS, min_size=1, max_size=8))
-def test_rows_added_together_are_those_added_one_by_one(before: set[int], offsets: list[int]) -> None:
-    """Across chunks too. Only ascending offsets behind all rows are taken; they are found as a run if they are in one chunk."""
+def test_rows_added_together_are_those_added_one_by_one(
+    before: set[int], offsets: list[int]
+) -> None:
+    """Across chunks too. Only ascending offsets behind all rows are taken; they are found as a run
+    if they are in one chunk."""
     together, single = OffsetTable("qi"), OffsetTable("qi")
     for table in (together, single):
         for offset in before:
@@ -59,7 +73,9 @@ def test_rows_added_together_are_those_added_one_by_one(before: set[int], offset
         together.extend(offsets, [7] * len(offsets), [*range(len(offsets))])
         for place, offset in enumerate(offsets):
             single.put(offset, 7, place)
-        assert [c.tolist() for c in together.columns()] == [c.tolist() for c in single.columns()] and len(together) == len(single)
+        assert [c.tolist() for c in together.columns()] == [
+            c.tolist() for c in single.columns()
+        ] and len(together) == len(single)
     rows = list(together)
     neighbours = offsets[0] in rows and rows[rows.index(offsets[0]) :][: len(offsets)] == offsets
     found = together.find_run(offsets)
@@ -68,7 +84,8 @@ def test_rows_added_together_are_those_added_one_by_one(before: set[int], offset
 
 
 def test_a_row_costs_tens_of_bytes_also_where_it_has_no_neighbours() -> None:
-    """A chunk is as large as its rows: one message left of every few thousand costs no whole chunk (I11)."""
+    """A chunk is as large as its rows: one message left of every few thousand costs no whole chunk
+    (I11)."""
     table = OffsetTable("qii")
     for offset in range(3 * CHUNK):
         table.put(offset, 1, 1, 0)
@@ -90,7 +107,8 @@ def test_terms_are_held_once_and_as_long_as_a_row_has_them() -> None:
 
 
 def test_numbers_of_terms_leave_no_trace_in_a_snapshot() -> None:
-    """Two replicas met clients in another order, one from a snapshot: their exports are the same (I8)."""
+    """Two replicas met clients in another order, one from a snapshot: their exports are the same
+    (I8)."""
     one, two = Delivery(lambda topic, queue: 0), Delivery(lambda topic, queue: 0)
     for delivery, before in ((one, ()), (two, ("z", "y"))):
         for i, client in enumerate(before):
@@ -111,8 +129,14 @@ def test_numbers_of_terms_leave_no_trace_in_a_snapshot() -> None:
 def test_snapshots_with_a_list_for_every_row_are_still_read() -> None:
     """They were written before the columns, under the same version."""
     delivery = Delivery(lambda topic, queue: 0)
-    delivery.restore({"g": {"t": {"0": [9, [[5, 3, 1, "c", None], [7, 4, 2, "d", 1000]]]}}}, Lapsed())
-    assert [delivery.row(("g", "t", 0), offset) for offset in (5, 6, 7)] == [Row(3, 1, "c", None), None, Row(4, 2, "d", 1000)]
+    delivery.restore(
+        {"g": {"t": {"0": [9, [[5, 3, 1, "c", None], [7, 4, 2, "d", 1000]]]}}}, Lapsed()
+    )
+    assert [delivery.row(("g", "t", 0), offset) for offset in (5, 6, 7)] == [
+        Row(3, 1, "c", None),
+        None,
+        Row(4, 2, "d", 1000),
+    ]
     assert delivery.cursor(("g", "t", 0)) == 9 and delivery.in_flight == 2
 
 
@@ -151,8 +175,11 @@ class PlainClock:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of either kind, signs of life, goodbyes, acknowledgements and changes in random order: the plain clock says the same."""
+def test_batches_end_when_every_single_lease_would(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases of either kind, signs of life, goodbyes, acknowledgements and changes in random order:
+    the plain clock says the same."""
     monkeypatch.setattr(leases, "_ROWS_MAX", 5)
     rng, key = random.Random(seed), ("g", "t", 0)
     delivery, plain = Delivery(lambda topic, queue: 0), PlainClock()
@@ -165,16 +192,36 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
         what = rng.choice(("lease", "new", "new", "ack", "change", "alive", "gone", "gone"))
         touched = []
         if what in ("lease", "new"):
-            wanted = [o for o in rng.sample(known, min(6, len(known))) if o in plain.ready or o >= cursor]
+            wanted = [
+                o for o in rng.sample(known, min(6, len(known))) if o in plain.ready or o >= cursor
+            ]
             if what == "new":
-                # As a leader leases nearly always: ascending, from the cursor on, with gaps where messages did not match.
+                # As a leader leases nearly always: ascending, from the cursor on, with gaps where
+                # messages did not match.
                 wanted = [cursor + o for o in range(6) if rng.random() < 0.9]
             leased = [(0, wanted, [1] * len(wanted))]
-            touched = delivery.apply_lease(index, "g", "t", client, rng.choice((None, None, 0, 1000)), leased, [], [])
+            touched = delivery.apply_lease(
+                index, "g", "t", client, rng.choice((None, None, 0, 1000)), leased, [], []
+            )
         elif what == "ack":
-            touched = delivery.apply_ack([("g", "t", 0, [offset], [delivery.lease(key, offset) or 0])])
+            touched = delivery.apply_ack(
+                [("g", "t", 0, [offset], [delivery.lease(key, offset) or 0])]
+            )
         elif what == "change":
-            touched = delivery.apply_change(index, [("g", "t", 0, offset, delivery.lease(key, offset) or 0, rng.choice((0, 5000)), client)])
+            touched = delivery.apply_change(
+                index,
+                [
+                    (
+                        "g",
+                        "t",
+                        0,
+                        offset,
+                        delivery.lease(key, offset) or 0,
+                        rng.choice((0, 5000)),
+                        client,
+                    )
+                ],
+            )
         elif what == "alive":
             clock.alive([client], now)
             if any(of == client and end is None for _, _, of, end in plain.rows.values()):
@@ -192,10 +239,15 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
             if not any(client == of and end is None for _, _, client, end in plain.rows.values()):
                 del plain.seen[of]
         assert set(clock.ready(key)) == plain.ready and clock.ready_count == len(plain.ready)
-        assert [o for o in plain.rows if clock.expired(now, key, o)] == [o for o in plain.rows if plain.deadline(o) <= now]
+        assert [o for o in plain.rows if clock.expired(now, key, o)] == [
+            o for o in plain.rows if plain.deadline(o) <= now
+        ]
     if rng.random() < 0.5:
         clock.lead(now)
-        assert clock.ready_count == 0 and sum(batch.count for batch in clock._batches.values()) == delivery.in_flight
+        assert (
+            clock.ready_count == 0
+            and sum(batch.count for batch in clock._batches.values()) == delivery.in_flight
+        )
     delivery.apply_reset("g", "t", [(0, 0)])
     clock.touched(now, [(key, range(3000))])
     assert not clock._batches and not clock._rows and not clock._clients and clock.ready_count == 0
@@ -203,7 +255,10 @@ def test_batches_end_when_every_single_lease_would(seed: int, monkeypatch: pytes
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
 def test_packed_columns_come_back(numbers: list[int]) -> None:
-    """Whatever a column holds, differences beyond its width included; a narrow column keeps its low half."""
+    """Whatever a column holds, differences beyond its width included; a narrow column keeps its low
+    half."""
     column = np.array(numbers, np.int64)
     assert unpack(pack(column, "q"), "q").tolist() == numbers
-    assert unpack(pack(column.astype(np.int32), "i"), "i").tolist() == column.astype(np.int32).tolist()
+    assert (
+        unpack(pack(column.astype(np.int32), "i"), "i").tolist() == column.astype(np.int32).tolist()
+    )

@@ -1,4 +1,5 @@
-"""Committed offsets as part of the derived state: batches, resets, restarts and new leaders, against a model of a few dictionaries."""
+"""Committed offsets as part of the derived state: batches, resets, restarts and new leaders,
+against a model of a few dictionaries."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetCommitted, OffsetRead, Pull, Pulled, ReadOffset
+from ledgermq.node.broker.calls.read_calls import (
+    CommitOffset,
+    FindOffset,
+    OffsetCommitted,
+    OffsetRead,
+    Pull,
+    Pulled,
+    ReadOffset,
+)
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
@@ -20,7 +29,9 @@ from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.test_core_group import make, records
 
 
-def commit(b: Bench, offset: int, group: str = "g", queue: int = 0, topic: str = "t") -> CommitOffset:
+def commit(
+    b: Bench, offset: int, group: str = "g", queue: int = 0, topic: str = "t"
+) -> CommitOffset:
     return CommitOffset(next(b.tokens), group, topic, queue, offset)
 
 
@@ -28,8 +39,17 @@ def read(b: Bench, group: str = "g", queue: int = 0, topic: str = "t") -> object
     return b.ask(ReadOffset(next(b.tokens), group, topic, queue))
 
 
-def pull(b: Bench, offset: int, wait_ns: int = 0, n: int = 32, max_bytes: int = 1 << 20, tags: tuple[str, ...] = ()) -> Pull:
-    return Pull(next(b.tokens), "t", 0, offset, TagFilter(frozenset(tags)), n, max_bytes, b.now_ns + wait_ns)
+def pull(
+    b: Bench,
+    offset: int,
+    wait_ns: int = 0,
+    n: int = 32,
+    max_bytes: int = 1 << 20,
+    tags: tuple[str, ...] = (),
+) -> Pull:
+    return Pull(
+        next(b.tokens), "t", 0, offset, TagFilter(frozenset(tags)), n, max_bytes, b.now_ns + wait_ns
+    )
 
 
 def test_all_offsets_of_a_turn_are_one_record() -> None:
@@ -58,13 +78,18 @@ def test_an_offset_is_answered_when_it_is_committed() -> None:
 
 
 def test_a_reset_moves_committed_offsets_and_cursors() -> None:
-    """An operator's reset counts for a group that pulls, in the queues it names; a commit behind it in the same turn counts after it."""
+    """An operator's reset counts for a group that pulls, in the queues it names; a commit behind it
+    in the same turn counts after it."""
     b = make()
     b.send("a", "b", "c")
     b.send("x", queue=1)
     b.turn(commit(b, 3), commit(b, 1, queue=1), commit(b, 3, "other"))
     b.ask(Reset(next(b.tokens), "g", "t", ((0, 1),)))
-    assert (read(b), read(b, queue=1), read(b, "other")) == (OffsetRead(1), OffsetRead(1), OffsetRead(3))
+    assert (read(b), read(b, queue=1), read(b, "other")) == (
+        OffsetRead(1),
+        OffsetRead(1),
+        OffsetRead(3),
+    )
     assert b.machine.cursor(("g", "t", 0)) == 1
     late = commit(b, 2)
     b.turn(Reset(next(b.tokens), "g", "t", ((0, 0),)), late)
@@ -74,20 +99,23 @@ def test_a_reset_moves_committed_offsets_and_cursors() -> None:
 
 
 def test_offsets_are_brought_into_what_is_kept() -> None:
-    """A trim removes messages but never the group's position after them; a reported offset is always readable."""
+    """A trim removes messages but never the group's position after them; a reported offset is
+    always readable."""
     b = make()
     b.send("a", "b", "c")
     b.turn(commit(b, 1), commit(b, 3, "done"))
     b.queues.low["t", 0] = 2
     assert (read(b), read(b, "done")) == (OffsetRead(2), OffsetRead(3))
     assert b.ask(pull(b, 1)) == Refused(
-        "illegal-offset", detail="offset 1 is outside of queue 0 of topic t, which holds 2 to 3 (exclusive)"
+        "illegal-offset",
+        detail="offset 1 is outside of queue 0 of topic t, which holds 2 to 3 (exclusive)",
     )
     assert b.ask(FindOffset(next(b.tokens), "t", 0)) == OffsetRead(2)
 
 
 def test_a_created_group_that_pulls_keeps_what_it_has_not_passed() -> None:
-    """Retention counts it like a group that leases: the first message behind its offset stays, and queues it never committed in whole."""
+    """Retention counts it like a group that leases: the first message behind its offset stays, and
+    queues it never committed in whole."""
     b = make()
     b.send("a", "b", "c")
     b.send("x", queue=1)
@@ -96,7 +124,9 @@ def test_a_created_group_that_pulls_keeps_what_it_has_not_passed() -> None:
     b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g"),)))
     keys = consumed_queues(b.machine)
     assert keys == [("g", "t", 0), ("g", "t", 1)]
-    wanted = [int(b.machine.units("t", queue, offset, 1)[0][0]) for queue, offset in ((0, 1), (1, 0))]
+    wanted = [
+        int(b.machine.units("t", queue, offset, 1)[0][0]) for queue, offset in ((0, 1), (1, 0))
+    ]
     assert [pin.pos for pin in consumer_pins(b.machine, keys)] == wanted
     b.turn(commit(b, 3), commit(b, 1, queue=1))
     assert not list(consumer_pins(b.machine, keys))
@@ -106,14 +136,24 @@ def test_a_pull_is_bounded_in_messages_and_bytes() -> None:
     """At least one message comes, however long it is."""
     b = make()
     b.send(*("x" * 1000 for _ in range(8)))
-    for options, wanted in (({"n": 3}, 3), ({"max_bytes": 1}, 1), ({"max_bytes": 2500}, 3), ({}, 8)):
+    for options, wanted in (
+        ({"n": 3}, 3),
+        ({"max_bytes": 1}, 1),
+        ({"max_bytes": 2500}, 3),
+        ({}, 8),
+    ):
         found = b.ask(pull(b, 0, **options))  # type: ignore[arg-type]
         assert isinstance(found, Pulled)
-        assert (len(found.records), found.next_offset, found.offsets) == (wanted, wanted, tuple(range(wanted)))
+        assert (len(found.records), found.next_offset, found.offsets) == (
+            wanted,
+            wanted,
+            tuple(range(wanted)),
+        )
 
 
 def test_a_pull_looks_at_a_bounded_number_of_messages_per_turn() -> None:
-    """A filter that wants one message in ten thousand does not hold up a turn, and still finds it without being asked again."""
+    """A filter that wants one message in ten thousand does not hold up a turn, and still finds it
+    without being asked again."""
     b = make()
     for _ in range(5):
         b.send(*["x"] * 2000, tag="x")
@@ -157,8 +197,11 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=25), st.integers(0, 24))
-def test_offsets_are_what_a_dictionary_says(steps: list[tuple[object, ...]], snapshot_at: int) -> None:
-    """Commits, resets, deletions, changes of leaders, restarts from a snapshot and the log behind it: never anything but the last word."""
+def test_offsets_are_what_a_dictionary_says(
+    steps: list[tuple[object, ...]], snapshot_at: int
+) -> None:
+    """Commits, resets, deletions, changes of leaders, restarts from a snapshot and the log behind
+    it: never anything but the last word."""
     b = make()
     ends, model = [0, 0], {}
     snapshot = None
@@ -199,7 +242,11 @@ def test_offsets_are_what_a_dictionary_says(steps: list[tuple[object, ...]], sna
             snapshot = json.dumps(b.machine.export(LOG_ID))
         for group in ("g", "h"):
             for queue in (0, 1):
-                assert read(b, group, queue) == OffsetRead(model.get((group, queue))), (step, group, queue)
+                assert read(b, group, queue) == OffsetRead(model.get((group, queue))), (
+                    step,
+                    group,
+                    queue,
+                )
     state = Machine(b.queues, b.log.record)
     state.restore(json.loads(json.dumps(b.machine.export(LOG_ID))))
     assert state.offsets.export() == b.machine.offsets.export()

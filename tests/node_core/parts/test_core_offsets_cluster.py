@@ -1,4 +1,5 @@
-"""Committed offsets on three complete replicas: a checker verifies that answered commits survive leader changes and crashes."""
+"""Committed offsets on three complete replicas: a checker verifies that answered commits survive
+leader changes and crashes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from random import Random
 import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted, OffsetRead, ReadOffset
+from ledgermq.node.broker.calls.read_calls import (
+    CommitOffset,
+    OffsetCommitted,
+    OffsetRead,
+    ReadOffset,
+)
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
@@ -16,7 +22,8 @@ from tests.node_core.core_fakes import draft
 
 
 class Watcher:
-    """A group's offset never regresses: a read shows at least what was answered before it began, and never more than was asked for."""
+    """A group's offset never regresses: a read shows at least what was answered before it began,
+    and never more than was asked for."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -40,13 +47,16 @@ class Watcher:
         for token in [token for token in self._reads if token in cluster.outcomes]:
             least, outcome = self._reads.pop(token), cluster.outcomes[token]
             if isinstance(outcome, OffsetRead):
-                assert least <= (outcome.offset or 0) <= self.asked, f"an offset regressed: {outcome.offset} after {least}"
+                assert least <= (outcome.offset or 0) <= self.asked, (
+                    f"an offset regressed: {outcome.offset} after {least}"
+                )
                 self.reads += 1
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_offsets_never_regress_over_failovers(seed: int) -> None:
-    """Only one call at a time, rising: a read behind an answer sees it, under crashes, power cuts and nodes that are cut off."""
+    """Only one call at a time, rising: a read behind an answer sees it, under crashes, power cuts
+    and nodes that are cut off."""
     cluster, chance, tokens, watcher = Cluster(seed), Random(seed), count(1), Watcher()
     cluster.run(3000 * MS)
     leader = cluster.leader()
@@ -59,7 +69,9 @@ def test_offsets_never_regress_over_failovers(seed: int) -> None:
     for _ in range(80):
         cluster.run(cluster.now_ns + chance.randint(5, 150) * MS)
         watcher.look(cluster)
-        for node in [node for node in cluster.nodes.values() if node.alive and node.group.leader.serving]:
+        for node in [
+            node for node in cluster.nodes.values() if node.alive and node.group.leader.serving
+        ]:
             read, commit = next(tokens), next(tokens)
             watcher.begins_read(read)
             cluster.turn(node, [ReadOffset(read, "g", "t", 0)])

@@ -1,4 +1,5 @@
-"""Native producers on one broker group: frames stored once and in order, and answers that stay true."""
+"""Native producers on one broker group: frames stored once and in order, and answers that stay
+true."""
 
 from __future__ import annotations
 
@@ -71,18 +72,35 @@ def refused(outcome: Outcome | None) -> tuple[str, int | None]:
 
 
 def test_a_frame_is_stored_as_it_came_and_the_answer_says_where() -> None:
-    """Index, term, queue ranges, chain CRC and store time of the answer are those of the entries."""
+    """Index, term, queue ranges, chain CRC and store time of the answer are those of the
+    entries."""
     b = Producing()
     p = b.open()
     assert p == ProducerOpened(1, 0, 0)
     b.send("before", queue=1)
-    answer = produced(b.put(frame(1, 0, 0, ["a", "b", "c", "d"], queues=[1, 0, 1, 1], tags=["x", "", "y", "x"])))
+    answer = produced(
+        b.put(frame(1, 0, 0, ["a", "b", "c", "d"], queues=[1, 0, 1, 1], tags=["x", "", "y", "x"]))
+    )
     entries = b.log.ranges[-1]
-    assert (answer.first_index, answer.term, answer.count, answer.last_index) == (entries.first_index, 1, 4, entries.last_index)
+    assert (answer.first_index, answer.term, answer.count, answer.last_index) == (
+        entries.first_index,
+        1,
+        4,
+        entries.last_index,
+    )
     assert answer.ranges == ((0, 0, 1), (1, 1, 3))
-    assert answer.chain_crc == chain_crc_at(entries.data, int(entries.starts[-1])) == entries.last_chain
+    assert (
+        answer.chain_crc
+        == chain_crc_at(entries.data, int(entries.starts[-1]))
+        == entries.last_chain
+    )
     record = decode_record(entries.data[48 : int(entries.sizes[0])])
-    assert (record.body, record.store_ms, record.queue, record.queue_offset) == (b"a", answer.store_ms, 1, 1)
+    assert (record.body, record.store_ms, record.queue, record.queue_offset) == (
+        b"a",
+        answer.store_ms,
+        1,
+        1,
+    )
     assert (answer.durability, answer.duplicate) == ("durable", False)
     assert record_columns(entries).flags.tolist() == [1, 2, 3, 4]
 
@@ -96,7 +114,8 @@ def test_the_answer_names_the_replicas_that_have_all_of_it() -> None:
 
 
 def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
-    """A duplicate appends nothing; its answer is read from the log, also when other replicas have more of it by then."""
+    """A duplicate appends nothing; its answer is read from the log, also when other replicas have
+    more of it by then."""
     b = Producing()
     b.open()
     first = produced(b.put(numbered(1, 0, 0, 7, queues=3)))
@@ -104,12 +123,16 @@ def test_a_frame_that_comes_again_is_answered_as_the_first_time() -> None:
     end = b.log.end_index
     again = produced(b.put(numbered(1, 0, 0, 7, queues=3)))
     assert again.durable == (("n1", end), ("n2", end - 1))
-    assert replace(again, duplicate=False, durable=()) == replace(first, durable=()) and again.duplicate
+    assert (
+        replace(again, duplicate=False, durable=()) == replace(first, durable=())
+        and again.duplicate
+    )
     assert b.log.end_index == end and b.group.leader.counters["frame_duplicates"] == 1
 
 
 def test_a_frame_that_comes_again_under_another_topic_is_answered_with_the_topic_it_has() -> None:
-    """The receipt is signed: it must not say that the messages are where they are not, committed or not."""
+    """The receipt is signed: it must not say that the messages are where they are not, committed or
+    not."""
     b = Producing()
     b.configure("u", 3)
     b.open()
@@ -126,7 +149,8 @@ def test_a_frame_that_comes_again_under_another_topic_is_answered_with_the_topic
 
 
 def test_of_the_frames_before_the_last_five_it_is_only_known_that_they_are_stored() -> None:
-    """Bounded memory: an old duplicate is stored, and that is all there is to say; so is one that is cut otherwise."""
+    """Bounded memory: an old duplicate is stored, and that is all there is to say; so is one that
+    is cut otherwise."""
     b = Producing()
     b.open()
     for first in range(0, 14, 2):
@@ -146,7 +170,9 @@ def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
     assert refused(b.put(numbered(1, 0, 5, 1))) == ("sequence-gap", 4)
     assert refused(b.put(numbered(1, 0, 2, 4))) == ("partial-frame", 4)
     assert refused(b.put(numbered(2, 0, 0, 1))) == ("unknown-producer", None)
-    assert refused(b.put(numbered(1, 1, 4, 1))) == ("unknown-producer", None), "no epoch of this log"
+    assert refused(b.put(numbered(1, 1, 4, 1))) == ("unknown-producer", None), (
+        "no epoch of this log"
+    )
     assert refused(b.resume(7, 0)) == ("unknown-producer", None)
     assert b.log.end_index == end
     assert b.group.leader.counters["frames_refused"] == 4
@@ -154,30 +180,47 @@ def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
 
 @pytest.mark.parametrize(
     ("topic", "queue", "reason"),
-    [("u", 0, "unknown-topic"), ("t", 3, "unknown-topic"), ("t", -1, "unknown-topic"), ("fifo", 0, "wrong-kind")],
+    [
+        ("u", 0, "unknown-topic"),
+        ("t", 3, "unknown-topic"),
+        ("t", -1, "unknown-topic"),
+        ("fifo", 0, "wrong-kind"),
+    ],
 )
 def test_a_frame_for_nowhere_is_refused(topic: str, queue: int, reason: str) -> None:
     """The topic must be in force, take plain messages, and have every queue that is named."""
     b = Producing()
     b.open()
-    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "fifo", TopicKind.FIFO, 1, Permission.READ_WRITE, 1),)))
+    b.ask(
+        Configure(
+            next(b.tokens),
+            topics=(TopicConfig("", "fifo", TopicKind.FIFO, 1, Permission.READ_WRITE, 1),),
+        )
+    )
     assert refused(b.put(frame(1, 0, 0, ["a", "b"], topic, [0, queue]), topic))[0] == reason
 
 
 @pytest.mark.parametrize("change", ["deleted", "made again"])
 def test_a_frame_stands_before_a_change_of_its_topic_that_came_after_it(change: str) -> None:
-    """Frames stand behind the drafts of their turn: one that was judged by the topic of before must not get behind what ends it."""
+    """Frames stand behind the drafts of their turn: one that was judged by the topic of before must
+    not get behind what ends it."""
     b = Producing()
     b.open()
     sent = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 0, 2))
     fifo = TopicConfig("", "t", TopicKind.FIFO, 1, Permission.READ_WRITE, 2)
-    change_it = Configure(next(b.tokens), deleted_topics=("t",)) if change == "deleted" else Configure(next(b.tokens), topics=(fifo,))
+    change_it = (
+        Configure(next(b.tokens), deleted_topics=("t",))
+        if change == "deleted"
+        else Configure(next(b.tokens), topics=(fifo,))
+    )
     b.turn(sent, change_it)
     answer = produced(b.done[sent.token])
     assert b.done[change_it.token] == Configured()
     assert answer.last_index == b.log.end_index - 1, "the change is the last entry"
     if change == "made again":
-        assert b.machine.begin("t", 0) == b.machine.end("t", 0), "the former topic's messages are not the new one's"
+        assert b.machine.begin("t", 0) == b.machine.end("t", 0), (
+            "the former topic's messages are not the new one's"
+        )
 
 
 def test_what_is_larger_than_a_log_file_is_refused() -> None:
@@ -189,33 +232,46 @@ def test_what_is_larger_than_a_log_file_is_refused() -> None:
 
 
 def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() -> None:
-    """Another sender would use up its sequence numbers, and its own messages would then count as duplicates. A snapshot contains the user
-    too."""
+    """Another sender would use up its sequence numbers, and its own messages would then count as
+    duplicates. A snapshot contains the user too."""
     b = Producing()
     for number, name in ((1, ""), (2, "w@shop")):
         assert b.ask(OpenProducer(next(b.tokens), name, "w")) == ProducerOpened(number, 0, 0)
         for _ in range(2):
             end = b.log.end_index
             for owner in ("", "v"):
-                assert refused(b.ask(ResumeProducer(next(b.tokens), number, 0, owner))) == ("unknown-producer", None)
+                assert refused(b.ask(ResumeProducer(next(b.tokens), number, 0, owner))) == (
+                    "unknown-producer",
+                    None,
+                )
             assert b.log.end_index == end
-            assert b.ask(ResumeProducer(next(b.tokens), number, 0, "w")) == ProducerOpened(number, 0, 0)
+            assert b.ask(ResumeProducer(next(b.tokens), number, 0, "w")) == ProducerOpened(
+                number, 0, 0
+            )
             exported = json.loads(json.dumps(b.machine.producers.export()))
             b.machine.producers.restore(exported)
             assert b.machine.producers.export() == exported
     assert b.ask(OpenProducer(next(b.tokens))) == ProducerOpened(3, 0, 0)
     assert refused(b.ask(ResumeProducer(next(b.tokens), 3, 0, "w"))) == ("unknown-producer", None)
-    calls = [OpenProducer(next(b.tokens), "", "w"), ResumeProducer(next(b.tokens), 4, 0, "v"), ResumeProducer(next(b.tokens), 4, 0, "w")]
+    calls = [
+        OpenProducer(next(b.tokens), "", "w"),
+        ResumeProducer(next(b.tokens), 4, 0, "v"),
+        ResumeProducer(next(b.tokens), 4, 0, "w"),
+    ]
     b.turn(*calls)
     assert [b.done[call.token] for call in calls] == [
         ProducerOpened(4, 0, 0),
-        Refused("unknown-producer", detail="producer 4 is not known here, or was silent for too long; open another one"),
+        Refused(
+            "unknown-producer",
+            detail="producer 4 is not known here, or was silent for too long; open another one",
+        ),
         ProducerOpened(4, 0, 0),
     ]
 
 
 def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
-    """Each opening starts the next epoch; the sequence continues; frames of older epochs are refused, even stored ones."""
+    """Each opening starts the next epoch; the sequence continues; frames of older epochs are
+    refused, even stored ones."""
     b = Producing()
     assert b.open("writer") == ProducerOpened(1, 0, 0)
     assert b.open() == ProducerOpened(2, 0, 0)
@@ -226,7 +282,9 @@ def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
     assert refused(b.resume(1, 0)) == ("stale-epoch", None)
     assert produced(b.put(numbered(1, 1, 3, 2)))
     assert b.resume(1, 1) == ProducerOpened(1, 1, 5)
-    assert produced(b.put(numbered(1, 1, 0, 3))).duplicate, "the same messages under the later epoch"
+    assert produced(b.put(numbered(1, 1, 0, 3))).duplicate, (
+        "the same messages under the later epoch"
+    )
     check_sequences(b.log.ranges, b.machine.producers)
 
 
@@ -244,10 +302,13 @@ def test_a_name_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
 
 
 def test_frames_of_one_turn_follow_each_other() -> None:
-    """Five frames in flight at once, and one duplicate: each is judged against the frames before it."""
+    """Five frames in flight at once, and one duplicate: each is judged against the frames before
+    it."""
     b = Producing()
     b.open()
-    calls = [ProduceFrame(next(b.tokens), "t", numbered(1, 0, first, 2)) for first in (0, 2, 4, 2, 6, 8)]
+    calls = [
+        ProduceFrame(next(b.tokens), "t", numbered(1, 0, first, 2)) for first in (0, 2, 4, 2, 6, 8)
+    ]
     b.turn(*calls)
     answers = [produced(b.done[call.token]) for call in calls]
     assert [answer.duplicate for answer in answers] == [False, False, False, True, False, False]
@@ -256,7 +317,8 @@ def test_frames_of_one_turn_follow_each_other() -> None:
 
 
 def test_a_duplicate_of_what_is_not_committed_waits_for_it() -> None:
-    """So does everything else that rests on it: a gap, a part, an older epoch, an old frame that is cut otherwise."""
+    """So does everything else that rests on it: a gap, a part, an older epoch, an old frame that is
+    cut otherwise."""
     b = Producing()
     b.open("writer")
     b.replicator.commit_at_once = False
@@ -286,7 +348,11 @@ def test_what_was_lost_with_its_leader_may_come_again() -> None:
     b.open()
     b.put(numbered(1, 0, 0, 2))
     b.replicator.commit_at_once = False
-    lost = [b.later(numbered(1, 0, 2, 2)), b.later(numbered(1, 0, 2, 2)), b.later(numbered(1, 0, 7, 1))]
+    lost = [
+        b.later(numbered(1, 0, 2, 2)),
+        b.later(numbered(1, 0, 2, 2)),
+        b.later(numbered(1, 0, 7, 1)),
+    ]
     b.replicator.follow(2, "n2")
     b.turn()
     assert [refused(b.done[token])[0] for token in lost] == ["unknown-outcome"] * 3
@@ -299,7 +365,8 @@ def test_what_was_lost_with_its_leader_may_come_again() -> None:
 
 
 def test_what_a_new_leader_inherits_is_stored() -> None:
-    """An uncommitted frame of a former term counts once the new leader's term has begun, and only then is anything judged."""
+    """An uncommitted frame of a former term counts once the new leader's term has begun, and only
+    then is anything judged."""
     b = Producing()
     b.open()
     b.replicator.commit_at_once = False
@@ -315,7 +382,8 @@ def test_what_a_new_leader_inherits_is_stored() -> None:
 
 
 def test_what_is_not_there_is_said_only_by_a_leader_that_still_leads() -> None:
-    """A replica that was deposed without knowing might not have the producer, or the message before."""
+    """A replica that was deposed without knowing might not have the producer, or the message
+    before."""
     b = Producing()
     b.open()
     b.replicator.confirms = False
@@ -325,26 +393,35 @@ def test_what_is_not_there_is_said_only_by_a_leader_that_still_leads() -> None:
     b.replicator.reads = [(question, None) for question in b.replicator.questions]
     b.replicator.follow(2, "n2")
     b.turn()
-    assert [refused(b.done[token])[0] for token in (gap, stranger, call.token)] == ["not-leader"] * 3
+    assert [refused(b.done[token])[0] for token in (gap, stranger, call.token)] == [
+        "not-leader"
+    ] * 3
 
 
 def test_frames_behind_one_that_must_wait_do_the_same() -> None:
-    """A topic that is being configured holds its frames, and with them what its producer sends elsewhere."""
+    """A topic that is being configured holds its frames, and with them what its producer sends
+    elsewhere."""
     b = Producing()
     b.configure("u", 1)
     b.open()
     b.replicator.commit_at_once = False
     b.configure("t", 4, 2)
-    waiting, behind = b.later(numbered(1, 0, 0, 2)), ProduceFrame(next(b.tokens), "u", numbered(1, 0, 2, 2, "u"))
+    waiting, behind = (
+        b.later(numbered(1, 0, 0, 2)),
+        ProduceFrame(next(b.tokens), "u", numbered(1, 0, 2, 2, "u")),
+    )
     b.turn(behind)
-    assert b.log.ranges[-1].last_index == b.log.end_index and not any(record_columns(r).flags.any() for r in b.log.ranges)
+    assert b.log.ranges[-1].last_index == b.log.end_index and not any(
+        record_columns(r).flags.any() for r in b.log.ranges
+    )
     b.replicator.commit_at_once = True
     b.turn()
     assert produced(b.done[waiting]) and produced(b.done[behind.token])
 
 
 def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
-    """Neither in the log nor in what is known of the producer; those behind it in the turn are refused, too."""
+    """Neither in the log nor in what is known of the producer; those behind it in the turn are
+    refused, too."""
     b = Producing()
     b.open()
     b.replicator.full = True
@@ -360,9 +437,12 @@ def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
 
 
 def test_a_topic_may_acknowledge_from_memory_who_asks_for_it() -> None:
-    """A send of class memory is answered when it is replicated; a send without this request, or to a durable topic, waits."""
+    """A send of class memory is answered when it is replicated; a send without this request, or to
+    a durable topic, waits."""
     b = Producing()
-    memory = TopicConfig("", "m", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability=TopicDurability.MEMORY)
+    memory = TopicConfig(
+        "", "m", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability=TopicDurability.MEMORY
+    )
     b.ask(Configure(next(b.tokens), topics=(memory,)))
     b.open()
     b.replicator.commit_at_once = False
@@ -376,18 +456,23 @@ def test_a_topic_may_acknowledge_from_memory_who_asks_for_it() -> None:
     assert asked.token not in b.done and again.token not in b.done
     b.replicator.commit_at_once = True
     b.turn()
-    assert [produced(b.done[token]).durability for token in (durable, asked.token, again.token)] == ["durable"] * 3
+    assert [
+        produced(b.done[token]).durability for token in (durable, asked.token, again.token)
+    ] == ["durable"] * 3
     assert b.replicator.urgencies[-3:] == [(False, True), (True, False), (True, False)]
 
 
 def test_silent_producers_make_room_and_active_ones_stay() -> None:
-    """The unnamed are dropped after a day, the named after a week, beyond the limit the longest silent; each with a record of another."""
+    """The unnamed are dropped after a day, the named after a week, beyond the limit the longest
+    silent; each with a record of another."""
     b = Producing(producers_max=3)
     b.open("named")
     b.open()
     b.pass_time(UNNAMED_MS * MS)
     b.open()
-    assert [refused(b.resume(number, 0)) if number == 2 else b.resume(number, 0) for number in (1, 2, 3)] == [
+    assert [
+        refused(b.resume(number, 0)) if number == 2 else b.resume(number, 0) for number in (1, 2, 3)
+    ] == [
         ProducerOpened(1, 0, 0),
         ("unknown-producer", None),
         ProducerOpened(3, 0, 0),
@@ -395,7 +480,9 @@ def test_silent_producers_make_room_and_active_ones_stay() -> None:
     b.put(numbered(1, 0, 0, 1))
     b.open()
     b.open()
-    assert refused(b.put(numbered(3, 0, 0, 1)))[0] == "unknown-producer", "the longest silent of four"
+    assert refused(b.put(numbered(3, 0, 0, 1)))[0] == "unknown-producer", (
+        "the longest silent of four"
+    )
     assert produced(b.put(numbered(1, 0, 1, 1)))
     b.pass_time(NAMED_MS * MS)
     assert b.open("named") == ProducerOpened(1, 1, 2), "no other producer opened the name meanwhile"
@@ -422,11 +509,15 @@ def test_nobody_is_dropped_of_whom_something_is_on_its_way() -> None:
 
 
 def test_nobody_is_dropped_whose_frame_came_before_in_the_same_turn() -> None:
-    """It is judged behind the drafts of its turn, the record that makes room for another one among them."""
+    """It is judged behind the drafts of its turn, the record that makes room for another one among
+    them."""
     b = Producing(producers_max=2)
     b.open()
     b.open()
-    sent, opening = ProduceFrame(next(b.tokens), "t", numbered(1, 0, 0, 2)), OpenProducer(next(b.tokens))
+    sent, opening = (
+        ProduceFrame(next(b.tokens), "t", numbered(1, 0, 0, 2)),
+        OpenProducer(next(b.tokens)),
+    )
     b.turn(sent, opening)
     assert produced(b.done[sent.token]) and b.done[opening.token] == ProducerOpened(3, 0, 0)
     assert b.machine.producers.get(2) is None and len(b.machine.producers) == 2
@@ -434,7 +525,8 @@ def test_nobody_is_dropped_whose_frame_came_before_in_the_same_turn() -> None:
 
 @pytest.mark.parametrize("kept", range(12))
 def test_a_frame_cut_at_any_place_goes_on_where_it_ends(kept: int) -> None:
-    """Another leader's entries stand in place of what was cut off, with the same indexes; then the first one leads again."""
+    """Another leader's entries stand in place of what was cut off, with the same indexes; then the
+    first one leads again."""
     b = Producing()
     b.open()
     first_index = b.log.end_index + 1
@@ -467,7 +559,16 @@ def test_a_frame_cut_at_any_place_goes_on_where_it_ends(kept: int) -> None:
 def test_ids_of_native_messages_are_no_business_of_a_deduplication_window() -> None:
     """And an id that only looks native, in a message that came another way, is of no producer."""
     b = Producing()
-    b.ask(Configure(next(b.tokens), topics=(TopicConfig("", "d", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, dedup_ms=60_000),)))
+    b.ask(
+        Configure(
+            next(b.tokens),
+            topics=(
+                TopicConfig(
+                    "", "d", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, dedup_ms=60_000
+                ),
+            ),
+        )
+    )
     b.open()
     b.put(numbered(1, 0, 0, 3, "d"), "d")
     assert b.machine.ids.count == 0
@@ -501,8 +602,9 @@ def content(*bodies: str, tags: list[str] | None = None) -> int:
 
 
 def test_a_producer_with_a_digest_is_opened_with_that_of_its_messages() -> None:
-    """It covers messages of all epochs, stays with a producer that is opened without asking for one, and begins with the first message:
-    a producer with messages gets none any more. Others have none."""
+    """It covers messages of all epochs, stays with a producer that is opened without asking for
+    one, and begins with the first message: a producer with messages gets none any more. Others have
+    none."""
     bench = Producing()
     bench.raise_level()
     assert bench.open("plain").digest is None
@@ -510,11 +612,17 @@ def test_a_producer_with_a_digest_is_opened_with_that_of_its_messages() -> None:
     assert (first.next_sequence, first.digest) == (0, 0)
     bench.put(frame(first.producer_id, 0, 0, ["a", "b", "c"]))
     bench.put(frame(first.producer_id, 0, 3, ["d"]))
-    assert (bench.open("w", digest=True).digest, bench.open("w").digest) == (content("a", "b", "c", "d"),) * 2
+    assert (bench.open("w", digest=True).digest, bench.open("w").digest) == (
+        content("a", "b", "c", "d"),
+    ) * 2
     bench.put(frame(first.producer_id, 2, 4, ["e", "f"], tags=["x", "y"]))
     tags = ["", "", "", "", "x", "y"]
     again = bench.open("w")
-    assert again.digest not in (None, content("a", "b", "c", "d", "e", "f"), content("a", "b", "c", "d", "e", "g", tags=tags))
+    assert again.digest not in (
+        None,
+        content("a", "b", "c", "d", "e", "f"),
+        content("a", "b", "c", "d", "e", "g", tags=tags),
+    )
     plain = bench.open("plain", digest=True)
     bench.put(frame(plain.producer_id, plain.epoch, 0, ["a"]))
     assert bench.open("plain").digest == content("a")
@@ -524,25 +632,38 @@ def test_a_producer_with_a_digest_is_opened_with_that_of_its_messages() -> None:
 
 
 def test_below_its_level_no_producer_has_a_digest() -> None:
-    """The record is the former one, and a producer whose messages began there has none afterwards."""
+    """The record is the former one, and a producer whose messages began there has none
+    afterwards."""
     bench = Producing()
     opened = bench.open("w", digest=True)
     assert opened.digest is None
     bench.put(frame(opened.producer_id, 0, 0, ["a"]))
-    records = [json.loads(decode_record(one.data[48:]).body) for one in bench.log.ranges if b'"n":"w"' in bytes(one.data)]
+    records = [
+        json.loads(decode_record(one.data[48:]).body)
+        for one in bench.log.ranges
+        if b'"n":"w"' in bytes(one.data)
+    ]
     assert records == [{"v": 1, "p": opened.producer_id, "e": 0, "n": "w"}]
     bench.raise_level()
     assert bench.open("w", digest=True).digest is None
     assert bench.open("new", digest=True).digest == 0
 
 
-@given(st.lists(st.text("ab", max_size=3), min_size=1, max_size=12), st.lists(st.integers(1, 5), max_size=12))
-def test_a_digest_does_not_depend_on_cuts_and_differs_for_other_messages(bodies: list[str], sizes: list[int]) -> None:
-    """Frames, epochs and ranges may end anywhere; a message moved to its neighbour, or one byte moved to the next message, is noticed."""
+@given(
+    st.lists(st.text("ab", max_size=3), min_size=1, max_size=12),
+    st.lists(st.integers(1, 5), max_size=12),
+)
+def test_a_digest_does_not_depend_on_cuts_and_differs_for_other_messages(
+    bodies: list[str], sizes: list[int]
+) -> None:
+    """Frames, epochs and ranges may end anywhere; a message moved to its neighbour, or one byte
+    moved to the next message, is noticed."""
     digest, at = 0, 0
     for size in [*sizes, len(bodies)]:
         part = bodies[at : at + size]
-        digest = content_digest(frame(9, 1, at, part).batch, 0, len(part), digest) if part else digest
+        digest = (
+            content_digest(frame(9, 1, at, part).batch, 0, len(part), digest) if part else digest
+        )
         at += size
     assert digest == content(*bodies)
     for n, (one, other) in enumerate(pairwise(bodies)):

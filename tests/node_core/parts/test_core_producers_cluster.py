@@ -1,4 +1,5 @@
-"""Native producers on three whole replicas under crashes, power cuts, partitions: each message once, in order, as its receipt says."""
+"""Native producers on three whole replicas under crashes, power cuts, partitions: each message
+once, in order, as its receipt says."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    ProduceFrame,
+    ProducerOpened,
+    ResumeProducer,
+)
 from ledgermq.node.replica.consensus.replica_boot import read_verified
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicKind
@@ -21,7 +29,8 @@ LOST = ("not-leader", "unknown-outcome", "sequence-gap", "partial-frame")
 
 
 class Client:
-    """A producer with five frames in flight that sends unanswered frames again after any failure."""
+    """A producer with five frames in flight that sends unanswered frames again after any
+    failure."""
 
     def __init__(self, name: str, rng: Random) -> None:
         self.name = name
@@ -122,7 +131,11 @@ def test_every_message_once_in_order_where_its_receipt_says(seed: int) -> None:
             lost = [token for token in client.waiting if token not in cluster.outcomes]
             calls = client.act(tokens)
             if cluster.leader() is None or not calls:
-                if client.asking is not None and client.asking not in cluster.outcomes and rng.random() < 0.2:
+                if (
+                    client.asking is not None
+                    and client.asking not in cluster.outcomes
+                    and rng.random() < 0.2
+                ):
                     client.asking, client.broken = None, True
                 for token in lost if rng.random() < 0.1 else ():
                     client.waiting.pop(token)
@@ -154,7 +167,9 @@ def test_every_message_once_in_order_where_its_receipt_says(seed: int) -> None:
         if what < 0.06:
             running = [node for node in cluster.nodes.values() if node.alive]
             if running:
-                cluster.crash((cluster.leader() or rng.choice(running)).name, power=rng.random() < 0.5)
+                cluster.crash(
+                    (cluster.leader() or rng.choice(running)).name, power=rng.random() < 0.5
+                )
         elif what < 0.1:
             cluster.cut = {rng.choice(NAMES)}
         elif what < 0.14:
@@ -183,13 +198,23 @@ def test_every_message_once_in_order_where_its_receipt_says(seed: int) -> None:
         for first, receipt in client.receipts:
             told += 1
             numbers = range(first, first + receipt.count)
-            assert [places[client.opened.producer_id, number] - receipt.first_index for number in numbers] == list(range(receipt.count))
+            assert [
+                places[client.opened.producer_id, number] - receipt.first_index
+                for number in numbers
+            ] == list(range(receipt.count))
             last = next(r for r in log if r.first_index <= receipt.last_index <= r.last_index)
             at = int(last.starts[receipt.last_index - last.first_index])
             assert int.from_bytes(last.data[at + 36 : at + 40], "big") == receipt.chain_crc
-            assert len([node for node, index in receipt.durable if index >= receipt.last_index]) >= 1
+            assert (
+                len([node for node, index in receipt.durable if index >= receipt.last_index]) >= 1
+            )
             for queue, offset, many in receipt.ranges:
                 units = cluster.nodes["n1"].machine.units("t", queue, offset, many)
-                bodies = [decode_record(cluster.nodes["n1"].machine.record(int(p), int(s))).body for p, s, _ in zip(*units, strict=True)]
-                assert bodies == [f"{client.opened.producer_id}:{n}".encode() for n in numbers if n % 3 == queue]
+                bodies = [
+                    decode_record(cluster.nodes["n1"].machine.record(int(p), int(s))).body
+                    for p, s, _ in zip(*units, strict=True)
+                ]
+                assert bodies == [
+                    f"{client.opened.producer_id}:{n}".encode() for n in numbers if n % 3 == queue
+                ]
     assert told > 20, told

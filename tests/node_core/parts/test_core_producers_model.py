@@ -1,4 +1,5 @@
-"""The producer table against a model that keeps every message: openings, resumptions, frames in any cuts, drops, snapshots, nonsense."""
+"""The producer table against a model that keeps every message: openings, resumptions, frames in any
+cuts, drops, snapshots, nonsense."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ledgermq.node.broker.parts.producers.producers import FRAMES_KEPT, NAMED_MS, UNNAMED_MS, Producers
+from ledgermq.node.broker.parts.producers.producers import (
+    FRAMES_KEPT,
+    NAMED_MS,
+    UNNAMED_MS,
+    Producers,
+)
 from ledgermq.proto.entries.native_ids import Run, content_digest
 from ledgermq.proto.records.control import ProducerRecord
 from tests.node_core.core_frames import frame
@@ -49,20 +55,28 @@ class Table(RuleBasedStateMachine):
         digest=st.booleans(),
     )
     def open(self, number: int, epoch: int, name: str, dropped: set[int], digest: bool) -> None:
-        """Open a producer, as a leader does; a name that another producer has is not opened again."""
+        """Open a producer, as a leader does; a name that another producer has is not opened
+        again."""
         dropped.discard(number)
         if number in self.epochs:
             name = self.names[number]
         elif name and name in self.names.values():
             return
         self.time(7)
-        self.table.apply_record(ProducerRecord(number, epoch, name, 0, tuple(sorted(dropped)), digest=digest), self.ms)
+        self.table.apply_record(
+            ProducerRecord(number, epoch, name, 0, tuple(sorted(dropped)), digest=digest), self.ms
+        )
         for gone in dropped:
             for kept in (self.epochs, self.names, self.next, self.heard, self.frames, self.bodies):
                 kept.pop(gone, None)
         self.highest = max(self.highest, number)
         if number not in self.epochs:
-            self.epochs[number], self.names[number], self.next[number], self.frames[number] = epoch, name, 0, []
+            self.epochs[number], self.names[number], self.next[number], self.frames[number] = (
+                epoch,
+                name,
+                0,
+                [],
+            )
         elif epoch < self.epochs[number]:
             return
         self.epochs[number], self.heard[number] = epoch, self.ms
@@ -97,7 +111,10 @@ class Table(RuleBasedStateMachine):
         first = max(0, self.next.get(number, 0) + off) if epoch == 0 else self.next.get(number, 0)
         if number in self.epochs and epoch == 0 and first == self.next[number]:
             return
-        run, entries = Run(0, 2, 9, number, self.epochs.get(number, 0) + epoch, first, 0), frame(1, 0, 0, ["x", "y"]).batch
+        run, entries = (
+            Run(0, 2, 9, number, self.epochs.get(number, 0) + epoch, first, 0),
+            frame(1, 0, 0, ["x", "y"]).batch,
+        )
         self.table.apply_run(self.index, run, self.ms, entries)
         self.astray += 1
 
@@ -121,13 +138,26 @@ class Table(RuleBasedStateMachine):
         for number, epoch in self.epochs.items():
             found = self.table.get(number)
             assert found is not None
-            assert (found.epoch, found.name, found.next_sequence) == (epoch, self.names[number], self.next[number])
+            assert (found.epoch, found.name, found.next_sequence) == (
+                epoch,
+                self.names[number],
+                self.next[number],
+            )
             assert found.last_ms == self.heard[number]
-            assert found.digest == (digest_of(self.bodies[number]) if number in self.bodies else None)
-            kept = [(frame[0][1], len(frame), frame[0][0]) for frame in self.frames[number][-FRAMES_KEPT:]]
-            assert [(frame.first_sequence, frame.count, frame.first_index) for frame in found.frames] == kept
+            assert found.digest == (
+                digest_of(self.bodies[number]) if number in self.bodies else None
+            )
+            kept = [
+                (frame[0][1], len(frame), frame[0][0])
+                for frame in self.frames[number][-FRAMES_KEPT:]
+            ]
+            assert [
+                (frame.first_sequence, frame.count, frame.first_index) for frame in found.frames
+            ] == kept
         for name in ("a", "b"):
-            assert self.table.named(name) == next((number for number, has in self.names.items() if has == name), None)
+            assert self.table.named(name) == next(
+                (number for number, has in self.names.items() if has == name), None
+            )
 
     @invariant()
     def whose_time_is_over(self) -> None:

@@ -1,4 +1,5 @@
-"""Seals, trims and pins as the core keeps them: decided once, applied the same everywhere, found again in a snapshot."""
+"""Seals, trims and pins as the core keeps them: decided once, applied the same everywhere, found
+again in a snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.retention.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention import retention_facts
 from ledgermq.node.replica.retention.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
-from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
+from ledgermq.node.replica.retention.retention_facts import (
+    FileBook,
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+)
 from ledgermq.proto.names import STORAGE_TOPIC
 from ledgermq.proto.records.control import SealRecord, TrimRecord
 from ledgermq.proto.records.time_epochs import NO_EPOCHS
@@ -40,22 +46,36 @@ def led() -> Bench:
 
 
 def test_seal_and_trim_are_answered_once_applied_and_proposed_once() -> None:
-    """What is so already proposes nothing, neither beside the first one in the same turn nor later."""
+    """What is so already proposes nothing, neither beside the first one in the same turn nor
+    later."""
     bench = led()
     tokens = [next(bench.tokens) for _ in range(6)]
     end = bench.log.end_index
-    bench.turn(Seal(tokens[0], SEAL), Seal(tokens[1], replace(SEAL, sha256="cd" * 32)), Trim(tokens[2], TRIM))
+    bench.turn(
+        Seal(tokens[0], SEAL),
+        Seal(tokens[1], replace(SEAL, sha256="cd" * 32)),
+        Trim(tokens[2], TRIM),
+    )
     bench.turn()
     assert bench.log.end_index == end + 2
-    assert bench.machine.begin_index == 5 and bench.machine.begin_pos == 1000 and bench.machine.seals == {}
-    assert [trim.record for trim in bench.machine.trims] == [TRIM] and bench.machine.retained.trim_index == end + 2
-    bench.turn(Trim(tokens[3], TRIM), Trim(tokens[4], replace(TRIM, begin_index=3)), Seal(tokens[5], SEAL))
+    assert (
+        bench.machine.begin_index == 5
+        and bench.machine.begin_pos == 1000
+        and bench.machine.seals == {}
+    )
+    assert [trim.record for trim in bench.machine.trims] == [
+        TRIM
+    ] and bench.machine.retained.trim_index == end + 2
+    bench.turn(
+        Trim(tokens[3], TRIM), Trim(tokens[4], replace(TRIM, begin_index=3)), Seal(tokens[5], SEAL)
+    )
     assert bench.log.end_index == end + 2
     assert all(bench.done[token] == Kept() for token in tokens)
 
 
 def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
-    """Only a trim makes room on a full disk: leases and acknowledgements cannot use up what it needs, nor slip in beside it."""
+    """Only a trim makes room on a full disk: leases and acknowledgements cannot use up what it
+    needs, nor slip in beside it."""
     bench = led()
     # Enough of them to use the reserve up before the attempts.
     bench.send(*map(str, range(200)))
@@ -63,7 +83,11 @@ def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
     while leases := bench.receive(n=1, invisible_ms=0):
         last = leases
     assert last[0].attempt < 17
-    ack, trim, seal = Ack(next(bench.tokens), [handle(last[0])]), Trim(next(bench.tokens), TRIM), Seal(next(bench.tokens), SEAL)
+    ack, trim, seal = (
+        Ack(next(bench.tokens), [handle(last[0])]),
+        Trim(next(bench.tokens), TRIM),
+        Seal(next(bench.tokens), SEAL),
+    )
     end = bench.log.end_index
     bench.turn(ack, seal, trim)
     assert bench.done[trim.token] == Kept() and bench.machine.begin_index == 5
@@ -75,7 +99,8 @@ def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
 
 
 def test_leases_that_a_trim_ended_are_not_awaited_after_a_full_disk() -> None:
-    """The range of a trim record that met a full disk is applied again: the leases that the first attempt ended must still be reported."""
+    """The range of a trim record that met a full disk is applied again: the leases that the first
+    attempt ended must still be reported."""
     bench = led()
     bench.send("a", "b")
     assert len(bench.receive(invisible_ms=1000)) == 2
@@ -96,7 +121,8 @@ def test_a_follower_decides_nothing() -> None:
 
 
 def test_first_seal_of_a_file_stands_and_goes_with_it() -> None:
-    """Two leaders may record two seals of one file; every replica keeps the first, until the file is trimmed."""
+    """Two leaders may record two seals of one file; every replica keeps the first, until the file
+    is trimmed."""
     kept = Retained()
     kept.apply_seal(SEAL)
     kept.apply_seal(replace(SEAL, sha256="cd" * 32))
@@ -112,7 +138,12 @@ def test_trims_move_forward_only_and_their_digest_covers_all_of_them() -> None:
     """The last ones are remembered in full; the rolling digest speaks of every one, in order."""
     kept, expected = Retained(), ""
     for number in range(1, TRIMS_KEPT + 3):
-        record = replace(TRIM, begin_index=5 * number, begin_pos=1000 * number, files=((1000 * (number - 1), None),))
+        record = replace(
+            TRIM,
+            begin_index=5 * number,
+            begin_pos=1000 * number,
+            files=((1000 * (number - 1), None),),
+        )
         kept.apply_trim(10 * number, number, record)
         kept.apply_trim(10 * number + 1, number, record)
         expected = hashlib.sha256(expected.encode() + record.encode()).hexdigest()
@@ -120,11 +151,15 @@ def test_trims_move_forward_only_and_their_digest_covers_all_of_them() -> None:
     assert kept.trim_of(1000 * TRIMS_KEPT) == kept.trims[-2] and kept.trim_of(0) is None
     again = Retained()
     again.restore(json.loads(json.dumps(kept.export())))
-    assert again.export() == kept.export() and (again.trims, again.begin_index) == (kept.trims, kept.begin_index)
+    assert again.export() == kept.export() and (again.trims, again.begin_index) == (
+        kept.trims,
+        kept.begin_index,
+    )
 
 
 def test_replicas_agree_on_what_the_records_say() -> None:
-    """Whatever ranges the same entries come in, a second machine ends in the same state, and so does one that starts from a snapshot."""
+    """Whatever ranges the same entries come in, a second machine ends in the same state, and so
+    does one that starts from a snapshot."""
     bench = led()
     bench.turn(Seal(next(bench.tokens), SEAL))
     bench.turn(Trim(next(bench.tokens), TRIM))
@@ -156,21 +191,33 @@ def file_book(tmp_path: Path, applied: int | None = None) -> tuple[FileBook, Any
 
 
 def test_file_book_finds_the_boundaries_of_every_file(tmp_path: Path) -> None:
-    """First and last entry, end, chain and store time of each file, without gaps; the active one is not sealed."""
+    """First and last entry, end, chain and store time of each file, without gaps; the active one is
+    not sealed."""
     book, log = file_book(tmp_path)
     files = book.files()
-    assert len(files) >= 3 and [file.base for file in files] == [k * log_material.FILE_BYTES for k in range(len(files))]
+    assert len(files) >= 3 and [file.base for file in files] == [
+        k * log_material.FILE_BYTES for k in range(len(files))
+    ]
     assert files[0].first_index == 0 and files[-1].last_index == log.end_index
     for file, following in pairwise(files):
-        assert following.first_index == file.last_index + 1 and log.pos_of(following.first_index) == following.base
+        assert (
+            following.first_index == file.last_index + 1
+            and log.pos_of(following.first_index) == following.base
+        )
         assert (file.last_term, file.last_chain) == (1, log.chain_at(file.last_index))
-        assert file.sealed and file.end_pos <= file.next_base and file.last_store_ms == 1_700_000_000_500
+        assert (
+            file.sealed
+            and file.end_pos <= file.next_base
+            and file.last_store_ms == 1_700_000_000_500
+        )
     assert not files[-1].sealed
     assert book.files() == files
     log.close()
 
 
-def test_file_book_looks_at_many_files_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_book_looks_at_many_files_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each step ends after a number of new files; known files are not read again."""
     monkeypatch.setattr(retention_facts, "LOOKS_A_STEP", 1)
     book, log = file_book(tmp_path)
@@ -184,7 +231,8 @@ def test_file_book_looks_at_many_files_in_steps(tmp_path: Path, monkeypatch: pyt
 
 
 def test_file_is_sealed_only_when_its_successor_holds_a_committed_entry(tmp_path: Path) -> None:
-    """As long as the next file's first entry may be cut off, the blank behind this file's last entry may go with it."""
+    """As long as the next file's first entry may be cut off, the blank behind this file's last
+    entry may go with it."""
     book, log = file_book(tmp_path, applied=0)
     assert not any(file.sealed for file in book.files())
     machine: Any = book._machine
@@ -196,7 +244,8 @@ def test_file_is_sealed_only_when_its_successor_holds_a_committed_entry(tmp_path
 
 
 def test_records_about_files_alone_are_not_worth_a_seal(tmp_path: Path) -> None:
-    """What a seal leaves in the next file is no reason to end that file too; whatever else is applied there is."""
+    """What a seal leaves in the next file is no reason to end that file too; whatever else is
+    applied there is."""
     book, log = file_book(tmp_path)
     machine: Any = book._machine
     assert book.sealable() == log.end_index
@@ -220,17 +269,25 @@ def test_file_book_begins_where_the_records_say(tmp_path: Path) -> None:
     machine: Any = book._machine
     machine.begin_pos, machine.begin_index = second.base, second.first_index
     assert book.files()[0] == second
-    assert book.pos_after(0) == second.base and book.pos_after(second.first_index) == log.pos_of(second.first_index + 1)
+    assert book.pos_after(0) == second.base and book.pos_after(second.first_index) == log.pos_of(
+        second.first_index + 1
+    )
     log.close()
 
 
 def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path) -> None:
-    """A voter without contact to the leader may need any entry; one that has all entries needs none."""
+    """A voter without contact to the leader may need any entry; one that has all entries needs
+    none."""
     book, log = file_book(tmp_path)
-    peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20), PeerProgress("n3", Role.FOLLOWER, None, None)]
+    peers = [
+        PeerProgress("n2", Role.FOLLOWER, 20, 20),
+        PeerProgress("n3", Role.FOLLOWER, None, None),
+    ]
     pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
     assert [(pin.kind, pin.pos) for pin in pins] == [("follower", log.pos_of(21)), ("follower", 0)]
-    level = [PeerProgress(node, Role.FOLLOWER, log.end_index, log.end_index) for node in ("n2", "n3")]
+    level = [
+        PeerProgress(node, Role.FOLLOWER, log.end_index, log.end_index) for node in ("n2", "n3")
+    ]
     assert not list(follower_pins(book, ("n1", "n2", "n3"), "n1", level, log.end_index, 0))
     assert len(list(follower_pins(book, ("n1", "n2", "n3"), "n1", [], log.end_index, 0))) == 2
     log.close()
@@ -239,15 +296,24 @@ def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path
 def test_a_follower_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> None:
     """The wait ends exactly after the configured time; without a time it never ends."""
     book, log = file_book(tmp_path)
-    peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20, silent_ms=60_000), PeerProgress("n3", Role.FOLLOWER, None, None, silent_ms=59_999)]
+    peers = [
+        PeerProgress("n2", Role.FOLLOWER, 20, 20, silent_ms=60_000),
+        PeerProgress("n3", Role.FOLLOWER, None, None, silent_ms=59_999),
+    ]
     pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 60_000))
-    assert [(pin.holder, pin.waived) for pin in pins] == [("n2", "it was not heard for 1 min"), ("n3", "")]
-    assert not any(pin.waived for pin in follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
+    assert [(pin.holder, pin.waived) for pin in pins] == [
+        ("n2", "it was not heard for 1 min"),
+        ("n3", ""),
+    ]
+    assert not any(
+        pin.waived for pin in follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0)
+    )
     log.close()
 
 
 def test_configured_groups_pin_their_first_unfinished_message() -> None:
-    """A leased message pins until it is acknowledged, an unread one until it is read; other groups pin nothing."""
+    """A leased message pins until it is acknowledged, an unread one until it is read; other groups
+    pin nothing."""
     bench = led()
     bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g"),)))
     bench.send("a", "b", "c")
@@ -276,15 +342,23 @@ def test_a_group_pins_queues_it_has_not_come_to_yet() -> None:
     bench.send("unread", topic="other")
     place = int(bench.machine.units("t", 1, 0, 1)[0][0])
     bench.machine.delivery.apply_lease(0, "g", "t", "c", None, [], [(0, 0, 1)], [])
-    assert [(pin.pos, pin.holder) for pin in consumer_pins(bench.machine, consumed_queues(bench.machine))] == [(place, "g")]
+    assert [
+        (pin.pos, pin.holder)
+        for pin in consumer_pins(bench.machine, consumed_queues(bench.machine))
+    ] == [(place, "g")]
 
 
 def test_pins_end_by_drop_or_time_and_are_bounded() -> None:
-    """A renewed pin lives on, one that ran out cannot be renewed; neither number nor time is without limit."""
+    """A renewed pin lives on, one that ran out cannot be renewed; neither number nor time is
+    without limit."""
     book = PinBook()
     book.take("a", 500, "audit", 10_000, 0)
     book.take("b", 300, "backup", 20_000, 0)
-    assert book.lowest(0) == 300 and [pin.pos for pin in book.pins(0)] == [500, 300] and "audit" in book.pins(0)[0].detail
+    assert (
+        book.lowest(0) == 300
+        and [pin.pos for pin in book.pins(0)] == [500, 300]
+        and "audit" in book.pins(0)[0].detail
+    )
     assert book.renew("a", 30_000, 9 * S)
     assert book.lowest(20 * S) == 500 and not book.renew("b", 1, 20 * S)
     assert book.drop("a") and not book.drop("a") and book.lowest(20 * S) is None

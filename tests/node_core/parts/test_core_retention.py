@@ -1,4 +1,5 @@
-"""Retention as a decision table, and its laws over random facts: pins hold, the last file stays, files go oldest first without a gap."""
+"""Retention as a decision table, and its laws over random facts: pins hold, the last file stays,
+files go oldest first without a gap."""
 
 from __future__ import annotations
 
@@ -44,41 +45,142 @@ RULES = Rules(max_age_ms=500_000, max_bytes=0)
 
 
 def files(*ages: int) -> list[LogFile]:
-    """Sealed files whose last messages were stored at these times, and the active one behind them."""
-    made = [LogFile(k * SIZE_BYTES, SIZE_BYTES, k * 10, k * 10 + 9, k * SIZE_BYTES + 990, 3, 70 + k, at) for k, at in enumerate(ages)]
+    """Sealed files whose last messages were stored at these times, and the active one behind
+    them."""
+    made = [
+        LogFile(k * SIZE_BYTES, SIZE_BYTES, k * 10, k * 10 + 9, k * SIZE_BYTES + 990, 3, 70 + k, at)
+        for k, at in enumerate(ages)
+    ]
     k = len(made)
-    return [*made, LogFile(k * SIZE_BYTES, SIZE_BYTES, k * 10, k * 10 + 4, k * SIZE_BYTES + 500, 3, 70 + k, NOW, sealed=False)]
+    return [
+        *made,
+        LogFile(
+            k * SIZE_BYTES,
+            SIZE_BYTES,
+            k * 10,
+            k * 10 + 4,
+            k * SIZE_BYTES + 500,
+            3,
+            70 + k,
+            NOW,
+            sealed=False,
+        ),
+    ]
 
 
 def facts(found: list[LogFile], *pins: Pin, excess: int = 0, digests: bool = True) -> Facts:
-    return Facts(NOW, found, pins, excess, frozenset(file.base for file in found) if digests else frozenset())
+    return Facts(
+        NOW, found, pins, excess, frozenset(file.base for file in found) if digests else frozenset()
+    )
 
 
 TABLE = [
     ("young files stay", RULES, facts(files(YOUNG, YOUNG)), [], NOT_DUE),
     ("old files go, up to the first young one", RULES, facts(files(OLD, OLD, YOUNG)), [0, 1], TIME),
-    ("an old file behind a young one stays (a clock that went back)", RULES, facts(files(YOUNG, OLD)), [], NOT_DUE),
+    (
+        "an old file behind a young one stays (a clock that went back)",
+        RULES,
+        facts(files(YOUNG, OLD)),
+        [],
+        NOT_DUE,
+    ),
     ("the active file stays however old", RULES, facts(files()), [], NOT_DUE),
     ("exactly the age is old enough", RULES, facts(files(NOW - 500_000)), [0], TIME),
     ("one millisecond less is not", RULES, facts(files(NOW - 499_999)), [], NOT_DUE),
     ("no limit of age", Rules(0, 0), facts(files(OLD, OLD)), [], NOT_DUE),
-    ("too large: the oldest go", Rules(0, 2 * SIZE_BYTES), facts(files(YOUNG, YOUNG, YOUNG)), [0], SIZE),
-    ("just as large as allowed", Rules(0, 3 * SIZE_BYTES), facts(files(YOUNG, YOUNG, YOUNG)), [], NOT_DUE),
-    ("a pin at the first byte of a file keeps it", RULES, facts(files(OLD, OLD), Pin("follower", SIZE_BYTES, "n3")), [0], TIME),
-    ("a pin at the last byte of a file keeps it", RULES, facts(files(OLD, OLD), Pin("consumer", SIZE_BYTES - 1, "g")), [], TIME),
-    ("one reason a record: time first, size later", Rules(500_000, 1), facts(files(OLD, YOUNG)), [0], TIME),
+    (
+        "too large: the oldest go",
+        Rules(0, 2 * SIZE_BYTES),
+        facts(files(YOUNG, YOUNG, YOUNG)),
+        [0],
+        SIZE,
+    ),
+    (
+        "just as large as allowed",
+        Rules(0, 3 * SIZE_BYTES),
+        facts(files(YOUNG, YOUNG, YOUNG)),
+        [],
+        NOT_DUE,
+    ),
+    (
+        "a pin at the first byte of a file keeps it",
+        RULES,
+        facts(files(OLD, OLD), Pin("follower", SIZE_BYTES, "n3")),
+        [0],
+        TIME,
+    ),
+    (
+        "a pin at the last byte of a file keeps it",
+        RULES,
+        facts(files(OLD, OLD), Pin("consumer", SIZE_BYTES - 1, "g")),
+        [],
+        TIME,
+    ),
+    (
+        "one reason a record: time first, size later",
+        Rules(500_000, 1),
+        facts(files(OLD, YOUNG)),
+        [0],
+        TIME,
+    ),
     ("no agreed digest yet: age waits", RULES, facts(files(OLD), digests=False), [], TIME),
-    ("no agreed digest yet: a full disk does not", RULES, facts(files(YOUNG, YOUNG), excess=SIZE_BYTES, digests=False), [0], DISK),
-    ("a full disk takes as many files as it needs", RULES, facts(files(YOUNG, YOUNG), excess=SIZE_BYTES), [0], DISK),
-    ("a full disk does not break a pin", RULES, facts(files(YOUNG), Pin("reader", 0, "backup"), excess=SIZE_BYTES), [], DISK),
-    ("a full disk does not wait for a follower", RULES, facts(files(YOUNG), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES), [0], DISK),
-    ("nor where age wants the file gone", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES), [0], TIME),
-    ("a follower that is waited for no longer keeps nothing", RULES, facts(files(OLD), Pin(FOLLOWER, 0, "n3", "n3", "gone")), [0], TIME),
-    ("one byte more is a file more", RULES, facts(files(YOUNG, YOUNG, YOUNG), excess=SIZE_BYTES + 1), [0, 1], DISK),
+    (
+        "no agreed digest yet: a full disk does not",
+        RULES,
+        facts(files(YOUNG, YOUNG), excess=SIZE_BYTES, digests=False),
+        [0],
+        DISK,
+    ),
+    (
+        "a full disk takes as many files as it needs",
+        RULES,
+        facts(files(YOUNG, YOUNG), excess=SIZE_BYTES),
+        [0],
+        DISK,
+    ),
+    (
+        "a full disk does not break a pin",
+        RULES,
+        facts(files(YOUNG), Pin("reader", 0, "backup"), excess=SIZE_BYTES),
+        [],
+        DISK,
+    ),
+    (
+        "a full disk does not wait for a follower",
+        RULES,
+        facts(files(YOUNG), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES),
+        [0],
+        DISK,
+    ),
+    (
+        "nor where age wants the file gone",
+        RULES,
+        facts(files(OLD), Pin(FOLLOWER, 0, "n3"), excess=SIZE_BYTES),
+        [0],
+        TIME,
+    ),
+    (
+        "a follower that is waited for no longer keeps nothing",
+        RULES,
+        facts(files(OLD), Pin(FOLLOWER, 0, "n3", "n3", "gone")),
+        [0],
+        TIME,
+    ),
+    (
+        "one byte more is a file more",
+        RULES,
+        facts(files(YOUNG, YOUNG, YOUNG), excess=SIZE_BYTES + 1),
+        [0, 1],
+        DISK,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rules", "given_facts", "gone", "due"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("rules", "given_facts", "gone", "due"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
 def test_decision_table(rules: Rules, given_facts: Facts, gone: list[int], due: str) -> None:
     """What goes under which rule, and the reason given for the oldest file."""
     verdicts = decide(rules, given_facts)
@@ -88,16 +190,27 @@ def test_decision_table(rules: Rules, given_facts: Facts, gone: list[int], due: 
 
 
 def test_record_tells_the_new_begin_and_what_went() -> None:
-    """Begin, chain and term are those behind the last removed file; an unrecorded digest is null."""
+    """Begin, chain and term are those behind the last removed file; an unrecorded digest is
+    null."""
     record = trim_of(decide(RULES, facts(files(OLD, OLD, YOUNG))), {0: "aa"})
     assert record is not None
-    assert (record.begin_index, record.begin_pos, record.begin_term, record.begin_chain, record.from_index) == (20, 2000, 3, 71, 0)
+    assert (
+        record.begin_index,
+        record.begin_pos,
+        record.begin_term,
+        record.begin_chain,
+        record.from_index,
+    ) == (20, 2000, 3, 71, 0)
     assert (record.files, record.reason) == (((0, "aa"), (1000, None)), TIME)
 
 
 def test_a_kept_file_says_everything_that_keeps_it() -> None:
-    """All pins are reported, not only the first, and files behind a kept file are reported as such."""
-    first, second, last = decide(RULES, facts(files(OLD, OLD), Pin("follower", 10, "n3"), Pin("consumer", 20, "g"), digests=False))
+    """All pins are reported, not only the first, and files behind a kept file are reported as
+    such."""
+    first, second, last = decide(
+        RULES,
+        facts(files(OLD, OLD), Pin("follower", 10, "n3"), Pin("consumer", 20, "g"), digests=False),
+    )
     assert [pin.kind for pin in first.pins] == ["follower", "consumer", "digest"]
     assert [pin.kind for pin in second.pins] == ["follower", "consumer", "digest", "order"]
     assert last.pins[0].kind == "active"
@@ -120,7 +233,8 @@ def test_a_kept_file_says_everything_that_keeps_it() -> None:
     ],
 )
 def test_watermarks(total: int, free: int, level: Level, excess: int) -> None:
-    """A mark is crossed above its percentage and only while less than the ample number of bytes is free."""
+    """A mark is crossed above its percentage and only while less than the ample number of bytes is
+    free."""
     assert (MARKS.level(total, free), MARKS.excess(total, free)) == (level, excess)
 
 
@@ -140,8 +254,11 @@ def test_watermarks(total: int, free: int, level: Level, excess: int) -> None:
         (False, 2, 3, 2, True),
     ],
 )
-def test_writes_are_refused_if_too_few_have_room(full: bool, others: int, voters: int, needed: int, refused: bool) -> None:
-    """The leader of a Raft group and a majority have to have room, of an HA group the master and as many as an entry needs."""
+def test_writes_are_refused_if_too_few_have_room(
+    full: bool, others: int, voters: int, needed: int, refused: bool
+) -> None:
+    """The leader of a Raft group and a majority have to have room, of an HA group the master and as
+    many as an entry needs."""
     needs = [Need(full=k < others) for k in range(voters - 1)]
     assert refuses(Need(full=full), needs, voters, needed) is refused
 
@@ -162,8 +279,11 @@ def test_writes_are_refused_if_too_few_have_room(full: bool, others: int, voters
         (50, 10, 40, True, Need(full=True)),
     ],
 )
-def test_what_a_replica_says_about_its_disk(free: int, group: int, own: int, lacks_room: bool, found: Need) -> None:
-    """Each group gives its share of what has to go, rounded up. What all groups together do not have, something else took."""
+def test_what_a_replica_says_about_its_disk(
+    free: int, group: int, own: int, lacks_room: bool, found: Need
+) -> None:
+    """Each group gives its share of what has to go, rounded up. What all groups together do not
+    have, something else took."""
     assert need_of(MARKS, Space("n", 100, free), group, own, lacks_room=lacks_room) == found
 
 
@@ -171,17 +291,22 @@ def test_what_a_replica_says_about_its_disk(free: int, group: int, own: int, lac
 def test_shares_of_all_groups_are_what_has_to_go(free: int, sizes: list[int]) -> None:
     """Together at least that, at most a byte more for each, and of no group more than it has."""
     space, own = Space("n", 100, free), sum(sizes)
-    excess, wanted = MARKS.excess(100, free), [need_of(MARKS, space, size, own).wanted for size in sizes]
+    excess, wanted = (
+        MARKS.excess(100, free),
+        [need_of(MARKS, space, size, own).wanted for size in sizes],
+    )
     if 0 < excess <= own:
-        assert excess <= sum(wanted) < excess + len(sizes) and all(part <= size for part, size in zip(wanted, sizes, strict=True))
+        assert excess <= sum(wanted) < excess + len(sizes) and all(
+            part <= size for part, size in zip(wanted, sizes, strict=True)
+        )
     else:
         assert not any(wanted)
 
 
 @given(st.integers(1, 7), st.data())
 def test_a_minority_decides_nothing_about_the_data_of_all(voters: int, data: st.DataObject) -> None:
-    """So many bytes go as each node of some majority wants gone, and no node of any majority wants less: whatever the others say, or if
-    they say nothing."""
+    """So many bytes go as each node of some majority wants gone, and no node of any majority wants
+    less: whatever the others say, or if they say nothing."""
     wanted = data.draw(st.lists(st.integers(0, 5), max_size=voters))
     agreed_bytes = common_excess([Need(wanted=each) for each in wanted], voters)
     everybody = wanted + [0] * (voters - len(wanted))
@@ -214,41 +339,61 @@ RANDOM_FACTS = st.builds(
         frozenset(b * SIZE_BYTES for b in digests),
     ),
     st.lists(st.sampled_from([OLD, YOUNG]), max_size=6),
-    st.lists(st.tuples(st.integers(0, 7 * SIZE_BYTES), st.sampled_from(["p", FOLLOWER]), st.sampled_from(["", "silent"])), max_size=3),
+    st.lists(
+        st.tuples(
+            st.integers(0, 7 * SIZE_BYTES),
+            st.sampled_from(["p", FOLLOWER]),
+            st.sampled_from(["", "silent"]),
+        ),
+        max_size=3,
+    ),
     st.sampled_from([0, 1, 2 * SIZE_BYTES]),
     st.sets(st.integers(0, 6)),
 )
-RANDOM_RULES = st.builds(Rules, st.sampled_from([0, 500_000]), st.sampled_from([0, 1, 3 * SIZE_BYTES]))
+RANDOM_RULES = st.builds(
+    Rules, st.sampled_from([0, 500_000]), st.sampled_from([0, 1, 3 * SIZE_BYTES])
+)
 
 
 @given(RANDOM_RULES, RANDOM_FACTS)
 def test_laws(rules: Rules, found: Facts) -> None:
-    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next file's first entry. Only what a
-    follower needs gives way, to a full disk or when it is waived."""
+    """Only a sealed, due, unpinned prefix goes, for one reason; the begin after it is the next
+    file's first entry. Only what a follower needs gives way, to a full disk or when it is
+    waived."""
     record = trim_of(decide(rules, found), {})
     if record is None:
         return
     count = len(record.files)
     assert [base for base, _ in record.files] == [file.base for file in found.files[:count]]
     assert count < len(found.files) and all(file.sealed for file in found.files[:count])
-    holding = [pin for pin in found.pins if not pin.waived and not (found.excess and pin.kind == FOLLOWER)]
+    holding = [
+        pin for pin in found.pins if not pin.waived and not (found.excess and pin.kind == FOLLOWER)
+    ]
     assert all(pin.pos >= record.begin_pos for pin in holding)
     successor = found.files[count]
     assert (record.begin_index, record.begin_pos) == (successor.first_index, successor.base)
 
 
 def test_trim_record_fits_the_smallest_log_file() -> None:
-    """However many files are due at once, and whatever their names: what does not fit goes with the next check, and 64 of them are kept in
-    every snapshot."""
+    """However many files are due at once, and whatever their names: what does not fit goes with the
+    next check, and 64 of them are kept in every snapshot."""
     found = facts(files(*[OLD] * (FILES_A_TRIM + 50)))
     verdicts = decide(RULES, found)
     record = trim_of(verdicts, {file.base: "ab" * 32 for file in found.files})
-    assert record is not None and len(record.files) == FILES_A_TRIM and record.begin_index == 10 * FILES_A_TRIM
+    assert (
+        record is not None
+        and len(record.files) == FILES_A_TRIM
+        and record.begin_index == 10 * FILES_A_TRIM
+    )
     longest = replace(record, files=tuple([(10**20 - 1, sha256) for _, sha256 in record.files]))
     assert entry_bytes(longest.TOPIC, len(longest.encode()), 100) < 64 << 10
     rest = decide(RULES, facts(list(found.files[FILES_A_TRIM:])))
     following = trim_of(rest, {})
-    assert following is not None and following.from_index == record.begin_index and len(following.files) == 50
+    assert (
+        following is not None
+        and following.from_index == record.begin_index
+        and len(following.files) == 50
+    )
 
 
 class Book:
@@ -260,13 +405,16 @@ class Book:
         return (index + 1) * 100
 
 
-def observers(durable: int | None, *, silent_ms: int = 0, bytes_max: int = 2_000, patience_ms: int = 60_000) -> list[Pin]:
+def observers(
+    durable: int | None, *, silent_ms: int = 0, bytes_max: int = 2_000, patience_ms: int = 60_000
+) -> list[Pin]:
     peers = [PeerProgress("o", Role.LEARNER, durable, durable, silent_ms=silent_ms)]
     return list(observer_pins(Book(), ["o"], "n1", peers, patience_ms, bytes_max))  # type: ignore[arg-type]
 
 
 def test_an_observer_holds_back_no_more_than_is_granted() -> None:
-    """The entries that it lacks, up to the bound; none after a long silence; for an observer that never reported, at most the bound."""
+    """The entries that it lacks, up to the bound; none after a long silence; for an observer that
+    never reported, at most the bound."""
     (pin,) = observers(89)
     assert (pin.kind, pin.pos, pin.holder, pin.waived) == (OBSERVER, 9_000, "o", "")
     (pin,) = observers(79)

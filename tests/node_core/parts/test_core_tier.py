@@ -1,5 +1,6 @@
-"""Consumers with leases below the local begin: a trim whose files the object store has moves no position, and messages come from batches
-that the leader asks for. The invariants L1 to L6 are those of docs/decisions/2026-11-28-leases-below-the-local-begin.md."""
+"""Consumers with leases below the local begin: a trim whose files the object store has moves no
+position, and messages come from batches that the leader asks for. The invariants L1 to L6 are those
+of docs/decisions/2026-11-28-leases-below-the-local-begin.md."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def get(bench: Bench, **options: object) -> tuple[Lease, ...]:
 
 
 def test_a_stored_trim_moves_no_position() -> None:
-    """L1: a slow group goes on where it was, with its attempts, and a new one begins with the first message."""
+    """L1: a slow group goes on where it was, with its attempts, and a new one begins with the first
+    message."""
     bench = made()
     first = bench.receive(n=3)
     assert bench.ack(first[0]) == (True,)
@@ -87,7 +89,8 @@ def test_a_stored_trim_moves_no_position() -> None:
 
 
 def test_another_trim_still_raises_positions() -> None:
-    """Without the store, what is trimmed is done for every group, also what an earlier trim had left in the store."""
+    """Without the store, what is trimmed is done for every group, also what an earlier trim had
+    left in the store."""
     bench = made()
     trim(bench, 3)
     bench.turn(bench.poll(group="other", n=1))
@@ -103,14 +106,18 @@ def test_another_trim_still_raises_positions() -> None:
 
 
 def test_a_stored_trim_after_another_one_wakes_who_begins_lower_now() -> None:
-    """A group that was served nothing of a queue begins with the first offset that the store may have, also one that waits already."""
+    """A group that was served nothing of a queue begins with the first offset that the store may
+    have, also one that waits already."""
     bench = made()
     bench.configure("u")
     bench.send("other", topic="u")
     bench.trim(bench.log.end_index, stored=False)
     call = bench.poll(n=32, wait_ns=60 * SECOND)
     bench.turn(call)
-    assert call.token not in bench.done and bench.machine.begin("t", 0) == bench.machine.end("t", 0) == 10
+    assert (
+        call.token not in bench.done
+        and bench.machine.begin("t", 0) == bench.machine.end("t", 0) == 10
+    )
     bench.send("another", topic="u")
     bench.trim(bench.log.end_index)
     bench.turn()
@@ -118,7 +125,8 @@ def test_a_stored_trim_after_another_one_wakes_who_begins_lower_now() -> None:
 
 
 def test_state_and_snapshot_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L6: a replica that applies the log, and one that begins with a snapshot, have the same positions."""
+    """L6: a replica that applies the log, and one that begins with a snapshot, have the same
+    positions."""
     bench = made()
     bench.receive(n=2)
     trim(bench, 7)
@@ -126,44 +134,62 @@ def test_state_and_snapshot_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     follower.replicator.commit_index = bench.replicator.commit_index
     follower.turn()
     exported = follower.machine.export(LOG_ID)
-    assert exported == bench.machine.export(LOG_ID) and exported["retained"]["trims"][-1][2]["stored"] is True
+    assert (
+        exported == bench.machine.export(LOG_ID)
+        and exported["retained"]["trims"][-1][2]["stored"] is True
+    )
     again = Bench()
     again.machine.restore(exported)
     assert again.machine.retained.stored and again.machine.delivery.cursor(KEY) == 2
 
 
 def test_a_store_that_is_away_delays_only_those_who_need_it() -> None:
-    """L2 and L4: other queues and groups go on, no position moves, and the leader asks again by itself."""
+    """L2 and L4: other queues and groups go on, no position moves, and the leader asks again by
+    itself."""
     bench = made(queues=2)
     bench.receive(group="ahead", n=32)
     bench.tier.away = True
     trim(bench, 7)
     bench.send("other", queue=1)
-    waiting, behind = bench.poll(group="new", n=1, wait_ns=60 * SECOND), bench.poll(group="new", n=32, wait_ns=60 * SECOND)
+    waiting, behind = (
+        bench.poll(group="new", n=1, wait_ns=60 * SECOND),
+        bench.poll(group="new", n=32, wait_ns=60 * SECOND),
+    )
     bench.turn(waiting, behind)
     assert bodies(bench.done[waiting.token].leases) == ["other"] and behind.token not in bench.done  # type: ignore[union-attr]
     bench.send("hot")
     assert sorted(bodies(bench.receive(group="ahead"))) == ["hot", "other"]
     for _ in range(3):
         bench.pass_time(3 * SECOND)
-        assert bench.machine.delivery.cursor(("new", "t", 0)) == 0 and behind.token not in bench.done
+        assert (
+            bench.machine.delivery.cursor(("new", "t", 0)) == 0 and behind.token not in bench.done
+        )
         assert bench.output is not None and bench.output.wake_at_ns < bench.now_ns + 3 * SECOND
-    assert bench.group.statistics()["tier_waiting"] == 1 and bench.group.statistics()["tier_failures"] >= 2
+    assert (
+        bench.group.statistics()["tier_waiting"] == 1
+        and bench.group.statistics()["tier_failures"] >= 2
+    )
     bench.tier.away = False
     bench.pass_time(3 * SECOND)
     bench.turn()
     found = bodies(bench.done[behind.token].leases)  # type: ignore[union-attr]
     assert [body for body in found if body != "other"] == [*names(*range(10)), "hot"]
-    assert bench.group.leader.tier.failure_of(("new", "t")) == "" and bench.group.statistics()["tier_waiting"] == 0
+    assert (
+        bench.group.leader.tier.failure_of(("new", "t")) == ""
+        and bench.group.statistics()["tier_waiting"] == 0
+    )
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["ordinary", "fifo"])
 def test_a_lower_priority_does_not_overtake_what_is_fetched(fifo: bool) -> None:
-    """L3: of the messages that wait, the one with the highest priority comes first, also from the store."""
+    """L3: of the messages that wait, the one with the highest priority comes first, also from the
+    store."""
     bench = Bench()
     bench.lead()
     topic = TopicConfig("", "t", TopicKind.PRIORITY, 2, Permission.READ_WRITE, 1)
-    bench.ask(Configure(next(bench.tokens), topics=(topic,), groups=(GroupConfig("", "g", fifo=fifo),)))
+    bench.ask(
+        Configure(next(bench.tokens), topics=(topic,), groups=(GroupConfig("", "g", fifo=fifo),))
+    )
     bench.send_of("A", "first", queue=1)
     bench.send_of("B", "high", queue=1)
     bench.send_of("C", "low", queue=0)
@@ -182,7 +208,9 @@ def test_a_lower_priority_does_not_overtake_what_is_fetched(fifo: bool) -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["ordinary", "fifo"])
-def test_messages_visible_again_wait_for_the_store_without_a_cost(fifo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_visible_again_wait_for_the_store_without_a_cost(
+    fifo: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L4: a turn asks for one of them, and those that are on the disk are delivered."""
     bench = made(sent=0, fifo=fifo)
     for number in range(60):
@@ -193,13 +221,18 @@ def test_messages_visible_again_wait_for_the_store_without_a_cost(fifo: bool, mo
     bench.pass_time(11 * SECOND)
     considered: list[int] = []
     consider = Job._consider
-    monkeypatch.setattr(Job, "_consider", lambda job, key, offset: (considered.append(offset), consider(job, key, offset))[1])
+    monkeypatch.setattr(
+        Job,
+        "_consider",
+        lambda job, key, offset: (considered.append(offset), consider(job, key, offset))[1],
+    )
     assert bodies(bench.receive(n=32)) == names(*range(50, 60))
     assert len(considered) == 11 and min(considered) < 50
 
 
 def test_a_poll_that_ends_while_the_store_is_away_is_not_empty() -> None:
-    """An empty answer would say that there is nothing for the group. Once the group needs nothing of the store, it is true again."""
+    """An empty answer would say that there is nothing for the group. Once the group needs nothing
+    of the store, it is true again."""
     bench = made()
     trim(bench, 10 - 1)
     bench.tier.away = True
@@ -217,20 +250,29 @@ def test_a_poll_that_ends_before_the_store_has_answered_is_not_empty() -> None:
     bench = made()
     trim(bench, 8)
     bench.tier.held = True
-    calls = [bench.poll(group=f"g{number}", n=32, wait_ns=3 * SECOND) for number in range(tier_messages.FETCHES_MAX + 1)]
+    calls = [
+        bench.poll(group=f"g{number}", n=32, wait_ns=3 * SECOND)
+        for number in range(tier_messages.FETCHES_MAX + 1)
+    ]
     for number, call in enumerate(calls):
         bench.ask(Reset(next(bench.tokens), call.group, "t", ((0, number),)))
         bench.turn(call)
     assert len(bench.tier.pending) == tier_messages.FETCHES_MAX
     bench.pass_time(4 * SECOND)
-    assert [bench.done[call.token] for call in calls] == [Refused("store-away", detail=tier_messages.NOT_YET)] * len(calls)
+    assert [bench.done[call.token] for call in calls] == [
+        Refused("store-away", detail=tier_messages.NOT_YET)
+    ] * len(calls)
     bench.tier.held = False
     bench.turn()
-    assert bodies(get(bench, group="g2", n=32)) == names(*range(2, 10)) and bench.receive(group="g2") == ()
+    assert (
+        bodies(get(bench, group="g2", n=32)) == names(*range(2, 10))
+        and bench.receive(group="g2") == ()
+    )
 
 
 def test_what_total_retention_removed_is_passed_over() -> None:
-    """L2: messages never leased, leased ones whose lease is over, and nothing else; the log has it."""
+    """L2: messages never leased, leased ones whose lease is over, and nothing else; the log has
+    it."""
     bench = made()
     kept = bench.receive(n=4)
     bench.pass_time(11 * SECOND)
@@ -241,7 +283,10 @@ def test_what_total_retention_removed_is_passed_over() -> None:
     # The messages of the other group went while they were visible again.
     assert bodies(get(bench)) == names(6, 7, 8, 9)
     bench.turn()
-    assert bench.group.statistics()["gone"] == 6 + 4 + 2 and bench.group.statistics()["passed_over"] == 0
+    assert (
+        bench.group.statistics()["gone"] == 6 + 4 + 2
+        and bench.group.statistics()["passed_over"] == 0
+    )
     assert bench.machine.delivery.is_done(KEY, 0) and bench.machine.delivery.lease(KEY, 3) is None
     assert bench.ack(kept[0]) == (False,)
     bench.tier.begin_pos = bench.queues.rows["t", 0][8][0]
@@ -251,7 +296,8 @@ def test_what_total_retention_removed_is_passed_over() -> None:
 
 
 def test_filters_and_dead_letters_of_messages_in_the_store() -> None:
-    """L3: what does not match is passed over, and what used up its attempts is copied as it was stored."""
+    """L3: what does not match is passed over, and what used up its attempts is copied as it was
+    stored."""
     bench = made(max_attempts=1)
     trim(bench, 8)
     assert bodies(get(bench, tags=["B"], n=2)) == names(1, 3)
@@ -261,7 +307,9 @@ def test_filters_and_dead_letters_of_messages_in_the_store() -> None:
     stored = [bench.machine.record(*row[:2]) for row in bench.queues.rows["%DLQ%g", 0]]
     letters = [decode_record(record) for record in stored]
     assert [letter.body for letter in letters] == [b"m1", b"m3"]
-    assert parse(letters[0].properties)[DLQ_ORIGIN_TOPIC] == "t" and int.from_bytes(stored[0][76:84], "big") == index_of(bench, 1)
+    assert parse(letters[0].properties)[DLQ_ORIGIN_TOPIC] == "t" and int.from_bytes(
+        stored[0][76:84], "big"
+    ) == index_of(bench, 1)
 
 
 def test_a_consumer_gives_up_a_message_that_is_in_the_store() -> None:
@@ -283,7 +331,8 @@ def test_a_consumer_gives_up_a_message_that_is_in_the_store() -> None:
 
 
 def test_a_message_is_not_given_up_while_the_store_is_away() -> None:
-    """The caller is told, and nothing is kept for calls that are repeated for as long as that lasts; the lease stays."""
+    """The caller is told, and nothing is kept for calls that are repeated for as long as that
+    lasts; the lease stays."""
     bench = made()
     (first,) = bench.receive(n=1)
     trim(bench, 8)
@@ -309,7 +358,8 @@ def lead_again(bench: Bench) -> None:
 
 
 def test_message_groups_keep_their_order() -> None:
-    """L3, in a FIFO group: the next leader reads the message groups of what is in flight from the store, before it hands out anything."""
+    """L3, in a FIFO group: the next leader reads the message groups of what is in flight from the
+    store, before it hands out anything."""
     bench = made(sent=0, fifo=True)
     for number in range(8):
         bench.send_of("A" if number % 2 == 0 else "B", f"m{number}")
@@ -335,7 +385,8 @@ def test_message_groups_keep_their_order() -> None:
 
 
 def test_message_groups_that_are_fetched_cost_no_turn() -> None:
-    """L4: while the message groups of many messages in flight are not known, a turn that looks at the queue asks for one of them."""
+    """L4: while the message groups of many messages in flight are not known, a turn that looks at
+    the queue asks for one of them."""
     bench = made(sent=0, fifo=True)
     for number in range(40):
         bench.send_of(f"G{number}", f"m{number}")
@@ -350,7 +401,8 @@ def test_message_groups_that_are_fetched_cost_no_turn() -> None:
 
 
 def test_an_attempt_that_is_repeated_waits_for_what_it_got() -> None:
-    """A Receive with the attempt id of one whose messages only the store has gets those, and no other message meanwhile."""
+    """A Receive with the attempt id of one whose messages only the store has gets those, and no
+    other message meanwhile."""
     bench = made(queues=2, sent=0, fifo=True)
     for number in range(8):
         bench.send_of("A", f"m{number}")
@@ -380,7 +432,9 @@ def test_a_fifo_group_passes_over_what_is_gone() -> None:
     lead_again(bench)
     assert bodies(get(bench, n=32)) == names(4, 5, 6, 7)
     bench.pass_time(11 * SECOND)
-    assert bodies(get(bench, n=32)) == names(4, 5, 6, 7) and not bench.machine.delivery.holds(("x", "t", 0), 0)
+    assert bodies(get(bench, n=32)) == names(4, 5, 6, 7) and not bench.machine.delivery.holds(
+        ("x", "t", 0), 0
+    )
     assert bench.machine.delivery.lease(KEY, 0) is None
 
 
@@ -399,14 +453,20 @@ def test_late_and_foreign_answers_have_no_effect() -> None:
     assert bench.tier.pending[-1].number > fetch.number
     bench.tier.held, bench.tier.away = False, True
     bench.turn()
-    assert bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns < 1 << 62
+    assert (
+        bench.group.leader.tier.failure_of(("g", "t"))
+        and bench.group.leader.tier.retry_ns < 1 << 62
+    )
     lead_again(bench)
-    assert not bench.group.leader.tier.failure_of(("g", "t")) and bench.group.leader.tier.retry_ns == 1 << 62
+    assert (
+        not bench.group.leader.tier.failure_of(("g", "t"))
+        and bench.group.leader.tier.retry_ns == 1 << 62
+    )
 
 
 def test_an_answer_to_a_former_life_is_no_answer() -> None:
-    """A replica that was opened again in the same process counts its fetches from 1 again, for other messages. Nor is one for the same
-    message that was asked for at another time."""
+    """A replica that was opened again in the same process counts its fetches from 1 again, for
+    other messages. Nor is one for the same message that was asked for at another time."""
     former = made(queues=2)
     for number in range(10):
         former.send(f"other{number}", queue=1)
@@ -432,7 +492,8 @@ def test_an_answer_to_a_former_life_is_no_answer() -> None:
 
 
 def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:
-    """Where the queues begin and where the log does would not fit each other, and what lies between would look gone."""
+    """Where the queues begin and where the log does would not fit each other, and what lies between
+    would look gone."""
     bench = made()
     trim(bench, 8)
     tier = bench.group.leader.tier
@@ -444,8 +505,14 @@ def test_nothing_is_fetched_while_a_trim_is_half_applied() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L5: few fetches at a time, each limited, and old batches make room; groups that read the same place share it."""
-    for name, value in {"BATCH_BYTES": 1000, "BATCH_MESSAGES": 5, "FETCHES_MAX": 2, "BYTES_MAX": 4000}.items():
+    """L5: few fetches at a time, each limited, and old batches make room; groups that read the same
+    place share it."""
+    for name, value in {
+        "BATCH_BYTES": 1000,
+        "BATCH_MESSAGES": 5,
+        "FETCHES_MAX": 2,
+        "BYTES_MAX": 4000,
+    }.items():
         monkeypatch.setattr(tier_messages, name, value)
     bench = made(queues=3, sent=0)
     for queue in range(3):
@@ -454,14 +521,18 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = sent = 0
     calls = [bench.poll(group=f"g{number}", n=1) for number in range(3)]
     bench.turn(*calls)
-    assert [(fetch.topic, fetch.queue, fetch.first, fetch.count) for fetch in bench.tier.pending] == [("t", 0, 0, 5), ("t", 1, 0, 5)]
+    assert [
+        (fetch.topic, fetch.queue, fetch.first, fetch.count) for fetch in bench.tier.pending
+    ] == [("t", 0, 0, 5), ("t", 1, 0, 5)]
     got: dict[str, list[str]] = {}
     for _ in range(400):
         if not calls:
             break
         bench.turn()
         most = max(most, bench.group.leader.tier.size)
-        assert len(bench.tier.pending) <= 2 and len(bench.group.leader.tier._by_position) * 100 < 4000
+        assert (
+            len(bench.tier.pending) <= 2 and len(bench.group.leader.tier._by_position) * 100 < 4000
+        )
         for call in [call for call in calls if call.token in bench.done]:
             leases = bench.done[call.token].leases  # type: ignore[union-attr]
             got.setdefault(call.group, []).extend(bodies(leases))
@@ -472,11 +543,14 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 bench.turn(calls[-1])
     assert not calls and 0 < most <= 2000
     for found in got.values():
-        assert sorted(found) == sorted({f"{queue}-{number:02d}" for queue in range(3) for number in range(40)})
+        assert sorted(found) == sorted(
+            {f"{queue}-{number:02d}" for queue in range(3) for number in range(40)}
+        )
 
 
 def test_who_waits_costs_no_turn_of_others() -> None:
-    """L4: while the store is slow, a turn does not look at everyone who waits for it, and the end of a poll not at all who failed."""
+    """L4: while the store is slow, a turn does not look at everyone who waits for it, and the end
+    of a poll not at all who failed."""
 
     def calls(waiting: int) -> int:
         bench = made()
@@ -496,12 +570,15 @@ def test_who_waits_costs_no_turn_of_others() -> None:
 
 
 def test_a_group_that_gave_up_nothing_pins_files_only_without_the_store() -> None:
-    """Where it begins is no need for local files; the pin of a log that is not stored is what it was."""
+    """Where it begins is no need for local files; the pin of a log that is not stored is what it
+    was."""
     bench = made(max_attempts=1)
     bench.receive(n=1)
     trim(bench, 4)
     keys = consumed_queues(bench.machine)
-    assert [pin.pos for pin in consumer_pins(bench.machine, keys)] == [bench.queues.rows["t", 0][4][0]]
+    assert [pin.pos for pin in consumer_pins(bench.machine, keys)] == [
+        bench.queues.rows["t", 0][4][0]
+    ]
 
 
 def test_lag_counts_what_is_in_the_store() -> None:
@@ -511,15 +588,23 @@ def test_lag_counts_what_is_in_the_store() -> None:
     trim(bench, 8)
     key = positions(bench.machine)["g", "t"]
     bench.now_ns += 50 * SECOND
-    found = backlog(bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms)
+    found = backlog(
+        bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms
+    )
     assert (found.lag, found.in_flight, found.ready) == (10, 2, 8) and found.lag_age_ms >= 50_000
     bench.trim(bench.log.end_index)
-    found = backlog(bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms)
+    found = backlog(
+        bench.machine, bench.group.leader.clock, key, bench.now_ms, bench.machine.stored_ms
+    )
     assert found.lag == 10 and 0 <= found.lag_age_ms < 50_000
 
 
-@pytest.mark.parametrize("change", [lambda fetch: replace(fetch, first=fetch.first + 1)], ids=["later"])
-def test_a_batch_that_begins_later_means_that_the_store_does(change: Callable[[TierFetch], TierFetch]) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda fetch: replace(fetch, first=fetch.first + 1)], ids=["later"]
+)
+def test_a_batch_that_begins_later_means_that_the_store_does(
+    change: Callable[[TierFetch], TierFetch],
+) -> None:
     """What a batch leaves out before its first message is gone, and only that."""
     bench = made()
     trim(bench, 8)

@@ -1,4 +1,5 @@
-"""Delayed messages in one group on virtual time: when they fire, that each fires once, and what a recall, a restart or a full log does."""
+"""Delayed messages in one group on virtual time: when they fire, that each fires once, and what a
+recall, a restart or a full log does."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
 from ledgermq.node.broker.parts.timers import timer_firing, timer_window
-from ledgermq.node.broker.parts.timers.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
+from ledgermq.node.broker.parts.timers.timers import (
+    RECALLED_MAX,
+    SLOT_MS,
+    SLOTS,
+    Watermark,
+    slot_of,
+)
 from ledgermq.node.replica.retention.retention_facts import timer_pin
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import Fields, encode, parse
@@ -44,14 +51,19 @@ def delay(b: Bench, body: str, after_ms: int, topic: str = "t") -> Produced:
 
 
 def recall(b: Bench, produced: Produced, deliver_ms: int) -> bool:
-    outcome = b.ask(Recall(next(b.tokens), deliver_ms, produced.fire_ms[0], produced.queue_offsets[0]))
+    outcome = b.ask(
+        Recall(next(b.tokens), deliver_ms, produced.fire_ms[0], produced.queue_offsets[0])
+    )
     assert isinstance(outcome, Recalled), outcome
     return outcome.ok
 
 
 def bodies(b: Bench, topic: str = "t") -> list[str]:
     """What is in the topic, in order."""
-    return [decode_record(b.log.record(p, s)).body.decode() for p, s, _ in b.queues.rows.get((topic, 0), ())]
+    return [
+        decode_record(b.log.record(p, s)).body.decode()
+        for p, s, _ in b.queues.rows.get((topic, 0), ())
+    ]
 
 
 def settle(b: Bench) -> None:
@@ -79,7 +91,8 @@ def pass_ms(b: Bench, ms: int) -> None:
 
 
 def test_a_delayed_message_becomes_visible_at_its_time_and_not_before() -> None:
-    """It waits on the timer topic, in the slot of its minute, and its copy says where it came from."""
+    """It waits on the timer topic, in the slot of its minute, and its copy says where it came
+    from."""
     b = bench()
     due = b.now_ms + 1500
     produced = delay(b, "x", 1500)
@@ -91,7 +104,12 @@ def test_a_delayed_message_becomes_visible_at_its_time_and_not_before() -> None:
     assert bodies(b) == ["x"] and b.machine.timers.pending == 0
     position, size, code = b.queues.rows["t", 0][0]
     stored = parse(decode_record(b.log.record(position, size)).properties)
-    assert stored == {"UNIQ_KEY": "id-x", "TAGS": "a", "TIMER_DELIVER_MS": str(due), "__LMQ.ORIGIN": f"timer:{due}:{slot_of(due)}:0"}
+    assert stored == {
+        "UNIQ_KEY": "id-x",
+        "TAGS": "a",
+        "TIMER_DELIVER_MS": str(due),
+        "__LMQ.ORIGIN": f"timer:{due}:{slot_of(due)}:0",
+    }
     assert code == 97
     assert b.machine.timers.watermark == Watermark(due, 0)
 
@@ -113,7 +131,8 @@ def test_messages_fire_by_time_and_then_as_they_came() -> None:
 
 
 def test_a_message_that_arrives_behind_the_window_still_fires_in_time() -> None:
-    """One for an earlier minute than the leader reads, and one for the very millisecond that has just fired."""
+    """One for an earlier minute than the leader reads, and one for the very millisecond that has
+    just fired."""
     b = bench()
     base = b.now_ms // SLOT_MS * SLOT_MS + SLOT_MS - b.now_ms
     delay(b, "first", base + 10)
@@ -126,7 +145,8 @@ def test_a_message_that_arrives_behind_the_window_still_fires_in_time() -> None:
 
 
 def test_nothing_fires_past_a_message_that_is_not_in_its_slot_yet() -> None:
-    """A logged but uncommitted message must fire before any later one; otherwise the watermark would pass it permanently."""
+    """A logged but uncommitted message must fire before any later one; otherwise the watermark
+    would pass it permanently."""
     b = bench()
     delay(b, "later", 20)
     b.replicator.commit_at_once = False
@@ -165,7 +185,8 @@ def test_a_clock_that_goes_back_makes_messages_late_and_never_early() -> None:
 
 
 def test_a_message_beyond_the_wheel_is_stored_again_until_its_time() -> None:
-    """Forty days take a dozen rounds; each leaves a copy that is the mark of the one before, and the last one is delivered."""
+    """Forty days take a dozen rounds; each leaves a copy that is the mark of the one before, and
+    the last one is delivered."""
     b = bench()
     days = 40 * 24 * 3_600_000
     due = b.now_ms + days
@@ -176,7 +197,9 @@ def test_a_message_beyond_the_wheel_is_stored_again_until_its_time() -> None:
         settle(b)
         assert (bodies(b) == ["x"]) == (b.now_ms >= due)
     counts = b.machine.timers.counts
-    assert (counts["fired"], counts["stored"]) == (1, counts["rolled"] + 1) and counts["rolled"] >= 14
+    assert (counts["fired"], counts["stored"]) == (1, counts["rolled"] + 1) and counts[
+        "rolled"
+    ] >= 14
     assert b.machine.timers.pending == 0
 
 
@@ -198,7 +221,8 @@ def test_a_recalled_message_never_comes() -> None:
 
 
 def test_a_message_of_a_deleted_topic_is_not_recalled() -> None:
-    """Its handle names the next topic of the name too; the recall would be a promise about another topic's message."""
+    """Its handle names the next topic of the name too; the recall would be a promise about another
+    topic's message."""
     b = bench()
     due = b.now_ms + 10_000
     produced = delay(b, "old", 10_000)
@@ -223,21 +247,34 @@ def test_only_what_waited_is_dropped_with_its_topic() -> None:
     """What was recalled, or delivered, before the topic was deleted stays that."""
     b = bench()
     states = []
-    made = {body: delay(b, body, ms) for body, ms in (("waits", 9_000), ("recalled", 9_000), ("comes", 1_000))}
+    made = {
+        body: delay(b, body, ms)
+        for body, ms in (("waits", 9_000), ("recalled", 9_000), ("comes", 1_000))
+    }
     assert recall(b, made["recalled"], b.now_ms + 9_000)
     pass_ms(b, 1_000)
     for _ in range(2):
         for produced in made.values():
             offset = produced.queue_offsets[0]
-            positions, sizes, _codes = b.machine.units(TIMER_TOPIC, slot_of(produced.fire_ms[0]), offset, 1)
-            states.append(b.machine.delayed_state(offset, bytes(b.machine.properties(int(positions[0]), int(sizes[0]))))[0])
+            positions, sizes, _codes = b.machine.units(
+                TIMER_TOPIC, slot_of(produced.fire_ms[0]), offset, 1
+            )
+            states.append(
+                b.machine.delayed_state(
+                    offset, bytes(b.machine.properties(int(positions[0]), int(sizes[0])))
+                )[0]
+            )
         b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
-    assert states[:3] == ["delayed", "recalled", states[2]] and states[2] not in ("delayed", "dropped")
+    assert states[:3] == ["delayed", "recalled", states[2]] and states[2] not in (
+        "delayed",
+        "dropped",
+    )
     assert states[3:] == ["dropped", *states[1:3]]
 
 
 def test_a_recall_with_another_time_means_another_message() -> None:
-    """A client that repeats an id with another delivery time holds the place of the first message with the time of the second."""
+    """A client that repeats an id with another delivery time holds the place of the first message
+    with the time of the second."""
     b = bench()
     due = b.now_ms + 10_000
     produced = delay(b, "one", 10_000)
@@ -288,7 +325,8 @@ def test_messages_of_a_deleted_topic_are_dropped_and_hold_nobody_up() -> None:
 
 
 def test_a_new_leader_fires_what_the_old_one_did_not() -> None:
-    """What was fired and not committed is cut off and fires again; what was committed does not. From a snapshot too."""
+    """What was fired and not committed is cut off and fires again; what was committed does not.
+    From a snapshot too."""
     b = bench()
     for i in range(10):
         delay(b, str(i), 1_000 + i)
@@ -333,7 +371,8 @@ def test_firing_waits_for_a_full_disk_without_spinning() -> None:
 
 @pytest.mark.parametrize("ms", [1, 5_000])
 def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
-    """All due in one millisecond, or spread: they fire in order although a window holds but a few of them."""
+    """All due in one millisecond, or spread: they fire in order although a window holds but a few
+    of them."""
     monkeypatch.setattr(timer_window, "WINDOW_ROWS", 8)
     monkeypatch.setattr(timer_window, "SCAN_UNITS", 16)
     monkeypatch.setattr(timer_firing, "BATCH", 5)
@@ -341,7 +380,15 @@ def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, m
     base = (b.now_ms // SLOT_MS + 1) * SLOT_MS
     times = [base + (i * 7919) % ms for i in range(100)]
     for start in range(0, 100, 10):
-        b.ask(Produce(next(b.tokens), [delayed(f"{at}-{start + i}", at) for i, at in enumerate(times[start : start + 10])]))
+        b.ask(
+            Produce(
+                next(b.tokens),
+                [
+                    delayed(f"{at}-{start + i}", at)
+                    for i, at in enumerate(times[start : start + 10])
+                ],
+            )
+        )
     most = 0
     end = b.now_ns + 2 * SLOT_MS * MS
     while b.now_ns < end:
@@ -354,8 +401,8 @@ def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, m
 
 
 def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
-    """A message beyond the reach fires hours late for its next round: its copy is logged before any record that moves the watermark past
-    it."""
+    """A message beyond the reach fires hours late for its next round: its copy is logged before any
+    record that moves the watermark past it."""
     b = bench()
     after = 10 * 24 * 3_600_000
     delay(b, "x", after)
@@ -369,7 +416,8 @@ def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
 
 
 def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
-    """It was in the log and not committed while the leader went on to the next minute; in the turn that commits it nothing overtakes it."""
+    """It was in the log and not committed while the leader went on to the next minute; in the turn
+    that commits it nothing overtakes it."""
     b = bench()
     base = (b.now_ms // SLOT_MS + 1) * SLOT_MS - b.now_ms
     delay(b, "next minute", base + 10)
@@ -387,7 +435,8 @@ def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
 
 
 def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message beyond the reach is sent while others are late: the watermark rises to the first of these and no further."""
+    """A message beyond the reach is sent while others are late: the watermark rises to the first of
+    these and no further."""
     monkeypatch.setattr(timer_firing, "BATCH", 1)
     b = bench()
     ten_hours = 10 * 3_600_000
@@ -405,7 +454,8 @@ def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.Monkey
 
 
 def test_what_waits_pins_the_log() -> None:
-    """From the first message of the earliest slot that something waits in; what was recalled or has fired pins nothing."""
+    """From the first message of the earliest slot that something waits in; what was recalled or has
+    fired pins nothing."""
     b = bench()
     assert list(timer_pin(b.machine)) == []
     due = b.now_ms + 5_000
@@ -413,8 +463,14 @@ def test_what_waits_pins_the_log() -> None:
     first = delay(b, "x", 5_000)
     delay(b, "y", 200_000)
     (pin,) = timer_pin(b.machine)
-    positions = [b.queues.rows[TIMER_TOPIC, slot_of(due)][0][0], b.queues.rows[TIMER_TOPIC, slot_of(b.now_ms + 200_000)][0][0]]
-    assert (pin.kind, pin.pos) == ("timer", positions[0]) and "2 delayed messages wait" in pin.detail
+    positions = [
+        b.queues.rows[TIMER_TOPIC, slot_of(due)][0][0],
+        b.queues.rows[TIMER_TOPIC, slot_of(b.now_ms + 200_000)][0][0],
+    ]
+    assert (pin.kind, pin.pos) == (
+        "timer",
+        positions[0],
+    ) and "2 delayed messages wait" in pin.detail
     assert recall(b, first, due)
     pass_ms(b, 60_000)
     delay(b, "z", 1)
@@ -424,11 +480,14 @@ def test_what_waits_pins_the_log() -> None:
     pass_ms(b, 60_000)
     assert list(timer_pin(b.machine)) == []
     statistics = b.group.statistics()
-    assert [statistics[f"timers_{name}"] for name in ("pending", "stored", "fired", "recalled")] == [0, 3, 2, 1]
+    assert [
+        statistics[f"timers_{name}"] for name in ("pending", "stored", "fired", "recalled")
+    ] == [0, 3, 2, 1]
 
 
 def test_what_was_recalled_pins_the_log_until_its_time() -> None:
-    """Its record is read once more, to report the recall; then nothing is pinned, although no later message moves the watermark."""
+    """Its record is read once more, to report the recall; then nothing is pinned, although no later
+    message moves the watermark."""
     b = bench()
     due = b.now_ms + 5_000
     assert recall(b, delay(b, "x", 5_000), due)
@@ -447,7 +506,9 @@ def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
     pass_ms(b, base + 1)
     # This one came after the leader had read the slot, and is taken back.
     slot, due = (TIMER_TOPIC, slot_of(b.now_ms)), b.now_ms + 30_000
-    produced = b.group.turn(b.now_ns, b.now_ms, [Produce(99, [delayed("gone", due)]), Recall(98, due, due, 1)]).done
+    produced = b.group.turn(
+        b.now_ns, b.now_ms, [Produce(99, [delayed("gone", due)]), Recall(98, due, due, 1)]
+    ).done
     assert {done.token for done in produced} == {98, 99}
     b.queues.low[slot] = b.machine.end(*slot)
     delay(b, "y", 5)
@@ -457,7 +518,8 @@ def test_a_slot_may_be_trimmed_when_nothing_waits() -> None:
 
 @pytest.mark.parametrize("obstacle", ["consume queues", "handover"])
 def test_what_is_due_does_not_spin_while_nothing_can_be_appended(obstacle: str) -> None:
-    """The consume queues find no room, or leadership is being handed over: the group looks again now and then, and fires afterwards."""
+    """The consume queues find no room, or leadership is being handed over: the group looks again
+    now and then, and fires afterwards."""
     b = bench()
     delay(b, "x", 100)
     if obstacle == "handover":

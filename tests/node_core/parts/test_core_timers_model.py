@@ -1,7 +1,9 @@
-"""Delayed messages against a dumb model: random sends, recalls, clocks, lost commits and new leaders, with windows and wheels made tiny.
+"""Delayed messages against a dumb model: random sends, recalls, clocks, lost commits and new
+leaders, with windows and wheels made tiny.
 
-The model is a table of what was acknowledged. In the end every message that is in the log was delivered once, and not before its time by
-the clock of the leader that fired it, unless its recall was acknowledged; then never.
+The model is a table of what was acknowledged. In the end every message that is in the log was
+delivered once, and not before its time by the clock of the leader that fired it, unless its recall
+was acknowledged; then never.
 """
 
 from __future__ import annotations
@@ -105,7 +107,11 @@ class World:
         token = next(self.bench.tokens)
         self.asked[token] = body
         properties = encode(Fields(message_id=body, deliver_ms=deliver_ms))
-        self.turn(Produce(token, [Draft("t", 0, body.encode(), properties, EPOCH_MS, deliver_ms=deliver_ms)]))
+        self.turn(
+            Produce(
+                token, [Draft("t", 0, body.encode(), properties, EPOCH_MS, deliver_ms=deliver_ms)]
+            )
+        )
 
     def recall(self, which: int) -> None:
         waiting = [(body, place) for body, place in self.acknowledged.items() if place[1]]
@@ -131,10 +137,13 @@ class World:
         self.turn()
 
     def fail_over(self, kept: int) -> None:
-        """Another node leads: it has what is committed and some of the rest, and its state from the log or from a snapshot."""
+        """Another node leads: it has what is committed and some of the rest, and its state from the
+        log or from a snapshot."""
         former = self.bench
         committed = former.replicator.commit_index
-        borders = [entries.last_index for entries in self.log.ranges if entries.last_index >= committed]
+        borders = [
+            entries.last_index for entries in self.log.ranges if entries.last_index >= committed
+        ]
         self.log.cut(borders[kept % len(borders)])
         self.checked = min(self.checked, self.log.end_index)
         self.bench = Bench(log=self.log, node=f"n{self.term}")
@@ -156,13 +165,25 @@ class World:
         for _ in range(60):
             self.pass_ms(SLOT)
         assert self.bench.machine.timers.pending == 0
-        delivered = [record.body.decode() for entries in self.log.ranges for record in records_of(entries) if record.topic == "t"]
+        delivered = [
+            record.body.decode()
+            for entries in self.log.ranges
+            for record in records_of(entries)
+            if record.topic == "t"
+        ]
         assert len(delivered) == len(set(delivered)), "twice"
         assert not self.recalled & set(delivered), "recalled and delivered"
         assert set(self.acknowledged) - self.tried <= set(delivered), "lost"
-        stored = {record.body.decode() for entries in self.log.ranges for record in records_of(entries) if record.topic == TIMER_TOPIC}
+        stored = {
+            record.body.decode()
+            for entries in self.log.ranges
+            for record in records_of(entries)
+            if record.topic == TIMER_TOPIC
+        }
         # A recall whose answer was lost may have come true.
-        assert len(stored - set(delivered)) == self.bench.machine.timers.counts["recalled"], "forgotten"
+        assert len(stored - set(delivered)) == self.bench.machine.timers.counts["recalled"], (
+            "forgotten"
+        )
         self._check_replay()
 
     def _check_replay(self) -> None:

@@ -1,5 +1,5 @@
-"""Transactions on virtual time: invisible before the commit, visible once after it, never after a rollback; and which clients are checked,
-how often."""
+"""Transactions on virtual time: invisible before the commit, visible once after it, never after a
+rollback; and which clients are checked, how often."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.records import control
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench, draft
 
-RULES = TransactionRules(check_ns=6 * SECOND, interval_ns=30 * SECOND, checks_max=3, retry_ns=5 * SECOND, undecided_max=4)
+RULES = TransactionRules(
+    check_ns=6 * SECOND, interval_ns=30 * SECOND, checks_max=3, retry_ns=5 * SECOND, undecided_max=4
+)
 
 
 def make(rules: TransactionRules = RULES, queues: int = 2) -> Bench:
@@ -43,8 +45,14 @@ def make(rules: TransactionRules = RULES, queues: int = 2) -> Bench:
     return b
 
 
-def prepare(b: Bench, *bodies: str, queue: int = 0, tag: str | None = None, recovery_ms: int | None = None) -> Prepare:
-    return Prepare(next(b.tokens), [draft(body, "t", queue, tag) for body in bodies], [recovery_ms] * len(bodies))
+def prepare(
+    b: Bench, *bodies: str, queue: int = 0, tag: str | None = None, recovery_ms: int | None = None
+) -> Prepare:
+    return Prepare(
+        next(b.tokens),
+        [draft(body, "t", queue, tag) for body in bodies],
+        [recovery_ms] * len(bodies),
+    )
 
 
 def resolve(b: Bench, offset: int, body: str, commit: bool = True) -> Resolve:
@@ -98,7 +106,8 @@ def successor(b: Bench) -> Bench:
 
 
 def test_a_half_message_is_seen_by_nobody_before_its_commit_and_once_after_it() -> None:
-    """The copy carries everything its producer sent, on the queue chosen at the send, and names the entry it was made from."""
+    """The copy carries everything its producer sent, on the queue chosen at the send, and names the
+    entry it was made from."""
     b = make()
     offset = half(b, "a", queue=1, tag="blue", recovery_ms=7000)
     assert bodies(b) == [] and b.machine.end("t", 1) == 0
@@ -107,9 +116,15 @@ def test_a_half_message_is_seen_by_nobody_before_its_commit_and_once_after_it() 
     (lease,) = b.receive(tags=["blue"])
     record = decode_record(lease.record)
     assert (record.body, record.queue, lease.queue_offset) == (b"a", 1, 0)
-    assert parse(record.properties) == {"UNIQ_KEY": "id-a", "TAGS": "blue", "__LMQ.ORIGIN": f"tx:{offset}"}
+    assert parse(record.properties) == {
+        "UNIQ_KEY": "id-a",
+        "TAGS": "blue",
+        "__LMQ.ORIGIN": f"tx:{offset}",
+    }
     assert int.from_bytes(lease.record[76:84], "big") == index
-    assert b.machine.transactions.halves == {} and b.machine.transactions.ended == {offset: "commit"}
+    assert b.machine.transactions.halves == {} and b.machine.transactions.ended == {
+        offset: "commit"
+    }
 
 
 def test_a_rollback_is_for_ever() -> None:
@@ -124,18 +139,27 @@ def test_a_rollback_is_for_ever() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_repeated_decision_is_agreed_with_and_the_opposite_is_not(first: bool) -> None:
-    """Whether the first one is applied already, only in the log, or in the same turn; and still under the next leader."""
+    """Whether the first one is applied already, only in the log, or in the same turn; and still
+    under the next leader."""
     b = make()
     b.replicator.commit_at_once = True
     offset = half(b, "a")
     b.replicator.commit_at_once = False
-    calls = [resolve(b, offset, "a", first), resolve(b, offset, "a", first), resolve(b, offset, "a", not first)]
+    calls = [
+        resolve(b, offset, "a", first),
+        resolve(b, offset, "a", first),
+        resolve(b, offset, "a", not first),
+    ]
     b.turn(*calls[:2])
     b.turn(calls[2])
     assert not any(call.token in b.done for call in calls), "the answer waits for the entry"
     b.replicator.commit_at_once = True
     b.turn()
-    assert [b.done[call.token] for call in calls] == [Resolved(True), Resolved(True), Resolved(False)]
+    assert [b.done[call.token] for call in calls] == [
+        Resolved(True),
+        Resolved(True),
+        Resolved(False),
+    ]
     for leader in (b, None):
         leader = leader or successor(b)
         assert leader.ask(resolve(leader, offset, "a", first)) == Resolved(True)
@@ -159,7 +183,9 @@ def test_many_in_one_turn() -> None:
     first = prepare(b, *"abcdef")
     b.turn(first, prepare(b, "x", queue=1))
     end = b.log.end_index
-    b.turn(*[resolve(b, offset, body, commit=body in "ace") for offset, body in enumerate("abcdef")])
+    b.turn(
+        *[resolve(b, offset, body, commit=body in "ace") for offset, body in enumerate("abcdef")]
+    )
     assert b.log.end_index == end + 4
     assert sorted(bodies(b)) == ["a", "c", "e"]
     assert list(b.machine.transactions.halves) == [6]
@@ -170,7 +196,8 @@ def test_many_in_one_turn() -> None:
 
 @pytest.mark.parametrize("survives", [True, False])
 def test_an_uncommitted_end_counts_only_if_it_stays(survives: bool) -> None:
-    """The next leader finds the copy in its log, or not: there is one copy after the client's retry, either way."""
+    """The next leader finds the copy in its log, or not: there is one copy after the client's
+    retry, either way."""
     b = make()
     offset = half(b, "a")
     committed = b.log.end_index
@@ -193,7 +220,9 @@ def test_a_topic_that_goes_takes_its_undecided_messages_along() -> None:
     b = make()
     offsets = half(b, "a"), half(b, "b")
     b.ask(Configure(next(b.tokens), deleted_topics=("t",)))
-    assert b.machine.transactions.halves == {} and set(b.machine.transactions.ended.values()) == {"topic"}
+    assert b.machine.transactions.halves == {} and set(b.machine.transactions.ended.values()) == {
+        "topic"
+    }
     b.configure("t", queues=2, incarnation=2)
     assert b.ask(resolve(b, offsets[0], "a")) == Resolved(False)
     assert b.ask(resolve(b, offsets[1], "b", commit=False)) == Resolved(True)
@@ -264,7 +293,8 @@ def test_the_first_undecided_half_pins_the_log() -> None:
 
 
 def test_checks_come_after_the_immunity_and_then_at_intervals_until_there_are_enough() -> None:
-    """A check counts when its record is applied; after the last one the transaction is dropped, with a record that says why."""
+    """A check counts when its record is applied; after the last one the transaction is dropped,
+    with a record that says why."""
     b = make()
     offset = half(b, "a")
     b.now_ns += 6 * SECOND - 1
@@ -283,7 +313,10 @@ def test_checks_come_after_the_immunity_and_then_at_intervals_until_there_are_en
     b.now_ns += 30 * SECOND
     assert due(b) == ()
     assert last_transaction_record(b) == control.TransactionRecord(ended=((offset, "checks"),))
-    assert b.group.statistics()["transactions_dropped"] == 1 and b.group.statistics()["transactions_undecided"] == 0
+    assert (
+        b.group.statistics()["transactions_dropped"] == 1
+        and b.group.statistics()["transactions_undecided"] == 0
+    )
     assert b.ask(resolve(b, offset, "a")) == Resolved(False)
     assert bodies(b) == []
 
@@ -333,7 +366,11 @@ def test_a_check_is_counted_once_at_a_time_and_not_of_what_is_being_decided() ->
     b = make()
     offset, other = half(b, "a"), half(b, "b")
     b.replicator.commit_at_once = False
-    calls = [CountChecks(next(b.tokens), (offset,)), CountChecks(next(b.tokens), (offset,)), resolve(b, other, "b")]
+    calls = [
+        CountChecks(next(b.tokens), (offset,)),
+        CountChecks(next(b.tokens), (offset,)),
+        resolve(b, other, "b"),
+    ]
     b.turn(*calls)
     assert count(b, other) == ()
     b.replicator.commit_at_once = True
@@ -343,7 +380,8 @@ def test_a_check_is_counted_once_at_a_time_and_not_of_what_is_being_decided() ->
 
 
 def test_overdue_halves_take_turns() -> None:
-    """No more than asked for, the longest due first, and those that were handed out come behind the others."""
+    """No more than asked for, the longest due first, and those that were handed out come behind the
+    others."""
     b = make()
     offsets = []
     for body in "abcd":
@@ -359,7 +397,9 @@ def test_overdue_halves_take_turns() -> None:
 # The state
 
 
-def test_the_last_ended_transactions_are_remembered_in_log_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_ended_transactions_are_remembered_in_log_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The table has a fixed size, and the first to end is the first to be forgotten."""
     assert ENDED_MAX == 32_768
     monkeypatch.setattr(transactions, "ENDED_MAX", 2)

@@ -1,6 +1,8 @@
-"""Random interleavings of transactions, checks, topic deletions and leader changes, compared with a naive model of the log.
+"""Random interleavings of transactions, checks, topic deletions and leader changes, compared with a
+naive model of the log.
 
-The model does not use the core's classes: it reads committed entries one by one, and records the requests of callers and their answers.
+The model does not use the core's classes: it reads committed entries one by one, and records the
+requests of callers and their answers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
-from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.broker.calls.transaction_calls import (
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+    Resolved,
+)
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.transactions import transaction_resolution
@@ -25,7 +34,9 @@ from ledgermq.proto.entries.properties import parse
 from ledgermq.proto.names import HALF_TOPIC
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 
-RULES = TransactionRules(check_ns=SECOND, interval_ns=5 * SECOND, checks_max=2, retry_ns=SECOND, undecided_max=40)
+RULES = TransactionRules(
+    check_ns=SECOND, interval_ns=5 * SECOND, checks_max=2, retry_ns=SECOND, undecided_max=40
+)
 SETTINGS = LeaderSettings(times=LeaseTimes(handover_ns=0), transactions=RULES)
 
 
@@ -57,16 +68,28 @@ class Transactions(RuleBasedStateMachine):
     def prepare(self, count: int, queue: int) -> None:
         bodies = [f"m{self.names + i}" for i in range(count)]
         self.names += count
-        self.turn(Prepare(next(self.bench.tokens), [draft(body, "t", queue) for body in bodies], [None] * count))
+        self.turn(
+            Prepare(
+                next(self.bench.tokens),
+                [draft(body, "t", queue) for body in bodies],
+                [None] * count,
+            )
+        )
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), commit=st.booleans(), times=st.integers(1, 2), both=st.booleans())
     def resolve(self, data: st.DataObject, commit: bool, times: int, both: bool) -> None:
-        """Once or twice, and sometimes the opposite in the same turn: the producer and the checked one."""
+        """Once or twice, and sometimes the opposite in the same turn: the producer and the checked
+        one."""
         body = data.draw(st.sampled_from(sorted(self.known)))
         wanted = [commit] * times + [not commit] * both
         self.asked.setdefault(body, set()).update(wanted)
-        self.turn(*[Resolve(next(self.bench.tokens), self.known[body], "t", f"id-{body}", how) for how in wanted])
+        self.turn(
+            *[
+                Resolve(next(self.bench.tokens), self.known[body], "t", f"id-{body}", how)
+                for how in wanted
+            ]
+        )
 
     @rule(seconds=st.integers(1, 6))
     def check(self, seconds: int) -> None:
@@ -94,7 +117,11 @@ class Transactions(RuleBasedStateMachine):
             self.turn(Configure(next(self.bench.tokens), deleted_topics=("t",)))
         self.incarnation += 1
         self.turn()
-        config = replace(self.bench.machine.topics["t"], incarnation=self.incarnation) if "t" in self.bench.machine.topics else None
+        config = (
+            replace(self.bench.machine.topics["t"], incarnation=self.incarnation)
+            if "t" in self.bench.machine.topics
+            else None
+        )
         if config is not None:
             self.turn(Configure(next(self.bench.tokens), topics=(config,)))
         else:
@@ -107,14 +134,23 @@ class Transactions(RuleBasedStateMachine):
         old.replicator.follow(term, None)
         self.turn()
         assert not self.calls, "every call is answered when leadership is lost"
-        borders = [r.last_index for r in old.log.ranges if r.last_index >= old.replicator.commit_index]
+        borders = [
+            r.last_index for r in old.log.ranges if r.last_index >= old.replicator.commit_index
+        ]
         old.log.cut(borders[min(keep, len(borders) - 1)])
-        new = self.bench = Bench(old.log, SETTINGS, node="n2" if old.replicator.node == "n1" else "n1")
+        new = self.bench = Bench(
+            old.log, SETTINGS, node="n2" if old.replicator.node == "n1" else "n1"
+        )
         new.now_ns, new.tokens, new.done = old.now_ns, old.tokens, old.done
         if snapshot:
             exported = old.machine.export(LOG_ID)
             new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
-            new.queues.truncate({t: {int(q): end for q, end in ends.items()} for t, ends in exported["queues"].items()})
+            new.queues.truncate(
+                {
+                    t: {int(q): end for q, end in ends.items()}
+                    for t, ends in exported["queues"].items()
+                }
+            )
             new.machine.restore(exported)
         new.replicator.commit_at_once = False
         new.replicator.commit_index = old.replicator.commit_index
@@ -140,7 +176,10 @@ class Transactions(RuleBasedStateMachine):
             for at, start in enumerate(entries.starts.tolist()):
                 if entries.first_index + at > self.bench.machine.applied_index:
                     break
-                self.read_entry(entries.first_index + at, bytes(entries.data[start + 48 : start + int(entries.sizes[at])]))
+                self.read_entry(
+                    entries.first_index + at,
+                    bytes(entries.data[start + 48 : start + int(entries.sizes[at])]),
+                )
                 self.next_index += 1
 
     def read_entry(self, index: int, data: bytes) -> None:
@@ -154,11 +193,18 @@ class Transactions(RuleBasedStateMachine):
             assert True in self.asked.get(body, ()), f"{body} is visible without a request"
             self.copies[body] = self.copies.get(body, 0) + 1
             assert self.copies[body] == 1, f"{body} is visible twice"
-            assert False not in self.told.get(body, ()), f"{body} is visible after it was rolled back"
+            assert False not in self.told.get(body, ()), (
+                f"{body} is visible after it was rolled back"
+            )
 
     def judge(self, call: object, outcome: object) -> None:
         if isinstance(outcome, Refused):
-            assert outcome.reason in ("unknown-outcome", "not-leader", "too-many-transactions", "unknown-topic"), outcome
+            assert outcome.reason in (
+                "unknown-outcome",
+                "not-leader",
+                "too-many-transactions",
+                "unknown-topic",
+            ), outcome
         elif isinstance(outcome, Produced):
             assert isinstance(call, Prepare)
             for made, offset in zip(call.drafts, outcome.queue_offsets, strict=True):
@@ -168,8 +214,12 @@ class Transactions(RuleBasedStateMachine):
             body = call.message_id.removeprefix("id-")
             if outcome.ok:
                 self.told.setdefault(body, set()).add(call.commit)
-                assert self.told[body] == {call.commit}, f"{body} was both committed and rolled back"
-                assert (body in self.copies) == call.commit, "the answer comes when the end is committed"
+                assert self.told[body] == {call.commit}, (
+                    f"{body} was both committed and rolled back"
+                )
+                assert (body in self.copies) == call.commit, (
+                    "the answer comes when the end is committed"
+                )
         elif isinstance(call, CountChecks):
             for half in outcome.halves:  # type: ignore[attr-defined]
                 body = decode_record(half.record).body.decode()
@@ -177,35 +227,46 @@ class Transactions(RuleBasedStateMachine):
                 assert self.checks[body] == half.checks <= RULES.checks_max
 
     def teardown(self) -> None:
-        """Commit and decide everything; check that all answers are true, and that a replica that reads the log agrees."""
+        """Commit and decide everything; check that all answers are true, and that a replica that
+        reads the log agrees."""
         self.bench.replicator.commit_at_once = True
         self.turn()
         for body, offset in self.known.items():
             self.asked.setdefault(body, set()).add(True)
             self.turn(Resolve(next(self.bench.tokens), offset, "t", f"id-{body}", True))
         assert not self.calls
-        assert all((body in self.copies) == (True in self.told.get(body, ())) for body in self.known)
+        assert all(
+            (body in self.copies) == (True in self.told.get(body, ())) for body in self.known
+        )
         follower = Bench(self.bench.log, SETTINGS, node="n3")
         follower.replicator.commit_index = self.bench.replicator.commit_index
         follower.turn()
         assert follower.machine.export(LOG_ID) == self.bench.machine.export(LOG_ID), "I8"
 
 
-OPTIONS = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck), derandomize=True)
+OPTIONS = settings(
+    stateful_step_count=40, suppress_health_check=list(HealthCheck), derandomize=True
+)
 
 
 def test_transactions_agree_with_the_model() -> None:
-    """Visible once if and only if committed, whatever is repeated, contradicted, cut off, deleted or led by another."""
+    """Visible once if and only if committed, whatever is repeated, contradicted, cut off, deleted
+    or led by another."""
     run_state_machine_as_test(Transactions, settings=OPTIONS)
 
 
 @pytest.mark.parametrize("bug", ["forgetful", "deaf"])
 def test_the_model_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that forgets what it has appended commits twice; one that takes any end for agreement says what is not so."""
+    """A leader that forgets what it has appended commits twice; one that takes any end for
+    agreement says what is not so."""
     if bug == "forgetful":
-        monkeypatch.setattr(transaction_resolution.TransactionResolver, "_pending", lambda self, offset: None)
+        monkeypatch.setattr(
+            transaction_resolution.TransactionResolver, "_pending", lambda self, offset: None
+        )
     else:
         monkeypatch.setattr(transaction_resolution, "_agrees", lambda ended, wanted: True)
     with pytest.raises(AssertionError):
         # A failure that is wanted needs no smaller example.
-        run_state_machine_as_test(Transactions, settings=settings(OPTIONS, max_examples=200, phases=[Phase.generate]))
+        run_state_machine_as_test(
+            Transactions, settings=settings(OPTIONS, max_examples=200, phases=[Phase.generate])
+        )

@@ -1,7 +1,9 @@
-"""Hypothesis against the delivery state machine: whatever consumers, clocks and leaders do, the log never breaks a rule of the reference.
+"""Hypothesis against the delivery state machine: whatever consumers, clocks and leaders do, the log
+never breaks a rule of the reference.
 
-Four consumer groups (ordinary and FIFO, each with and without a filter) of few attempts read two queues. Leaders change with the tail of
-the log kept or lost, from a snapshot or from the first entry.
+Four consumer groups (ordinary and FIFO, each with and without a filter) of few attempts read two
+queues. Leaders change with the tail of the log kept or lost, from a snapshot or from the first
+entry.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, ClientsAlive, Forward, Handle, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Change,
+    ClientGone,
+    ClientsAlive,
+    Forward,
+    Handle,
+    Received,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.entries.ranges import cut
@@ -39,7 +49,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.bench = Bench()
         self.bench.lead(1)
         self.bench.configure("t", QUEUES)
-        configs = [GroupConfig("", name, rules.max_attempts, rules.fifo) for name, rules in GROUPS.items()]
+        configs = [
+            GroupConfig("", name, rules.max_attempts, rules.fifo) for name, rules in GROUPS.items()
+        ]
         self.bench.ask(Configure(next(self.bench.tokens), groups=configs))
         self.model = Reference(GROUPS, self.bench.settings.times.liveness_ns)
         self.sent = 0
@@ -89,10 +101,19 @@ class DeliveryMachine(RuleBasedStateMachine):
         attempt_id=st.sampled_from(["", "", "x", "y"]),
         client=clients,
     )
-    def receive(self, group: str | None, most: int, invisible_ms: int | None, attempt_id: str, client: str) -> None:
+    def receive(
+        self, group: str | None, most: int, invisible_ms: int | None, attempt_id: str, client: str
+    ) -> None:
         group = group or self.focus
         tags = tuple(GROUPS[group].tags)
-        options = {"group": group, "n": most, "invisible_ms": invisible_ms, "tags": tags, "client": client, "attempt_id": attempt_id}
+        options = {
+            "group": group,
+            "n": most,
+            "invisible_ms": invisible_ms,
+            "tags": tags,
+            "client": client,
+            "attempt_id": attempt_id,
+        }
         repeated = {
             place
             for place, row in self.model.rows[group].items()
@@ -105,7 +126,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert isinstance(outcome, Received) and len(outcome.leases) <= most
         for lease in outcome.leases:
             row = self.model.rows[group][lease.queue, lease.queue_offset]
-            assert (row.lease, row.attempt) == (lease.lease_number, lease.attempt), "an answer that the log does not know"
+            assert (row.lease, row.attempt) == (lease.lease_number, lease.attempt), (
+                "an answer that the log does not know"
+            )
         if len(outcome.leases) < most and not repeated:
             assert not self.model.deliverable(group), "there was more to deliver"
 
@@ -121,7 +144,9 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(
         group=groups,
         number=st.integers(0, 4),
-        what=st.sampled_from(["ack", "ack several", "visible", "visible", "prolong", "forward", "forward twice"]),
+        what=st.sampled_from(
+            ["ack", "ack several", "visible", "visible", "prolong", "forward", "forward twice"]
+        ),
         client=clients,
     )
     def use(self, group: str | None, number: int, what: str, client: str) -> None:
@@ -131,14 +156,23 @@ class DeliveryMachine(RuleBasedStateMachine):
         if handle is None:
             return
         if what.startswith("ack"):
-            handles = [handle] if what == "ack" else [self.lease_of(group, number + i) for i in range(3)]
-            self.turn(Ack(next(self.bench.tokens), list(dict.fromkeys(handle for handle in handles if handle is not None))))
+            handles = (
+                [handle] if what == "ack" else [self.lease_of(group, number + i) for i in range(3)]
+            )
+            self.turn(
+                Ack(
+                    next(self.bench.tokens),
+                    list(dict.fromkeys(handle for handle in handles if handle is not None)),
+                )
+            )
         elif what.startswith("forward"):
             self.model.given_up[group].add((handle.queue, handle.queue_offset))
             self.turn(*[Forward(next(self.bench.tokens), handle) for _ in range(len(what.split()))])
             self.turn()
         else:
-            self.turn(Change(next(self.bench.tokens), handle, 0 if what == "visible" else 60_000, client))
+            self.turn(
+                Change(next(self.bench.tokens), handle, 0 if what == "visible" else 60_000, client)
+            )
 
     @rule(client=clients, alive=st.booleans())
     def sign(self, client: str, alive: bool) -> None:
@@ -162,8 +196,11 @@ class DeliveryMachine(RuleBasedStateMachine):
         keep=st.booleans(),
         snapshot=st.booleans(),
     )
-    def fail_over(self, group: str | None, number: int, what: str, keep: bool, snapshot: bool) -> None:
-        """Something is decided and not committed when the leader is lost; the next one finds it in the log, or not."""
+    def fail_over(
+        self, group: str | None, number: int, what: str, keep: bool, snapshot: bool
+    ) -> None:
+        """Something is decided and not committed when the leader is lost; the next one finds it in
+        the log, or not."""
         group, old = group or self.focus, self.bench
         old.replicator.commit_at_once = False
         commit = old.replicator.commit_index
@@ -201,10 +238,14 @@ class DeliveryMachine(RuleBasedStateMachine):
         for group, rows in self.model.rows.items():
             for (queue, offset), row in rows.items():
                 found = delivery.row((group, "t", queue), offset)
-                assert found is not None and (found.lease, found.attempt) == (row.lease, row.attempt)
+                assert found is not None and (found.lease, found.attempt) == (
+                    row.lease,
+                    row.attempt,
+                )
 
     def teardown(self) -> None:
-        """Consumed to the end, every message ended once in every group: acknowledged, passed over, or in the dead-letter topic."""
+        """Consumed to the end, every message ended once in every group: acknowledged, passed over,
+        or in the dead-letter topic."""
         self.model.advance(self.bench.now_ns + 3600 * SECOND)
         self.bench.now_ns += 3600 * SECOND
         self.turn()
@@ -214,12 +255,19 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.turn(call)
                 outcome = self.bench.done[call.token]
                 assert isinstance(outcome, Received)
-                handles = [Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt) for x in outcome.leases]
+                handles = [
+                    Handle(group, "t", x.queue, x.queue_offset, x.lease_number, x.attempt)
+                    for x in outcome.leases
+                ]
                 if not handles:
                     break
                 self.turn(Ack(next(self.bench.tokens), handles))
-            assert not self.model.rows[group] and set(self.model.done[group]) == set(self.model.messages)
-            assert self.letters(group) == sorted(place for place, how in self.model.done[group].items() if how == "dead")
+            assert not self.model.rows[group] and set(self.model.done[group]) == set(
+                self.model.messages
+            )
+            assert self.letters(group) == sorted(
+                place for place, how in self.model.done[group].items() if how == "dead"
+            )
 
     def letters(self, group: str) -> list[Place]:
         """Where the messages in a dead-letter topic came from."""
@@ -235,5 +283,8 @@ class DeliveryMachine(RuleBasedStateMachine):
 
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(
-    max_examples=examples(30), stateful_step_count=40, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(30),
+    stateful_step_count=40,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )

@@ -1,4 +1,5 @@
-"""Masters that a controller appoints, step by step (docs/architecture.md, HA groups): wishes, leading, and commit."""
+"""Masters that a controller appoints, step by step (docs/architecture.md, HA groups): wishes,
+leading, and commit."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import pytest
 
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
-from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, alter, elect, force, from_json, to_json
+from ledgermq.raft.ha_control import (
+    AlterIsr,
+    Appointment,
+    ElectionRequest,
+    alter,
+    elect,
+    force,
+    from_json,
+    to_json,
+)
 from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
 from ledgermq.raft.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
@@ -20,7 +30,8 @@ ALL_IN_SYNC = {"n1": "", "n2": "", "n3": ""}
 
 
 class Pair(Cluster):
-    """Three replicas without faults that receive only what the test sends; their requests are kept."""
+    """Three replicas without faults that receive only what the test sends; their requests are
+    kept."""
 
     def __init__(self, rules: HaRules | None = None, rule: Rule = Rule.IN_SYNC) -> None:
         ha = rules or HaRules()
@@ -30,7 +41,9 @@ class Pair(Cluster):
 
             def config(self) -> RaftConfig:
                 known = self.name, self.voters, self.boots
-                return RaftConfig(*known, timing=self.timing, incarnation=self.directory, rule=rule, ha=ha)
+                return RaftConfig(
+                    *known, timing=self.timing, incarnation=self.directory, rule=rule, ha=ha
+                )
 
         self.member_type = Replica
         super().__init__(3, 0)
@@ -75,7 +88,8 @@ class Pair(Cluster):
         raise AssertionError([repr(member.core) for member in self.members.values()])
 
     def answered(self, known: Appointment, for_ms: int) -> Appointment:
-        """The in-sync set after a time in which the controller receives and answers the requests of n1."""
+        """The in-sync set after a time in which the controller receives and answers the requests of
+        n1."""
         seen = len(self.wishes)
         for _ in range(for_ms // 10):
             self.now_ns += 10 * MS
@@ -120,12 +134,17 @@ def core(pair: Cluster, name: str):  # type: ignore[no-untyped-def]
 
 
 def test_nobody_leads_by_votes() -> None:
-    """A canvass ends in a wish, never in leadership; the wish names the epoch that is known and the voters."""
+    """A canvass ends in a wish, never in leadership; the wish names the epoch that is known and the
+    voters."""
     pair = Pair()
     pair.until(lambda: bool(pair.wishes))
     assert all(member.core.role is not Role.LEADER for member in pair.members.values())
     wish = pair.wishes[0]
-    assert isinstance(wish, ElectionRequest) and (wish.node, wish.epoch, wish.voters) == (wish.asked_by, 0, ALL_IN_SYNC)
+    assert isinstance(wish, ElectionRequest) and (wish.node, wish.epoch, wish.voters) == (
+        wish.asked_by,
+        0,
+        ALL_IN_SYNC,
+    )
     assert all(member.core.term == 0 for member in pair.members.values())
 
 
@@ -137,7 +156,8 @@ def test_a_real_vote_is_no_way_to_lead_either(led: Pair) -> None:
 
 
 def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
-    """Only the controller appoints: a TimeoutNow that would begin a campaign under another rule is refused, and counted once."""
+    """Only the controller appoints: a TimeoutNow that would begin a campaign under another rule is
+    refused, and counted once."""
     slave = core(led, "n2")
     end = slave.log.end_index
     slave.step(TimeoutNow("n1", "n2", 1, end, slave.log.term_at(end), Cause.OPERATOR), led.now_ns)
@@ -146,13 +166,16 @@ def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
 
 
 def test_what_an_operator_forces() -> None:
-    """The node alone is in sync; epoch and version go on from what was agreed, and the epoch is above every term the node has seen."""
+    """The node alone is in sync; epoch and version go on from what was agreed, and the epoch is
+    above every term the node has seen."""
     ask = ElectionRequest("n2", "d", 7, 3, 5, ALL_IN_SYNC, Cause.FORCED, "an operator")
     assert force(None, ask) == Appointment(7, 1, 6, "n2", {"n2": "d"}, Cause.FORCED, "an operator")
     for epoch in (3, 9):
         known = Appointment(7, 4, epoch, "n1", ALL_IN_SYNC)
         forced = force(known, replace(ask, epoch=epoch))
-        assert forced == Appointment(7, 5, max(epoch, 5) + 1, "n2", {"n2": "d"}, Cause.FORCED, "an operator")
+        assert forced == Appointment(
+            7, 5, max(epoch, 5) + 1, "n2", {"n2": "d"}, Cause.FORCED, "an operator"
+        )
 
 
 def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:
@@ -163,7 +186,8 @@ def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:
 
 
 def test_a_canvass_stops_at_a_longer_log(led: Pair) -> None:
-    """Of two that lost their master, the one with more entries is elected, with an asynchronous tail too."""
+    """Of two that lost their master, the one with more entries is elected, with an asynchronous
+    tail too."""
     led.cut = {("n1", "n3")}
     led.members["n1"].propose(2)
     led.settle()
@@ -176,7 +200,8 @@ def test_a_canvass_stops_at_a_longer_log(led: Pair) -> None:
 
 
 def test_no_epoch_is_led_twice(led: Pair) -> None:
-    """A master that restarts has its epoch on disk: the appointment it had means nothing any more."""
+    """A master that restarts has its epoch on disk: the appointment it had means nothing any
+    more."""
     master = led.members["n1"]
     master.crash()
     master.start(led.now_ns)
@@ -187,14 +212,23 @@ def test_no_epoch_is_led_twice(led: Pair) -> None:
 
 
 def test_a_master_that_is_elected_again_begins_anew(led: Pair) -> None:
-    """It leaves the old epoch before it leads the new one: waiting reads are lost, and both changes are reported."""
+    """It leaves the old epoch before it leads the new one: waiting reads are lost, and both changes
+    are reported."""
     raft = core(led, "n1")
     raft.take_changes()
     raft.read(7, led.now_ns)
     assert raft.reads.asked or raft.reads.underway is not None
     led.appoint(replace(FIRST, version=2, epoch=2), "n1")
-    assert (raft.role, raft.term, raft.reads.asked, raft.reads.underway) == (Role.LEADER, 2, [], None)
-    assert [(change.term, change.leader) for change in raft.take_changes()] == [(1, None), (2, "n1")]
+    assert (raft.role, raft.term, raft.reads.asked, raft.reads.underway) == (
+        Role.LEADER,
+        2,
+        [],
+        None,
+    )
+    assert [(change.term, change.leader) for change in raft.take_changes()] == [
+        (1, None),
+        (2, "n1"),
+    ]
 
 
 def test_an_older_appointment_means_nothing(led: Pair) -> None:
@@ -231,7 +265,12 @@ def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
     slave.core.step(Append("n3", "n2", 4, 1, 0, 0, 0), 0)
     effects = slave.core.take(0)
     answer = effects.messages[-1]
-    assert isinstance(answer, AppendReply) and answer.rejected and answer.term == 5 and slave.core.leader is None
+    assert (
+        isinstance(answer, AppendReply)
+        and answer.rejected
+        and answer.term == 5
+        and slave.core.leader is None
+    )
 
 
 # A master that receives no messages
@@ -242,22 +281,33 @@ def deaf(pair: Pair) -> None:
     pair.cut = {("n2", "n1"), ("n3", "n1")}
 
 
-def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elected(led: Pair) -> None:
-    """Neither a slave nor the controller answers it: its heartbeats end, and its slaves stand for election before it does."""
+def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elected(
+    led: Pair,
+) -> None:
+    """Neither a slave nor the controller answers it: its heartbeats end, and its slaves stand for
+    election before it does."""
     deaf(led)
     led.until(lambda: core(led, "n1").role is not Role.LEADER)
     change = core(led, "n1").take_changes()[-1]
-    assert change.leader is None and change.reason.cause is Cause.NO_MAJORITY and change.reason.silent_ms >= 3200
+    assert (
+        change.leader is None
+        and change.reason.cause is Cause.NO_MAJORITY
+        and change.reason.silent_ms >= 3200
+    )
     led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
     assert led.wishes[-1].node != "n1"
     led.appoint(led.granted(FIRST), "n2", "n3")
     assert core(led, led.wishes[-1].node).role is Role.LEADER
 
 
-@pytest.mark.parametrize("rules", [HaRules(), HaRules(ack_async=True), HaRules(minimum=2)], ids=["alone", "async", "two"])
-def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answered(rules: HaRules) -> None:
-    """Its request may be granted without its knowledge, and then no other node could be elected. So it first requests the same set, and
-    continues as long as that is answered."""
+@pytest.mark.parametrize(
+    "rules", [HaRules(), HaRules(ack_async=True), HaRules(minimum=2)], ids=["alone", "async", "two"]
+)
+def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answered(
+    rules: HaRules,
+) -> None:
+    """Its request may be granted without its knowledge, and then no other node could be elected. So
+    it first requests the same set, and continues as long as that is answered."""
     pair = Pair(rules)
     pair.appoint(FIRST)
     pair.members["n1"].propose(1)
@@ -272,7 +322,8 @@ def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answe
 
 
 def test_one_slave_that_answers_keeps_a_master_in_office(led: Pair) -> None:
-    """Whatever happened to the controller and the other slave, these two may be the only remaining nodes."""
+    """Whatever happened to the controller and the other slave, these two may be the only remaining
+    nodes."""
     led.cut = {("n2", "n1")}
     led.until(lambda: led.now_ns > 8_000 * MS)
     assert core(led, "n1").role is Role.LEADER
@@ -298,7 +349,8 @@ def test_everybody_in_sync_is_waited_for(led: Pair) -> None:
 
 
 def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
-    """With a silent slave, the master requests its removal from the set, waits, and commits once it learns that the controller agreed."""
+    """With a silent slave, the master requests its removal from the set, waits, and commits once it
+    learns that the controller agreed."""
     led.down["n3"] = 1 << 60
     led.members["n1"].propose(1)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
@@ -310,13 +362,16 @@ def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
 
 
 def test_a_master_that_was_silent_before_is_not_waited_for_as_long_again(led: Pair) -> None:
-    """Its successor wishes it out of the set with its second review, not after another election timeout."""
+    """Its successor wishes it out of the set with its second review, not after another election
+    timeout."""
     led.down["n1"] = 1 << 60
     led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
     elected = led.granted(FIRST)
     led.appoint(elected, "n2", "n3")
     began = led.now_ns
-    led.until(lambda: any(isinstance(wish, AlterIsr) and "n1" not in wish.in_sync for wish in led.wishes))
+    led.until(
+        lambda: any(isinstance(wish, AlterIsr) and "n1" not in wish.in_sync for wish in led.wishes)
+    )
     assert led.now_ns - began <= 2 * core(led, elected.master).config.timing.heartbeat_ns
 
 
@@ -334,13 +389,18 @@ def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
 
 
 def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
-    """The node is gone again, and the outcome of the request is unknown: the master requests the same set in a new version."""
+    """The node is gone again, and the outcome of the request is unknown: the master requests the
+    same set in a new version."""
     smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
     led.appoint(smaller)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     led.wishes.clear()
     led.down["n3"] = 1 << 60
-    led.until(lambda: any(isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in led.wishes))
+    led.until(
+        lambda: any(
+            isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in led.wishes
+        )
+    )
     led.members["n1"].propose(1)
     led.settle()
     assert core(led, "n1").commit_index == 1
@@ -359,12 +419,17 @@ def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late
     assert len(known.in_sync) == 2
     pair.members["n1"].propose(1)
     after, master = pair.answered(known, 8_000), core(pair, "n1")
-    assert master.commit_index == 1 and master.missing_isr(pair.now_ns) == 1 and after.in_sync == known.in_sync
+    assert (
+        master.commit_index == 1
+        and master.missing_isr(pair.now_ns) == 1
+        and after.in_sync == known.in_sync
+    )
 
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_a_set_that_is_too_small_fills_again(least: int) -> None:
-    """It is, after an operator's election or with a greater minimum: copies outside of it count until their nodes are in it again."""
+    """It is, after an operator's election or with a greater minimum: copies outside of it count
+    until their nodes are in it again."""
     pair = Pair(HaRules(minimum=least))
     forced = force(FIRST, ElectionRequest("n1", "", 0, 1, 1, {}, Cause.FORCED, "n2"))
     assert isinstance(forced, Appointment)
@@ -376,11 +441,16 @@ def test_a_set_that_is_too_small_fills_again(least: int) -> None:
     assert core(pair, "n1").commit_index == 0, "one copy is too few"
     pair.cut.clear()
     pair.until(lambda: core(pair, "n1").commit_index == 1)
-    pair.until(lambda: any(isinstance(wish, AlterIsr) and len(wish.in_sync) == least for wish in pair.wishes))
+    pair.until(
+        lambda: any(
+            isinstance(wish, AlterIsr) and len(wish.in_sync) == least for wish in pair.wishes
+        )
+    )
 
 
 def test_a_lost_disk_of_two_is_made_good() -> None:
-    """`minimum` 2 of the two that are there: the new directory is a learner, which no set has; its copy makes it a voter, then in sync."""
+    """`minimum` 2 of the two that are there: the new directory is a learner, which no set has; its
+    copy makes it a voter, then in sync."""
     pair = Pair(HaRules(minimum=2))
     known = replace(FIRST, in_sync={"n1": "", "n2": ""})
     pair.down = {"n3": 1 << 60}
@@ -402,7 +472,12 @@ def test_a_lost_disk_of_two_is_made_good() -> None:
     promotion = core(pair, "n1").due_change(pair.now_ns)
     assert promotion is not None and pair.members["n1"].change(promotion, pair.now_ns) is None
     pair.wishes.clear()
-    pair.until(lambda: any(isinstance(wish, AlterIsr) and wish.in_sync.get("n2") == "n2/new" for wish in pair.wishes))
+    pair.until(
+        lambda: any(
+            isinstance(wish, AlterIsr) and wish.in_sync.get("n2") == "n2/new"
+            for wish in pair.wishes
+        )
+    )
 
 
 def test_alone_in_sync_a_master_commits_alone() -> None:
@@ -427,7 +502,9 @@ def test_an_asynchronous_acknowledgement_rests_on_the_masters_disk_alone() -> No
     assert (master.replicated_index, master.commit_index) == (3, 0)
 
 
-@pytest.mark.parametrize("lag", [HaRules(lag_ns=2_000 * MS), HaRules(lag_bytes=1_000)], ids=["time", "bytes"])
+@pytest.mark.parametrize(
+    "lag", [HaRules(lag_ns=2_000 * MS), HaRules(lag_bytes=1_000)], ids=["time", "bytes"]
+)
 def test_who_lags_leaves_the_set(lag: HaRules) -> None:
     """A slave that answers, and whose disk does not follow."""
     pair = Pair(lag)
@@ -440,7 +517,9 @@ def test_who_lags_leaves_the_set(lag: HaRules) -> None:
         for member in pair.up():
             member.core.tick(pair.now_ns)
         pair.settle()
-    assert any(isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in pair.wishes)
+    assert any(
+        isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in pair.wishes
+    )
 
 
 def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
@@ -464,7 +543,11 @@ def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
     assert core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS) is None
     led.settle()
     wish = led.wishes[-1]
-    assert isinstance(wish, ElectionRequest) and (wish.node, wish.asked_by, wish.cause) == ("n3", "n1", Cause.OPERATOR)
+    assert isinstance(wish, ElectionRequest) and (wish.node, wish.asked_by, wish.cause) == (
+        "n3",
+        "n1",
+        Cause.OPERATOR,
+    )
     led.appoint(led.granted(FIRST))
     assert core(led, "n3").role is Role.LEADER and core(led, "n1").role is Role.FOLLOWER
     change = core(led, "n3").take_changes()[-1]
@@ -474,7 +557,9 @@ def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
 def test_only_who_is_in_sync_takes_over(led: Pair) -> None:
     """The controller would not elect another."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
-    assert "not in sync" in str(core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS))
+    assert "not in sync" in str(
+        core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS)
+    )
 
 
 def test_a_voter_leaves_the_set_before_it_leaves_the_group(led: Pair) -> None:
@@ -504,8 +589,9 @@ def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: P
 
 
 def test_a_set_that_is_short_takes_back_who_was_asked_out() -> None:
-    """Another node failed while one was kept out for its removal: with a minimum of two, the group continues with the node that was to be
-    removed. The removal is refused, because the group needs this node now."""
+    """Another node failed while one was kept out for its removal: with a minimum of two, the group
+    continues with the node that was to be removed. The removal is refused, because the group needs
+    this node now."""
     pair = Pair(HaRules(minimum=2))
     pair.appoint(FIRST)
     master = pair.members["n1"]
@@ -534,11 +620,14 @@ def test_two_changes_at_once_do_not_leave_the_set_below_its_minimum() -> None:
     master.propose(1)
     pair.settle()
     assert isinstance(master.change(MemberChange(Change.REMOVE, "n3"), pair.now_ns), NotYet)
-    assert "would leave 1 in the in-sync set" in str(master.change(MemberChange(Change.REMOVE, "n2"), pair.now_ns))
+    assert "would leave 1 in the in-sync set" in str(
+        master.change(MemberChange(Change.REMOVE, "n2"), pair.now_ns)
+    )
 
 
 def test_who_was_asked_out_of_a_larger_set_stays_in_one_that_became_too_small_for_that() -> None:
-    """Another node was taken out, which was not known yet when the removal was asked for. Both together would leave the master alone."""
+    """Another node was taken out, which was not known yet when the removal was asked for. Both
+    together would leave the master alone."""
     pair = Pair(HaRules(minimum=2))
     pair.appoint(FIRST)
     master = pair.members["n1"]
@@ -561,28 +650,46 @@ def test_the_master_is_not_removed_and_the_minimum_not_undercut() -> None:
     pair.appoint(FIRST)
     pair.members["n1"].propose(1)
     pair.settle()
-    assert "hand over first" in str(pair.members["n1"].change(MemberChange(Change.REMOVE, "n1"), pair.now_ns))
-    assert "demands 3" in str(pair.members["n1"].change(MemberChange(Change.REMOVE, "n2"), pair.now_ns))
+    assert "hand over first" in str(
+        pair.members["n1"].change(MemberChange(Change.REMOVE, "n1"), pair.now_ns)
+    )
+    assert "demands 3" in str(
+        pair.members["n1"].change(MemberChange(Change.REMOVE, "n2"), pair.now_ns)
+    )
 
 
 def test_between_two_rules_stands_that_of_all() -> None:
     """Nothing else, and no other change meanwhile."""
     members = Members(("n1", "n2", "n3"))
     between = changed(members, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 9)
-    assert isinstance(between, Members) and (between.rule, between.towards, between.since) == (Rule.ALL, Rule.IN_SYNC, 9)
+    assert isinstance(between, Members) and (between.rule, between.towards, between.since) == (
+        Rule.ALL,
+        Rule.IN_SYNC,
+        9,
+    )
     assert "changing over" in str(changed(between, MemberChange(Change.REMOVE, "n3"), 10))
-    assert "changing over" in str(changed(between, MemberChange(Change.RULE, "", rule=Rule.MAJORITY), 10))
+    assert "changing over" in str(
+        changed(between, MemberChange(Change.RULE, "", rule=Rule.MAJORITY), 10)
+    )
     after = changed(between, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 11)
-    assert isinstance(after, Members) and (after.rule, after.towards, after.since) == (Rule.IN_SYNC, None, 11)
+    assert isinstance(after, Members) and (after.rule, after.towards, after.since) == (
+        Rule.IN_SYNC,
+        None,
+        11,
+    )
     assert "already" in str(changed(after, MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), 12))
-    assert "only stands between" in str(changed(after, MemberChange(Change.RULE, "", rule=Rule.ALL), 12))
+    assert "only stands between" in str(
+        changed(after, MemberChange(Change.RULE, "", rule=Rule.ALL), 12)
+    )
 
 
 @pytest.mark.parametrize("rival", [False, True], ids=["elected by all", "elected against a rival"])
 def test_a_group_changes_over_and_back(rival: bool) -> None:
-    """majority → all → in-sync, a master with an epoch above the term; then all the way back, and votes elect again.
+    """majority → all → in-sync, a master with an epoch above the term; then all the way back, and
+    votes elect again.
 
-    A replica that voted for itself in the leader's term keeps that vote for as long as the term lasts.
+    A replica that voted for itself in the leader's term keeps that vote for as long as the term
+    lasts.
     """
     pair = Pair(rule=Rule.MAJORITY)
     pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
@@ -596,7 +703,9 @@ def test_a_group_changes_over_and_back(rival: bool) -> None:
     for wanted in (Rule.IN_SYNC, Rule.MAJORITY):
         known = leader.core.appointment
         term = leader.core.term
-        pair.until(lambda: leader.change(MemberChange(Change.RULE, "", rule=wanted), pair.now_ns) is None)  # noqa: B023
+        pair.until(
+            lambda: leader.change(MemberChange(Change.RULE, "", rule=wanted), pair.now_ns) is None  # noqa: B023
+        )
         assert leader.core.members.rule is Rule.ALL
         pair.settle()
         onward = leader.core.due_change(pair.now_ns)
@@ -605,12 +714,17 @@ def test_a_group_changes_over_and_back(rival: bool) -> None:
         pair.wishes.clear()
         pair.settle()
         if wanted is Rule.IN_SYNC:
-            # A rival answers with a later term, which ends the one for which the first epoch was asked.
+            # A rival answers with a later term, which ends the one for which the first epoch was
+            # asked.
             while leader.core.role is not Role.LEADER or leader.core.term == term:
                 pair.until(lambda: bool(pair.wishes))
                 pair.appoint(pair.granted(known))
                 known = leader.core.appointment
-                leader = next(member for member in pair.members.values() if known is not None and member.name == known.master)
+                leader = next(
+                    member
+                    for member in pair.members.values()
+                    if known is not None and member.name == known.master
+                )
                 pair.wishes.clear()
         leader.propose(1)
         pair.settle()
@@ -621,7 +735,8 @@ def test_a_group_changes_over_and_back(rival: bool) -> None:
 
 
 def test_no_epoch_is_wished_for_under_a_rule_that_a_power_cut_could_undo() -> None:
-    """The entry that sets the rule may be lost and appended again at a lower index; the controller must not know the higher index."""
+    """The entry that sets the rule may be lost and appended again at a lower index; the controller
+    must not know the higher index."""
     pair = Pair(rule=Rule.MAJORITY)
     pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
     leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
@@ -648,7 +763,16 @@ def test_to_change_the_rule_every_voter_is_needed() -> None:
     pair.settle()
     gone = next(name for name in pair.members if name != leader.name)
     pair.down[gone] = 1 << 60
-    pair.until(lambda: gone in str(leader.core.propose_members(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns)))
+    pair.until(
+        lambda: (
+            gone
+            in str(
+                leader.core.propose_members(
+                    MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns
+                )
+            )
+        )
+    )
 
 
 def test_under_the_rule_of_all_every_vote_and_every_copy_is_needed() -> None:
@@ -658,7 +782,9 @@ def test_under_the_rule_of_all_every_vote_and_every_copy_is_needed() -> None:
     leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
     leader.propose(1)
     pair.settle()
-    pair.until(lambda: leader.change(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns) is None)
+    pair.until(
+        lambda: leader.change(MemberChange(Change.RULE, "", rule=Rule.IN_SYNC), pair.now_ns) is None
+    )
     third = next(name for name in pair.members if name != leader.name)
     pair.settle()
     pair.down[third] = 1 << 60
@@ -675,7 +801,8 @@ def test_under_the_rule_of_all_every_vote_and_every_copy_is_needed() -> None:
 
 
 def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> None:
-    """Its answer is the next question; a range that is lost is asked for with the next heartbeat."""
+    """Its answer is the next question; a range that is lost is asked for with the next
+    heartbeat."""
     pair = Pair(HaRules(pull=True))
     pair.appoint(FIRST)
     pair.settle()
@@ -683,14 +810,21 @@ def test_a_slave_that_pulls_gets_one_range_at_a_time_and_only_when_it_asks() -> 
     for _ in range(8):
         master.propose(4)
     _, packets = master.take(pair.now_ns)
-    ranges = [packet.message for packet in packets if isinstance(packet.message, Append) and packet.message.extent is not None]
+    ranges = [
+        packet.message
+        for packet in packets
+        if isinstance(packet.message, Append) and packet.message.extent is not None
+    ]
     assert len(ranges) == 2 and {message.to for message in ranges} == {"n2", "n3"}
-    assert not [packet for packet in master.take(pair.now_ns)[1] if packet.message.extent is not None]
+    assert not [
+        packet for packet in master.take(pair.now_ns)[1] if packet.message.extent is not None
+    ]
     pair.until(lambda: {core(pair, name).durable_index for name in pair.members} == {32})
 
 
 def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do() -> None:
-    """Its settings are others, or it joins with an empty log and does not know yet by which rule the group goes: it never asks."""
+    """Its settings are others, or it joins with an empty log and does not know yet by which rule
+    the group goes: it never asks."""
     pair = Pair(HaRules(pull=True))
     slave = core(pair, "n3")
     slave.config = replace(slave.config, ha=HaRules())
@@ -707,16 +841,26 @@ def test_elect_refuses_what_it_must() -> None:
     """By name, and never twice for the same epoch."""
     ask = ElectionRequest("n2", "", 0, 1, 5, ALL_IN_SYNC, Cause.ELECTION_TIMEOUT, "n2")
     granted = elect(FIRST, ask)
-    assert isinstance(granted, Appointment) and (granted.epoch, granted.master, granted.version) == (6, "n2", 2)
+    assert isinstance(granted, Appointment) and (
+        granted.epoch,
+        granted.master,
+        granted.version,
+    ) == (6, "n2", 2)
     assert "epoch 6" in str(elect(granted, ask))
     assert "in-sync set" in str(elect(FIRST, replace(ask, node="n9")))
     assert "in-sync set" in str(elect(FIRST, replace(ask, incarnation="another")))
     assert "changed its rule" in str(elect(replace(FIRST, generation=7), ask))
     again = elect(granted, replace(ask, generation=9, epoch=0, term=2))
-    assert isinstance(again, Appointment) and (again.epoch, again.generation, again.in_sync) == (7, 9, ALL_IN_SYNC)
+    assert isinstance(again, Appointment) and (again.epoch, again.generation, again.in_sync) == (
+        7,
+        9,
+        ALL_IN_SYNC,
+    )
 
 
-def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(led: Pair) -> None:
+def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(
+    led: Pair,
+) -> None:
     """It does not know the in-sync set, but the log shows that there was an epoch."""
     led.down["n1"] = 1 << 60
     led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
@@ -729,22 +873,42 @@ def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
     """Anything else changes nothing."""
     ask = AlterIsr("n1", 0, 1, 1, {"n1": "", "n2": ""})
     granted = alter(FIRST, ask)
-    assert isinstance(granted, Appointment) and (granted.version, set(granted.in_sync)) == (2, {"n1", "n2"})
-    wrong: list[dict[str, Any]] = [{"node": "n2"}, {"epoch": 2}, {"generation": 1}, {"version": 2}, {"in_sync": {"n2": ""}}]
+    assert isinstance(granted, Appointment) and (granted.version, set(granted.in_sync)) == (
+        2,
+        {"n1", "n2"},
+    )
+    wrong: list[dict[str, Any]] = [
+        {"node": "n2"},
+        {"epoch": 2},
+        {"generation": 1},
+        {"version": 2},
+        {"in_sync": {"n2": ""}},
+    ]
     for change in wrong:
         assert isinstance(alter(FIRST, replace(ask, **change)), str)
     assert isinstance(alter(None, ask), str)
 
 
 def test_force_leaves_the_others_out() -> None:
-    """A forced election has an epoch above all others, a set of one node, and the cause `forced`."""
-    forced = force(FIRST, ElectionRequest("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
-    assert isinstance(forced, Appointment) and forced.forced and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
-    assert isinstance(force(FIRST, ElectionRequest("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
+    """A forced election has an epoch above all others, a set of one node, and the cause
+    `forced`."""
+    forced = force(
+        FIRST, ElectionRequest("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")
+    )
+    assert (
+        isinstance(forced, Appointment)
+        and forced.forced
+        and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
+    )
+    assert isinstance(
+        force(FIRST, ElectionRequest("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")),
+        str,
+    )
 
 
 def test_a_quorum_that_counts_versions_anew_is_heard(led: Pair) -> None:
-    """It lost its metadata, and an operator named a master: no replica takes that for something old, though its version is lower."""
+    """It lost its metadata, and an operator named a master: no replica takes that for something
+    old, though its version is lower."""
     led.appoint(replace(FIRST, version=57))
     anew = force(None, ElectionRequest("n2", "", 0, 0, 1, {}, Cause.FORCED, "n2"))
     assert isinstance(anew, Appointment) and anew.version < 57
@@ -764,5 +928,7 @@ def test_a_canvass_reaches_only_who_may_be_elected(led: Pair) -> None:
     replica = core(led, "n2")
     led.now_ns = replica.wake_at_ns(led.now_ns)
     replica.tick(led.now_ns)
-    asked = [message for message in replica.take(led.now_ns).messages if isinstance(message, VoteRequest)]
+    asked = [
+        message for message in replica.take(led.now_ns).messages if isinstance(message, VoteRequest)
+    ]
     assert {message.to for message in asked} == {"n1"} and all(message.pre for message in asked)

@@ -1,10 +1,11 @@
 """Groups of the rule IN_SYNC under random faults (docs/architecture.md, HA groups).
 
-A controller appoints the masters, and only it changes the in-sync set. Requests and notifications are lost, late and repeated, and at times
-there is no controller.
+A controller appoints the masters, and only it changes the in-sync set. Requests and notifications
+are lost, late and repeated, and at times there is no controller.
 
-In addition to the checks of `memory_cluster.py`: every entry that a node reports as committed is on the stable storage of each node that
-the controller could make master next. Each rule is broken once to show that the checks detect it.
+In addition to the checks of `memory_cluster.py`: every entry that a node reports as committed is on
+the stable storage of each node that the controller could make master next. Each rule is broken once
+to show that the checks detect it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class HaMember(Member):
     rule = Rule.IN_SYNC
 
     def config(self) -> RaftConfig:
-        return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, rule=self.rule, ha=self.rules)
+        return RaftConfig(
+            self.name, self.voters, self.boots, timing=self.timing, rule=self.rule, ha=self.rules
+        )
 
 
 class Controller:
-    """The agreed state and the functions that change it; requests and notifications are delivered by the cluster."""
+    """The agreed state and the functions that change it; requests and notifications are delivered
+    by the cluster."""
 
     elect, alter = staticmethod(ha_control.elect), staticmethod(ha_control.alter)
 
@@ -51,7 +55,11 @@ class Controller:
 
     def take(self, wish: ElectionRequest | AlterIsr) -> bool:
         """Whether it was granted."""
-        after = self.elect(self.known, wish) if isinstance(wish, ElectionRequest) else self.alter(self.known, wish)
+        after = (
+            self.elect(self.known, wish)
+            if isinstance(wish, ElectionRequest)
+            else self.alter(self.known, wish)
+        )
         if isinstance(after, str):
             return False
         self.known = after
@@ -72,8 +80,12 @@ class HaCluster(Cluster):
         self.deaf: set[str] = set()
         """Who hears nothing of the controller."""
         super().__init__(3, seed)
-        # A set grows only in calm weather: time is slower here than where only votes are cast, and what broke is mended sooner.
-        self.pace_ms, self.calm = self.chance.choice((30, 60, 150)), self.chance.choice((0.995, 0.985))
+        # A set grows only in calm weather: time is slower here than where only votes are cast, and
+        # what broke is mended sooner.
+        self.pace_ms, self.calm = (
+            self.chance.choice((30, 60, 150)),
+            self.chance.choice((0.995, 0.985)),
+        )
         chosen = HaRules(
             ack_async=self.chance.random() < 0.3,
             minimum=1,
@@ -132,33 +144,46 @@ class HaCluster(Cluster):
         core.check_invariants()
         assert core.log.end_index == len(member.disk.written) - 1
         assert core.log.runs == tuple(member.disk.runs())
-        assert core.durable_index <= member.disk.durable, f"{member.name} reports more entries as durable than its disk holds"
+        assert core.durable_index <= member.disk.durable, (
+            f"{member.name} reports more entries as durable than its disk holds"
+        )
         if core.role is Role.LEADER:
-            assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two masters in epoch {core.term}"
+            assert self.leaders.setdefault(core.term, member.name) == member.name, (
+                f"I1: two masters in epoch {core.term}"
+            )
             assert member.disk.hard_state.term >= core.term or core._saved.term < core.term
             for index, entry in self.committed.items():
                 if self.committed_in[index] < core.term:
-                    assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
+                    assert (
+                        index < len(member.disk.written) and member.disk.written[index] == entry
+                    ), f"I3: {member.name} lacks {index}"
         for index, (term, word) in enumerate(member.disk.written):
-            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
+            assert self.seen.setdefault((index, term), word) == word, (
+                f"I2: ({index}, {term}) has two histories"
+            )
         before = self.commits.get(member.name, 0)
         assert core.commit_index >= before, f"I4: commit of {member.name} fell"
         self.commits[member.name] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
-            assert self.committed.setdefault(index, entry) == entry, f"I3: two entries committed at {index}"
+            assert self.committed.setdefault(index, entry) == entry, (
+                f"I3: two entries committed at {index}"
+            )
             self.committed_in.setdefault(index, core.term)
         if core.commit_index > before:
             self.check_electable(f"{member.name} committed {core.commit_index}")
 
     def check_electable(self, when: str) -> None:
-        """Check that every node that may become master has all entries that any node reports as committed."""
+        """Check that every node that may become master has all entries that any node reports as
+        committed."""
         known = self.controller.known
         electable = tuple(self.members) if known is None else tuple(known.in_sync)
         last = max(self.committed)
         for name in electable:
             disk = self.members[name].disk
-            assert disk.durable >= last and disk.written[last] == self.committed[last], f"I5: {when}; {name} may be master and lacks {last}"
+            assert disk.durable >= last and disk.written[last] == self.committed[last], (
+                f"I5: {when}; {name} may be master and lacks {last}"
+            )
 
     def heal(self) -> None:
         """Everything works again: a master, a new entry that all have, and all voters in sync."""
@@ -169,10 +194,15 @@ class HaCluster(Cluster):
             self.members[name].start(self.now_ns)
             self.commits[name] = min(0, self.members[name].core.log.end_index)
         self.down.clear()
-        self.progress(self.members.values(), 30_000 * MS, lambda known: set(known.in_sync) == set(self.members))
+        self.progress(
+            self.members.values(),
+            30_000 * MS,
+            lambda known: set(known.in_sync) == set(self.members),
+        )
 
     def deafen(self) -> str:
-        """All nodes and the controller receive messages from the master, but it receives none. The others continue without it."""
+        """All nodes and the controller receive messages from the master, but it receives none. The
+        others continue without it."""
         master = next(member.name for member in self.up() if member.core.accepting)
         self.cut = {(name, master) for name in self.members if name != master}
         self.deaf = {master}
@@ -181,7 +211,9 @@ class HaCluster(Cluster):
         self.deaf.clear()
         return master
 
-    def progress(self, among: Collection[Member], within_ns: int, right: Callable[[Appointment], bool]) -> None:
+    def progress(
+        self, among: Collection[Member], within_ns: int, right: Callable[[Appointment], bool]
+    ) -> None:
         """A new entry of a master that is right is committed by all of them."""
         deadline, proposed_in, target = self.now_ns + within_ns, -1, -1
         while self.now_ns < deadline:
@@ -192,10 +224,17 @@ class HaCluster(Cluster):
                 target, proposed_in = leader.core.log.end_index, leader.core.term
                 self.turn(leader)
             known = self.controller.known
-            if known is not None and right(known) and target >= 0 and all(member.core.commit_index >= target for member in among):
+            if (
+                known is not None
+                and right(known)
+                and target >= 0
+                and all(member.core.commit_index >= target for member in among)
+            ):
                 return
             self.pass_time()
-        raise AssertionError(f"no progress: {self.controller.known} {[repr(m.core) for m in self.members.values()]}")
+        raise AssertionError(
+            f"no progress: {self.controller.known} {[repr(m.core) for m in self.members.values()]}"
+        )
 
     def let_all_happen(self) -> None:
         """Deliver messages, requests and notifications and finish syncs until none are left."""
@@ -238,7 +277,11 @@ def test_faults_break_no_invariant_and_healing_brings_progress(first: int) -> No
         assert not cluster.fences, f"seed {seed}: {cluster.fences}"
         committed += max(cluster.committed)
         masters += len(cluster.leaders)
-        changes += sum(1 for a, b in zip(cluster.controller.log, cluster.controller.log[1:], strict=False) if a.in_sync != b.in_sync)
+        changes += sum(
+            1
+            for a, b in zip(cluster.controller.log, cluster.controller.log[1:], strict=False)
+            if a.in_sync != b.in_sync
+        )
     assert committed > 200 and masters > 10 and changes > 5, (committed, masters, changes)
 
 
@@ -251,18 +294,25 @@ def test_a_master_that_hears_nobody_is_replaced(first: int) -> None:
         cluster.heal()
         former = cluster.deafen()
         cluster.heal()
-        assert not cluster.fences and cluster.controller.known.master != former, f"seed {seed}: {cluster.fences}"  # type: ignore[union-attr]
+        assert not cluster.fences and cluster.controller.known.master != former, (
+            f"seed {seed}: {cluster.fences}"
+        )  # type: ignore[union-attr]
 
 
 class ForcedCluster(HaCluster):
-    """Sometimes the whole in-sync set fails at once, and an operator makes the remaining node with the longest log master."""
+    """Sometimes the whole in-sync set fails at once, and an operator makes the remaining node with
+    the longest log master."""
 
     forced = lost = 0
     loses_it_all = 0.3
 
     def disturb(self) -> None:
         known, chance = self.controller.known, self.chance
-        if known is None or set(known.in_sync) == set(self.members) or chance.random() >= self.loses_it_all:
+        if (
+            known is None
+            or set(known.in_sync) == set(self.members)
+            or chance.random() >= self.loses_it_all
+        ):
             super().disturb()
             return
         for name in known.in_sync:
@@ -270,9 +320,20 @@ class ForcedCluster(HaCluster):
                 self.members[name].crash()
             self.down[name] = self.now_ns + round(chance.uniform(500, 5000) * MS)
         # Their connections broke: later confirmations reach no client.
-        self.network = [packet for packet in self.network if packet.message.sender not in known.in_sync]
+        self.network = [
+            packet for packet in self.network if packet.message.sender not in known.in_sync
+        ]
         if self.up():
-            self.force(max(self.up(), key=lambda member: (member.core.commit_index, member.core.log.end_term, member.core.log.end_index)))
+            self.force(
+                max(
+                    self.up(),
+                    key=lambda member: (
+                        member.core.commit_index,
+                        member.core.log.end_term,
+                        member.core.log.end_index,
+                    ),
+                )
+            )
 
     def force(self, member: Member) -> None:
         """What was committed, and is not in its log as it is on the disk now, is given up."""
@@ -281,10 +342,19 @@ class ForcedCluster(HaCluster):
         for _ in range(2):
             member.begin_sync()
             member.end_sync()
-        ask = ElectionRequest(member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator")
+        ask = ElectionRequest(
+            member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator"
+        )
         after = ha_control.force(known, ask)
         assert isinstance(after, Appointment) and after.in_sync == {member.name: ""}
-        kept = next((i for i in range(len(self.committed)) if i >= len(disk.written) or disk.written[i] != self.committed[i]), None)
+        kept = next(
+            (
+                i
+                for i in range(len(self.committed))
+                if i >= len(disk.written) or disk.written[i] != self.committed[i]
+            ),
+            None,
+        )
         for index in range(len(self.committed) if kept is None else kept, len(self.committed)):
             del self.committed[index], self.committed_in[index]
             self.lost += 1
@@ -298,8 +368,9 @@ class ForcedCluster(HaCluster):
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: int) -> None:
-    """The set is lost, and an operator names a master: logs that held more are cut to its, former masters included, and of what was
-    confirmed before and after its office began nothing that it had is ever lost."""
+    """The set is lost, and an operator names a master: logs that held more are cut to its, former
+    masters included, and of what was confirmed before and after its office began nothing that it
+    had is ever lost."""
     forced = lost = 0
     for seed in range(first, first + 10):
         cluster = ForcedCluster(seed)
@@ -321,7 +392,11 @@ class ShrinksAtOnce(Core):
 
         class Shrinks(InSync):
             def required(self) -> Collection[str]:
-                there = [n for n in self.electors() if n == me or is_there(core.peers.get(n), core._now_ns, silence_ns)]
+                there = [
+                    n
+                    for n in self.electors()
+                    if n == me or is_there(core.peers.get(n), core._now_ns, silence_ns)
+                ]
                 return there or [me]
 
         return Shrinks(members, self.config, self.log_state, self.isr, self.timer)
@@ -332,7 +407,8 @@ def in_sync(policy: type[InSync]) -> dict[Rule, type[Policy]]:
 
 
 class JoinsLaterPolicy(InSync):
-    """Planted: a master waits for a slave that it asked to add to the set only after it learns of the agreement."""
+    """Planted: a master waits for a slave that it asked to add to the set only after it learns of
+    the agreement."""
 
     def required(self) -> Collection[str]:
         return self.electors()
@@ -350,7 +426,11 @@ class LeadsAgain(Core):
     class election_type(Election):
         def take_office(self, now_ns: int) -> None:
             agreed = self._membership.policy.agreed
-            again = agreed is not None and agreed.epoch == self.term and agreed.master == self._config.node
+            again = (
+                agreed is not None
+                and agreed.epoch == self.term
+                and agreed.master == self._config.node
+            )
             if again and self.role is not Role.LEADER:
                 assert agreed is not None
                 self.term -= 1
@@ -375,7 +455,8 @@ class CountsMajority(Core):
 
 
 class AnybodyRunsPolicy(InSync):
-    """Planted, with a controller that does not check either: a node outside the in-sync set becomes master."""
+    """Planted, with a controller that does not check either: a node outside the in-sync set becomes
+    master."""
 
     def may_campaign(self) -> bool:
         return True
@@ -394,12 +475,15 @@ class AnybodyElected(Controller):
 
 
 class EpochIgnored(Controller):
-    """Planted: the controller elects any node that asks, also for a past epoch, and assigns the epoch after it."""
+    """Planted: the controller elects any node that asks, also for a past epoch, and assigns the
+    epoch after it."""
 
     @staticmethod
     def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
         after = ha_control.elect(known if known is None else replace(known, epoch=ask.epoch), ask)
-        return after if isinstance(after, str) else replace(after, epoch=max(ask.epoch, ask.term) + 1)
+        return (
+            after if isinstance(after, str) else replace(after, epoch=max(ask.epoch, ask.term) + 1)
+        )
 
 
 class VersionIgnored(Controller):
@@ -407,7 +491,9 @@ class VersionIgnored(Controller):
 
     @staticmethod
     def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
-        return ha_control.alter(known, ask if known is None else replace(ask, version=known.version))
+        return ha_control.alter(
+            known, ask if known is None else replace(ask, version=known.version)
+        )
 
 
 class StaysInOfficePolicy(InSync):
@@ -424,8 +510,8 @@ class StaysInOffice(Core):
 
 
 class ShrinksUnheard(Core):
-    """Planted: a master that receives no messages removes its slaves from the set before it knows that it can receive the controller's
-    answers."""
+    """Planted: a master that receives no messages removes its slaves from the set before it knows
+    that it can receive the controller's answers."""
 
     class review_type(IsrReview):
         def review(self, now_ns: int) -> None:
@@ -465,7 +551,9 @@ PLANTED = [
 def test_the_checks_find_every_broken_rule(core: type[Core], controller: type[Controller]) -> None:
     """Within a hundred seeds."""
     member = type("Planted", (HaMember,), {"core_type": core})
-    cluster_type = type("PlantedCluster", (HaCluster,), {"member_type": member, "controller_type": controller})
+    cluster_type = type(
+        "PlantedCluster", (HaCluster,), {"member_type": member, "controller_type": controller}
+    )
     for seed in range(100):
         cluster = cluster_type(seed)
         try:

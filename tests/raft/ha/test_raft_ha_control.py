@@ -1,4 +1,5 @@
-"""What the controller makes of every request, for every small state, against the rules written down again."""
+"""What the controller makes of every request, for every small state, against the rules written down
+again."""
 
 from __future__ import annotations
 
@@ -6,37 +7,68 @@ from itertools import product
 
 import pytest
 
-from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, alter, elect, force, from_json, to_json
+from ledgermq.raft.ha_control import (
+    AlterIsr,
+    Appointment,
+    ElectionRequest,
+    alter,
+    elect,
+    force,
+    from_json,
+    to_json,
+)
 from ledgermq.raft.transfer import Cause
 
 IN_SYNC = {"b": "", "a": "1"}
 VOTERS = {"a": "1", "b": "", "c": "3"}
-KNOWN = [None, *(Appointment(generation, 7, epoch, "b", IN_SYNC, Cause.OPERATOR, "b") for generation, epoch in product((0, 4), (2, 5)))]
+KNOWN = [
+    None,
+    *(
+        Appointment(generation, 7, epoch, "b", IN_SYNC, Cause.OPERATOR, "b")
+        for generation, epoch in product((0, 4), (2, 5))
+    ),
+]
 REQUESTS = [
     ElectionRequest(node, incarnation, generation, epoch, term, VOTERS, Cause.PREFERRED, "c", begun)
-    for node, incarnation, generation, epoch, term, begun in product("abc", ("", "1", "3"), (0, 4, 9), (0, 2, 5), (1, 8), (False, True))
+    for node, incarnation, generation, epoch, term, begun in product(
+        "abc", ("", "1", "3"), (0, 4, 9), (0, 2, 5), (1, 8), (False, True)
+    )
 ]
 
 
 @pytest.mark.parametrize("known", KNOWN)
 def test_who_is_elected(known: Appointment | None) -> None:
-    """A node of the agreed set, asked for with the epoch that is in force; of all voters if the rule is newer than what is known, unless
-    the log shows that something was agreed under it. The epoch exceeds every earlier one and every term that the node has seen."""
+    """A node of the agreed set, asked for with the epoch that is in force; of all voters if the
+    rule is newer than what is known, unless the log shows that something was agreed under it. The
+    epoch exceeds every earlier one and every term that the node has seen."""
     for ask in REQUESTS:
         newer = known is None or ask.generation > known.generation
         in_sync = VOTERS if newer or known is None else known.in_sync
-        refused = ask.begun if newer or known is None else (ask.generation, ask.epoch) != (known.generation, known.epoch)
+        refused = (
+            ask.begun
+            if newer or known is None
+            else (ask.generation, ask.epoch) != (known.generation, known.epoch)
+        )
         found = elect(known, ask)
         if refused or in_sync.get(ask.node) != ask.incarnation:
             assert isinstance(found, str)
             continue
         version, epoch = (0, 0) if known is None else (known.version, known.epoch)
-        assert found == Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, in_sync, Cause.PREFERRED, "c")
+        assert found == Appointment(
+            ask.generation,
+            version + 1,
+            max(epoch, ask.term) + 1,
+            ask.node,
+            in_sync,
+            Cause.PREFERRED,
+            "c",
+        )
 
 
 @pytest.mark.parametrize("known", KNOWN)
 def test_whom_an_operator_forces(known: Appointment | None) -> None:
-    """Any node, alone in sync, except one that lacks the present rule or asks for an epoch that is over."""
+    """Any node, alone in sync, except one that lacks the present rule or asks for an epoch that is
+    over."""
     for ask in REQUESTS:
         found = force(known, ask)
         if known is not None and (ask.generation < known.generation or ask.epoch != known.epoch):
@@ -44,15 +76,29 @@ def test_whom_an_operator_forces(known: Appointment | None) -> None:
             continue
         version, epoch = (0, 0) if known is None else (known.version, known.epoch)
         alone = {ask.node: ask.incarnation}
-        assert found == Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, alone, Cause.FORCED, "c")
+        assert found == Appointment(
+            ask.generation,
+            version + 1,
+            max(epoch, ask.term) + 1,
+            ask.node,
+            alone,
+            Cause.FORCED,
+            "c",
+        )
 
 
 @pytest.mark.parametrize("known", KNOWN)
 def test_which_sets_a_master_changes(known: Appointment | None) -> None:
     """That of the present epoch alone, from the present version, and never without itself."""
-    for node, generation, epoch, version, in_sync in product("ab", (0, 4), (2, 5), (6, 7, 8), ({}, {"a": "1"}, VOTERS)):
+    for node, generation, epoch, version, in_sync in product(
+        "ab", (0, 4), (2, 5), (6, 7, 8), ({}, {"a": "1"}, VOTERS)
+    ):
         found = alter(known, AlterIsr(node, generation, epoch, version, in_sync))
-        if known is None or (node, generation, epoch, version) != ("b", known.generation, known.epoch, 7) or "b" not in in_sync:
+        if (
+            known is None
+            or (node, generation, epoch, version) != ("b", known.generation, known.epoch, 7)
+            or "b" not in in_sync
+        ):
             assert isinstance(found, str)
             continue
         assert found == Appointment(generation, 8, epoch, "b", in_sync, known.cause, known.asked_by)

@@ -1,4 +1,5 @@
-"""What a replica knows of the controller's decisions, and what it asks for, in every small state."""
+"""What a replica knows of the controller's decisions, and what it asks for, in every small
+state."""
 
 from __future__ import annotations
 
@@ -29,13 +30,19 @@ def appointment(generation: int, version: int, epoch: int) -> Appointment:
 
 def test_before_the_first_decision_all_voters_are_in_sync() -> None:
     found, _ = isr()
-    assert (found.appointment, found.agreed(MEMBERS), found.joining, found.agreed_ns) == (None, None, set(), -NEVER_NS)
+    assert (found.appointment, found.agreed(MEMBERS), found.joining, found.agreed_ns) == (
+        None,
+        None,
+        set(),
+        -NEVER_NS,
+    )
     assert set(found.in_sync(MEMBERS)) == set(VOTERS)
 
 
 @pytest.mark.parametrize("late", [(4, 2, 3), (4, 1, 3), (4, 9, 2), (3, 9, 9)])
 def test_a_late_or_repeated_decision_changes_nothing(late: tuple[int, int, int]) -> None:
-    """Only a new one tells when the controller was heard, and makes requests void that named an earlier version."""
+    """Only a new one tells when the controller was heard, and makes requests void that named an
+    earlier version."""
     found, _ = isr()
     assert found.learn(appointment(4, 2, 3), 10)
     found.join({"b"})
@@ -43,7 +50,11 @@ def test_a_late_or_repeated_decision_changes_nothing(late: tuple[int, int, int])
     assert (found.appointment, found.agreed_ns, found.joining) == (appointment(4, 2, 3), 10, {"b"})
     for later in ((4, 3, 3), (4, 1, 4), (5, 0, 0)):
         assert found.learn(appointment(*later), 30)
-        assert (found.appointment, found.agreed_ns, found.joining) == (appointment(*later), 30, set())
+        assert (found.appointment, found.agreed_ns, found.joining) == (
+            appointment(*later),
+            30,
+            set(),
+        )
         found.join({"b"})
 
 
@@ -56,10 +67,14 @@ def test_an_agreement_counts_for_the_rule_that_it_was_made_for(generation: int) 
 
 
 @pytest.mark.parametrize(("durable", "asks"), [(3, False), (4, True), (9, True)])
-def test_nothing_is_asked_for_under_a_rule_that_a_power_cut_could_undo(durable: int, asks: bool) -> None:
+def test_nothing_is_asked_for_under_a_rule_that_a_power_cut_could_undo(
+    durable: int, asks: bool
+) -> None:
     found, outbox = isr(durable=durable)
     found.request_master(MEMBERS, "b", Cause.OPERATOR, 7)
-    expected = ElectionRequest("b", "b2", 4, 0, 7, {"a": "", "b": "b2"}, Cause.OPERATOR, "a", begun=True)
+    expected = ElectionRequest(
+        "b", "b2", 4, 0, 7, {"a": "", "b": "b2"}, Cause.OPERATOR, "a", begun=True
+    )
     assert outbox.requests == [expected] * asks
 
 
@@ -84,7 +99,8 @@ def test_a_request_names_the_epoch_that_is_known() -> None:
     ],
 )
 def test_whether_the_log_shows_an_epoch_of_the_rule(view: LogView, begun: bool) -> None:
-    """A term behind that of the entry which made the rule; if that entry was trimmed, there was one: it was committed by a master."""
+    """A term behind that of the entry which made the rule; if that entry was trimmed, there was
+    one: it was committed by a master."""
     found, outbox = isr(view)
     found.request_master(MEMBERS, "a", Cause.STARTED, 7)
     (asked,) = outbox.requests

@@ -1,4 +1,5 @@
-"""The review of the in-sync set by itself: every small state of a master and three others, against the rules written down again."""
+"""The review of the in-sync set by itself: every small state of a master and three others, against
+the rules written down again."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ from ledgermq.raft.transfer import Cause
 from ledgermq.raft.window import Window
 
 TIMING = Timing()
-BEAT_NS, SHORTEST_NS, LONGEST_NS = TIMING.heartbeat_ns, TIMING.election_min_ns, TIMING.election_max_ns
+BEAT_NS, SHORTEST_NS, LONGEST_NS = (
+    TIMING.heartbeat_ns,
+    TIMING.election_min_ns,
+    TIMING.election_max_ns,
+)
 NOW_NS = 100 * LONGEST_NS
 TERM, END = 2, 9
 OTHERS = ("b", "c", "d")
@@ -32,7 +37,8 @@ USUAL = HaRules()
 
 
 class Master:
-    """Master `a` of epoch 2, whose entries 5 to 9 are of that epoch, and three others that have them all and were heard just now."""
+    """Master `a` of epoch 2, whose entries 5 to 9 are of that epoch, and three others that have
+    them all and were heard just now."""
 
     def __init__(
         self,
@@ -81,15 +87,21 @@ class Master:
         """The in-sync set that the next review asks for, or the node that it asks to elect."""
         self.review.review(now_ns)
         requests = self.outbox.take_requests()
-        assert all(isinstance(request, ElectionRequest) or request.version == 1 for request in requests)
-        return [request.node if isinstance(request, ElectionRequest) else set(request.in_sync) for request in requests]
+        assert all(
+            isinstance(request, ElectionRequest) or request.version == 1 for request in requests
+        )
+        return [
+            request.node if isinstance(request, ElectionRequest) else set(request.in_sync)
+            for request in requests
+        ]
 
 
 @pytest.mark.parametrize("ago_ns", [0, BEAT_NS - 1, BEAT_NS, LONGEST_NS - 1, LONGEST_NS])
 @pytest.mark.parametrize("leads_for_ns", [0, SHORTEST_NS - 1, SHORTEST_NS])
 def test_who_is_too_late_to_stay_in_sync(ago_ns: int, leads_for_ns: int) -> None:
-    """Who was silent for the longest election timeout, the silent former master for a heartbeat period until it answers, and whose copy
-    does not count. Nobody as long as a lease of a former master of an earlier release may last."""
+    """Who was silent for the longest election timeout, the silent former master for a heartbeat
+    period until it answers, and whose copy does not count. Nobody as long as a lease of a former
+    master of an earlier release may last."""
     for silent_master, boot_id, provisional in product((None, "b", "c"), (None, 1), (False, True)):
         master = Master(ALL_IN_SYNC, silent_master=silent_master)
         master.timer.contact(NOW_NS - leads_for_ns)
@@ -121,8 +133,8 @@ STATES = ("fine", "late", "later", "evicted", "lost", "renamed", "no voter")
 
 @pytest.mark.parametrize("minimum", [1, 2, 3, 4])
 def test_who_leaves_the_set(minimum: int) -> None:
-    """Who lost its directory or its vote, whatever remains; then, down to the minimum, those whom a change of members needs out, and then
-    the late ones, the longest silent first."""
+    """Who lost its directory or its vote, whatever remains; then, down to the minimum, those whom a
+    change of members needs out, and then the late ones, the longest silent first."""
     for states in product(STATES, repeat=3):
         of = dict(zip(OTHERS, states, strict=True))
         voters = ["a", *(node for node, state in of.items() if state != "no voter")]
@@ -144,16 +156,27 @@ def test_who_leaves_the_set(minimum: int) -> None:
 @pytest.mark.parametrize("minimum", [1, 2, 3])
 @pytest.mark.parametrize("outside", ["returning", "promoted", "learner", "voter"])
 def test_a_copy_that_becomes_a_voter_counts_for_what_remains(outside: str, minimum: int) -> None:
-    """Set `a`, `b`; `b` is silent; `c` has everything and is in no set. If `c` joins only once an entry is committed, because it lost its
-    directory or is a voter by an uncommitted change, it counts as long as its copy does: otherwise `b` could keep it out for ever. A
-    learner that stays one counts never, and a voter joins first."""
-    for lack in ("", "only what is committed", "silent", "behind", "of another epoch", "stops", "never heard"):
+    """Set `a`, `b`; `b` is silent; `c` has everything and is in no set. If `c` joins only once an
+    entry is committed, because it lost its directory or is a voter by an uncommitted change, it
+    counts as long as its copy does: otherwise `b` could keep it out for ever. A learner that stays
+    one counts never, and a voter joins first."""
+    for lack in (
+        "",
+        "only what is committed",
+        "silent",
+        "behind",
+        "of another epoch",
+        "stops",
+        "never heard",
+    ):
         master = Master({"a": "", "b": ""}, HaRules(minimum=minimum))
         voters = ("a", "b", *(["c"] if outside in ("promoted", "voter") else []))
         learners = frozenset("c" if outside in ("returning", "learner") else "")
         returning = frozenset("c" if outside == "returning" else "")
         now = Members(voters, learners, returning=returning, rule=Rule.IN_SYNC)
-        before = Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC) if outside == "promoted" else now
+        before = (
+            Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC) if outside == "promoted" else now
+        )
         master.log.commit_index = 6
         master.membership.configurations = Configurations([(-1, before), (8, now)])
         master.membership.members = now
@@ -169,7 +192,10 @@ def test_a_copy_that_becomes_a_voter_counts_for_what_remains(outside: str, minim
 def test_a_voter_by_one_of_two_uncommitted_changes_joins_later() -> None:
     master = Master({"a": ""}, voters="abc")
     master.log.commit_index = 6
-    first, second = Members(("a", "b", "c"), rule=Rule.IN_SYNC), Members(("a", "b", "c"), rule=Rule.IN_SYNC, minimum=1)
+    first, second = (
+        Members(("a", "b", "c"), rule=Rule.IN_SYNC),
+        Members(("a", "b", "c"), rule=Rule.IN_SYNC, minimum=1),
+    )
     master.membership.configurations = Configurations(
         [(-1, Members(("a", "b"), frozenset("c"), rule=Rule.IN_SYNC)), (7, first), (8, second)]
     )
@@ -180,19 +206,34 @@ def test_a_voter_by_one_of_two_uncommitted_changes_joins_later() -> None:
 
 @pytest.mark.parametrize("commit", [4, 6, END])
 def test_who_may_join_the_set(commit: int) -> None:
-    """A voter that was heard, stays, is wanted, and has on stable storage what is committed and an entry of this epoch. It has to be a
-    voter before a change that is not committed, too."""
+    """A voter that was heard, stays, is wanted, and has on stable storage what is committed and an
+    entry of this epoch. It has to be a voter before a change that is not committed, too."""
     for flowing, leaving, evicted, provisional, ago_ns, durable in product(
-        (True, False), (False, True), (False, True), (False, True), (LONGEST_NS - 1, LONGEST_NS), (4, 5, 6, 8, END)
+        (True, False),
+        (False, True),
+        (False, True),
+        (False, True),
+        (LONGEST_NS - 1, LONGEST_NS),
+        (4, 5, 6, 8, END),
     ):
         master = Master(ALL_IN_SYNC, begun_ns=NOW_NS - SHORTEST_NS)
         master.log.commit_index = commit
         peer = master.peers["b"]
         peer.stage = Stage.FLOWING if flowing else Stage.PROBING
-        peer.leaving, peer.provisional, peer.contact_ns, peer.durable = leaving, provisional, NOW_NS - ago_ns, durable
+        peer.leaving, peer.provisional, peer.contact_ns, peer.durable = (
+            leaving,
+            provisional,
+            NOW_NS - ago_ns,
+            durable,
+        )
         if evicted:
             master.review.evict("b", NOW_NS + 1, lost=False)
-        joins = flowing and not (leaving or evicted or provisional) and ago_ns < LONGEST_NS and durable >= max(5, commit)
+        joins = (
+            flowing
+            and not (leaving or evicted or provisional)
+            and ago_ns < LONGEST_NS
+            and durable >= max(5, commit)
+        )
         assert master.review.may_join("b", NOW_NS) is joins
     assert not Master(ALL_IN_SYNC).review.may_join("x", NOW_NS)
 
@@ -213,11 +254,14 @@ def test_a_voter_by_a_change_that_is_not_committed_joins_later(commit: int) -> N
     master.log.commit_index = commit
     for peer in master.peers.values():
         peer.received = peer.durable = 10
-    assert [node for node in OTHERS if master.review.may_join(node, NOW_NS)] == (["c", "d"] if commit < 10 else ["b", "c", "d"])
+    assert [node for node in OTHERS if master.review.may_join(node, NOW_NS)] == (
+        ["c", "d"] if commit < 10 else ["b", "c", "d"]
+    )
 
 
 def test_when_an_eviction_is_over() -> None:
-    """When its node is no voter any more, when nobody asks any more, or when the set is too small, unless the directory is lost."""
+    """When its node is no voter any more, when nobody asks any more, or when the set is too small,
+    unless the directory is lost."""
     for votes, left_ns, lost, missing in product((True, False), (1, 0), (False, True), (0, 1)):
         master = Master(ALL_IN_SYNC, HaRules(minimum=4 if votes else 3), "abcd" if votes else "acd")
         master.review.evict("b", NOW_NS + left_ns, lost=lost)
@@ -249,31 +293,43 @@ def test_no_set_is_reviewed_under_rules_without_one() -> None:
     assert (master.requested(), master.review.due_ns) == ([], NOW_NS)
 
 
-@pytest.mark.parametrize(("in_sync", "epoch"), [(None, TERM), (ALL_IN_SYNC, TERM - 1), (ALL_IN_SYNC, TERM + 1)])
-def test_a_leader_without_the_present_epoch_asks_for_one(in_sync: Mapping[str, str] | None, epoch: int) -> None:
+@pytest.mark.parametrize(
+    ("in_sync", "epoch"), [(None, TERM), (ALL_IN_SYNC, TERM - 1), (ALL_IN_SYNC, TERM + 1)]
+)
+def test_a_leader_without_the_present_epoch_asks_for_one(
+    in_sync: Mapping[str, str] | None, epoch: int
+) -> None:
     """It led when the group took this rule, and is asked for as what it is."""
     master = Master(in_sync, epoch=epoch)
     master.review.review(NOW_NS)
     (request,) = master.outbox.take_requests()
     known = epoch if in_sync is not None else 0
-    assert request == ElectionRequest("a", "", 0, known, TERM, ALL_IN_SYNC, Cause.STARTED, "a", begun=True)
+    assert request == ElectionRequest(
+        "a", "", 0, known, TERM, ALL_IN_SYNC, Cause.STARTED, "a", begun=True
+    )
 
 
 @pytest.mark.parametrize("answered_ago_ns", [LONGEST_NS - 1, LONGEST_NS])
-def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(answered_ago_ns: int) -> None:
-    """Unless the controller answered it within the longest election timeout, it asks for the set that it knows."""
+def test_a_master_that_hears_nobody_changes_no_set_that_it_may_not_know(
+    answered_ago_ns: int,
+) -> None:
+    """Unless the controller answered it within the longest election timeout, it asks for the set
+    that it knows."""
     master = Master(ALL_IN_SYNC)
     master.isr.learn(Appointment(0, 2, TERM, "a", ALL_IN_SYNC), NOW_NS - answered_ago_ns)
     for peer in master.peers.values():
         peer.contact_ns = NOW_NS - LONGEST_NS
     master.review.review(NOW_NS)
     (request,) = master.outbox.take_requests()
-    assert isinstance(request, AlterIsr) and set(request.in_sync) == ({"a"} if answered_ago_ns < LONGEST_NS else set("abcd"))
+    assert isinstance(request, AlterIsr) and set(request.in_sync) == (
+        {"a"} if answered_ago_ns < LONGEST_NS else set("abcd")
+    )
 
 
 def test_what_a_review_asks_for() -> None:
-    """The set that is right now, by the directories that the members name; nothing if the set is right already. A node that was asked into
-    the set and is not wanted any more makes the review ask for the same set once more."""
+    """The set that is right now, by the directories that the members name; nothing if the set is
+    right already. A node that was asked into the set and is not wanted any more makes the review
+    ask for the same set once more."""
     master = Master({"a": "", "b": "", "c": ""}, named={"d": "d2"})
     master.peers["b"].contact_ns = NOW_NS - LONGEST_NS
     master.review.review(NOW_NS)

@@ -1,7 +1,9 @@
-"""Makes every replica of a real node record its steps: Python imports this module at its start if its folder is on PYTHONPATH.
+"""Makes every replica of a real node record its steps: Python imports this module at its start if
+its folder is on PYTHONPATH.
 
-`SPEC_RECORD` names the folder for the records, one file for each process. Lines carry the machine's monotonic clock, which orders the
-events of all processes: whatever depends on a message was recorded after what the message tells.
+`SPEC_RECORD` names the folder for the records, one file for each process. Lines carry the machine's
+monotonic clock, which orders the events of all processes: whatever depends on a message was
+recorded after what the message tells.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 from ledgermq.node.replica.consensus import raft_replica
 from tests.spec.recorder import Event, recorded
 
-_file = os.open(Path(os.environ["SPEC_RECORD"]) / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_file = os.open(
+    Path(os.environ["SPEC_RECORD"]) / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+)
 
 
 def record(event: Event) -> None:

@@ -1,4 +1,5 @@
-"""The durability of a log by itself: what each sync covers, what its outcome means, and what is closed when, in every small state."""
+"""The durability of a log by itself: what each sync covers, what its outcome means, and what is
+closed when, in every small state."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ class Writer:
 
 
 class Log:
-    """A durability of which entry 5 is the last one that recovery found; `mark` is on disk, `allowed` may be."""
+    """A durability of which entry 5 is the last one that recovery found; `mark` is on disk,
+    `allowed` may be."""
 
     def __init__(self, mark: int = 5, allowed: int = 5) -> None:
         self.log: list[str] = []
@@ -127,8 +129,9 @@ class Log:
 
 
 def test_every_sync_covers_what_there_is_to_sync() -> None:
-    """All files with unsynced bytes, the mark if it lags, the index and the names of files where they changed. If there is nothing else, a
-    lagging mark is a reason only after the end of a file, or if the node is idle."""
+    """All files with unsynced bytes, the mark if it lags, the index and the names of files where
+    they changed. If there is nothing else, a lagging mark is a reason only after the end of a file,
+    or if the node is idle."""
     for lags, idle, due, dirty, data_names, index_names, rolled in product((False, True), repeat=7):
         log = Log(mark=4 if lags else 5)
         made = log.made
@@ -140,20 +143,30 @@ def test_every_sync_covers_what_there_is_to_sync() -> None:
         if rolled:
             made.file_ended()
         assert made.is_dirty is (dirty or data_names)
-        assert (made.mark_pending, made.mark_due, made.marked) == (lags, lags and due, MARKS[4 if lags else 5])
+        assert (made.mark_pending, made.mark_due, made.marked) == (
+            lags,
+            lags and due,
+            MARKS[4 if lags else 5],
+        )
         job = made.begin(MARKS[7], idle=idle)
         if not dirty and not data_names and not (lags and (idle or due)):
             assert job is None and made.job is None and log.said() == []
             assert (len(log.index.dirty), log.index.files.names_changed) == (1, index_names)
             continue
-        assert job is not None and made.job is job and (job.number, job.term, job.index) == (1, 2, 7)
+        assert (
+            job is not None and made.job is job and (job.number, job.term, job.index) == (1, 2, 7)
+        )
         assert log.said() == (["mark 5"] if lags else [])
         assert (made.dirty, made.mark_due, len(log.index.dirty)) == ({}, False, 0 if rolled else 1)
         assert not log.data.names_changed and not log.index.files.names_changed
         job.run()
         names = ["a", "b"] * dirty + ["mark"] * lags + ["i"] * rolled
         directories = ["directory data"] * data_names + ["directory index"] * index_names
-        assert log.said() == ["drain 10", "together", *(f"sync {name}" for name in (*names, *directories))]
+        assert log.said() == [
+            "drain 10",
+            "together",
+            *(f"sync {name}" for name in (*names, *directories)),
+        ]
         made.finish(job, None)
         assert (made.job, made.index, made.allowed, made.mark_pending) == (None, 7, MARKS[7], True)
         assert made.mark_due is rolled
@@ -182,8 +195,16 @@ def test_jobs_are_numbered_and_one_is_under_way() -> None:
 @pytest.mark.parametrize(
     ("error", "said", "status"),
     [
-        (OSError(errno.EIO, "broken"), "a sync of the log failed .*check the disk", ExitCode.SYNC_FAILED),
-        (OSError(errno.ENOMEM, "no memory"), "a sync of the log failed .*check the disk", ExitCode.SYNC_FAILED),
+        (
+            OSError(errno.EIO, "broken"),
+            "a sync of the log failed .*check the disk",
+            ExitCode.SYNC_FAILED,
+        ),
+        (
+            OSError(errno.ENOMEM, "no memory"),
+            "a sync of the log failed .*check the disk",
+            ExitCode.SYNC_FAILED,
+        ),
         (OSError(errno.EMFILE, "too many"), "a sync of the log could not begin", ExitCode.LIMIT),
     ],
 )
@@ -201,13 +222,21 @@ def test_a_failed_sync_ends_the_log(error: OSError, said: str, status: ExitCode)
         log.fence.require_open()
 
 
-@pytest.mark.parametrize(("name", "status"), [("ENOSPC", ExitCode.SYNC_FAILED), ("ENOMEM", ExitCode.LIMIT)])
+@pytest.mark.parametrize(
+    ("name", "status"), [("ENOSPC", ExitCode.SYNC_FAILED), ("ENOMEM", ExitCode.LIMIT)]
+)
 def test_a_mark_that_cannot_be_written_ends_the_log(name: str, status: ExitCode) -> None:
     log = Log(mark=4)
     log.mark.write_error = OSError(getattr(errno, name), "made to fail")
-    with pytest.raises(LogFenced, match=r"writing the synced mark failed: .*made to fail") as failed:
+    with pytest.raises(
+        LogFenced, match=r"writing the synced mark failed: .*made to fail"
+    ) as failed:
         log.begin()
-    assert failed.value.exit_code == status and log.fence.error is failed.value and log.made.job is None
+    assert (
+        failed.value.exit_code == status
+        and log.fence.error is failed.value
+        and log.made.job is None
+    )
 
 
 def test_an_open_fence_lets_everything_pass() -> None:
@@ -244,8 +273,8 @@ def test_a_sync_that_covers_less_than_what_is_known_lowers_nothing() -> None:
 
 
 def test_which_files_are_busy_and_when_a_removed_one_is_closed() -> None:
-    """A file that waits for a sync, or is being synced, is busy. A removed one is not synced any more; it stays open while a sync may use
-    it."""
+    """A file that waits for a sync, or is being synced, is busy. A removed one is not synced any
+    more; it stays open while a sync may use it."""
     log = Log()
     waiting, indexed, idle = log.file("waiting"), log.file("indexed"), log.file("idle")
     log.made.dirty[waiting] = log.index.dirty[indexed] = None
@@ -269,7 +298,13 @@ def test_a_durability_begins_with_the_mark_on_disk() -> None:
     log = Log(mark=4)
     parts: Any = log, (log.data, log.index), log.mark, Writer(log.log), log.fence
     fresh = Durability(*parts, 5)
-    assert (fresh.allowed, fresh.index, fresh.dirty, fresh.job, fresh.mark_pending) == (MARKS[4], 5, {}, None, False)
+    assert (fresh.allowed, fresh.index, fresh.dirty, fresh.job, fresh.mark_pending) == (
+        MARKS[4],
+        5,
+        {},
+        None,
+        False,
+    )
     fresh.allowed = MARKS[5]
     assert fresh.mark_pending and not fresh.mark_due
 
@@ -306,7 +341,9 @@ def test_a_mark_is_lowered_before_anything_is_erased() -> None:
     (4, False, 5, ["mark 5", "mark synced"]),
     (6, False, 5, []),
 ])  # fmt: skip
-def test_a_mark_is_raised_when_it_has_to_be(mark: int, unsynced: bool, index: int, said: list[str]) -> None:
+def test_a_mark_is_raised_when_it_has_to_be(
+    mark: int, unsynced: bool, index: int, said: list[str]
+) -> None:
     """Before entries below it are removed: it must be on stable storage, and not below them."""
     log = Log(mark=mark)
     log.mark.unsynced = unsynced

@@ -1,4 +1,5 @@
-"""The entry log: placing, appending as leader and follower, reading, truncating, group commit, fencing, a full disk."""
+"""The entry log: placing, appending as leader and follower, reading, truncating, group commit,
+fencing, a full disk."""
 
 from __future__ import annotations
 
@@ -49,12 +50,19 @@ def check_whole(log: EntryLog) -> None:
     """Everything the log says about itself agrees with its bytes."""
     chain = log.chain_at(-1)
     for entries in all_ranges(log, 700):
-        verified = verify_range(bytes(entries.data), entries.first_index, entries.term, entries.pos, chain)
-        assert (verified.prev_chain, verified.last_chain) == (entries.prev_chain, entries.last_chain)
+        verified = verify_range(
+            bytes(entries.data), entries.first_index, entries.term, entries.pos, chain
+        )
+        assert (verified.prev_chain, verified.last_chain) == (
+            entries.prev_chain,
+            entries.last_chain,
+        )
         assert verified.starts.tolist() == entries.starts.tolist()
         assert verified.sizes.tolist() == entries.sizes.tolist()
         chain = entries.last_chain
-        for index, start in zip(range(entries.first_index, entries.last_index + 1), entries.starts.tolist(), strict=True):
+        for index, start in zip(
+            range(entries.first_index, entries.last_index + 1), entries.starts.tolist(), strict=True
+        ):
             assert log.term_at(index) == entries.term
             assert log.pos_of(index) == entries.pos + start
             assert log.index_at(entries.pos + start + 48) == index
@@ -75,7 +83,8 @@ def test_index_units_are_dledgers() -> None:
 
 
 def test_append_gives_ranges_that_verify(tmp_path: Path) -> None:
-    """A batch over several files comes back as one sealed range per file, in order and without a gap."""
+    """A batch over several files comes back as one sealed range per file, in order and without a
+    gap."""
     log = new_log(tmp_path / "log")
     ranges = log.append_leader(1, make_batch(60), np.arange(60), 1_700_000_000_500, HOST)
     assert (ranges[0].first_index, ranges[0].pos) == (0, 0)
@@ -83,7 +92,10 @@ def test_append_gives_ranges_that_verify(tmp_path: Path) -> None:
     assert len(ranges) == len({entries.pos // FILE_BYTES for entries in ranges}) == 4
     chain = log.chain_at(-1)
     for entries in ranges:
-        assert verify_range(entries.data, entries.first_index, 1, entries.pos, chain).last_chain == entries.last_chain
+        assert (
+            verify_range(entries.data, entries.first_index, 1, entries.pos, chain).last_chain
+            == entries.last_chain
+        )
         chain = entries.last_chain
         assert entries.pos // FILE_BYTES == (entries.end_pos + 8 - 1) // FILE_BYTES
     check_whole(log)
@@ -91,7 +103,8 @@ def test_append_gives_ranges_that_verify(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spare", [-1, 0, 1])
 def test_an_entry_leaves_room_for_a_blank(tmp_path: Path, spare: int) -> None:
-    """An entry that would leave less than eight bytes goes to the next file, behind a blank over the whole rest."""
+    """An entry that would leave less than eight bytes goes to the next file, behind a blank over
+    the whole rest."""
     log = new_log(tmp_path / "log")
     append(log, 1, body_bytes=1000)
     rest = FILE_BYTES - log.end_pos
@@ -102,12 +115,15 @@ def test_an_entry_leaves_room_for_a_blank(tmp_path: Path, spare: int) -> None:
         assert log.pos_of(1) == FILE_BYTES - rest
     else:
         assert log.pos_of(1) == FILE_BYTES
-        assert data[FILE_BYTES - rest : FILE_BYTES] == b"\xff\xff\xff\xff" + rest.to_bytes(4, "big") + bytes(rest - 8)
+        assert data[FILE_BYTES - rest : FILE_BYTES] == b"\xff\xff\xff\xff" + rest.to_bytes(
+            4, "big"
+        ) + bytes(rest - 8)
     check_whole(log)
 
 
 def test_the_largest_entry_fills_a_file(tmp_path: Path) -> None:
-    """An entry of the file's length less eight fits; one byte more is a programming error and appends nothing."""
+    """An entry of the file's length less eight fits; one byte more is a programming error and
+    appends nothing."""
     log = new_log(tmp_path / "log")
     append(log, 1, body_bytes=FILE_BYTES - 8 - ENTRY_EXTRA)
     append(log, 1, body_bytes=FILE_BYTES - 8 - ENTRY_EXTRA)
@@ -118,20 +134,25 @@ def test_the_largest_entry_fills_a_file(tmp_path: Path) -> None:
 
 
 def test_follower_is_byte_identical(tmp_path: Path) -> None:
-    """Ranges read from one log, verified and appended to another, give the same files: data and index."""
+    """Ranges read from one log, verified and appended to another, give the same files: data and
+    index."""
     leader = new_log(tmp_path / "leader")
     follower = new_log(tmp_path / "follower")
     for term, count, size in ((1, 3, 10), (1, 50, 100), (4, 1, 3000), (5, 40, 333)):
         append(leader, count, term=term, body_bytes=size)
     for entries in all_ranges(leader, 2000):
         sent = bytes(entries.data)
-        verified = verify_range(sent, entries.first_index, entries.term, entries.pos, entries.prev_chain)
+        verified = verify_range(
+            sent, entries.first_index, entries.term, entries.pos, entries.prev_chain
+        )
         assert follower.append_range(verified) is verified
     check_whole(follower)
     assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "leader")
     assert follower.term_runs() == leader.term_runs() == [(0, 1), (53, 4), (54, 5)]
     ours, theirs = content(tmp_path / "leader"), content(tmp_path / "follower")
-    assert {k: v for k, v in ours.items() if k.startswith("index/")} == {k: v for k, v in theirs.items() if k.startswith("index/")}
+    assert {k: v for k, v in ours.items() if k.startswith("index/")} == {
+        k: v for k, v in theirs.items() if k.startswith("index/")
+    }
 
 
 def misfits() -> list[tuple[str, Callable[[Range], Range]]]:
@@ -145,7 +166,9 @@ def misfits() -> list[tuple[str, Callable[[Range], Range]]]:
 
 
 @pytest.mark.parametrize(("what", "spoil"), misfits())
-def test_a_range_that_does_not_continue_is_refused(tmp_path: Path, what: str, spoil: Callable[[Range], Range]) -> None:
+def test_a_range_that_does_not_continue_is_refused(
+    tmp_path: Path, what: str, spoil: Callable[[Range], Range]
+) -> None:
     """Wrong index, chain, term or place: nothing is appended."""
     leader = new_log(tmp_path / "leader")
     append(leader, 5)
@@ -173,7 +196,8 @@ def test_a_range_that_skips_the_blank_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_may_end_early(tmp_path: Path) -> None:
-    """The blank is the rest of the file; a follower has the same bytes; an empty log begins no second file."""
+    """The blank is the rest of the file; a follower has the same bytes; an empty log begins no
+    second file."""
     leader, follower = new_log(tmp_path / "leader"), new_log(tmp_path / "follower")
     append(leader, 2, new_file=True)
     assert leader.pos_of(0) == 0
@@ -189,7 +213,8 @@ def test_a_file_may_end_early(tmp_path: Path) -> None:
 
 
 def test_which_entries_are_in_the_file_being_written(tmp_path: Path) -> None:
-    """All up to an early end are not; the first one behind it is; what was trimmed is in no file."""
+    """All up to an early end are not; the first one behind it is; what was trimmed is in no
+    file."""
     log = new_log(tmp_path)
     append(log, 2)
     assert [log.is_in_last_file(index) for index in range(2)] == [True, True]
@@ -204,7 +229,8 @@ def test_which_entries_are_in_the_file_being_written(tmp_path: Path) -> None:
 
 
 def test_an_early_end_goes_with_what_began_the_next_file(tmp_path: Path) -> None:
-    """A new leader that has not seen it continues in the old file; a follower that has is cut back and follows."""
+    """A new leader that has not seen it continues in the old file; a follower that has is cut back
+    and follows."""
     old, new, follower = (new_log(tmp_path / name) for name in ("old", "new", "follower"))
     append(old, 2)
     for log in (new, follower):
@@ -217,17 +243,27 @@ def test_an_early_end_goes_with_what_began_the_next_file(tmp_path: Path) -> None
     follower.truncate_from(2)
     assert follower.end_pos == new.pos_of(2)
     follower.append_range(new.read(2, 1 << 20))
-    assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "new").ljust(2 * FILE_BYTES, b"\0")
+    assert log_bytes(tmp_path / "follower") == log_bytes(tmp_path / "new").ljust(
+        2 * FILE_BYTES, b"\0"
+    )
     check_whole(follower)
 
 
 def test_an_early_end_waits_until_the_next_file_is_there(tmp_path: Path) -> None:
-    """To create a file takes as long as to write it, so neither a leader nor a follower waits for that in a turn."""
+    """To create a file takes as long as to write it, so neither a leader nor a follower waits for
+    that in a turn."""
     jobs: list[Callable[[], object]] = []
 
     def waiting(name: str) -> EntryLog:
         new_log(tmp_path / name).close()
-        log = EntryLog.open(RealDisk(), str(tmp_path / name), make_identity(), clean=True, submit=jobs.append, writer=APPEND.writer())
+        log = EntryLog.open(
+            RealDisk(),
+            str(tmp_path / name),
+            make_identity(),
+            clean=True,
+            submit=jobs.append,
+            writer=APPEND.writer(),
+        )
         APPEND.logs[str(tmp_path / name)] = log
         return log
 
@@ -291,7 +327,8 @@ def test_only_known_bytes_come_from_the_map(tmp_path: Path) -> None:
 
 
 def test_truncation_leaves_no_trace(tmp_path: Path) -> None:
-    """After any truncation, the files equal those of a log that never had the entries, and appending continues from there."""
+    """After any truncation, the files equal those of a log that never had the entries, and
+    appending continues from there."""
     for cut in range(0, 40, 3):
         plain, cut_log = tmp_path / f"plain{cut}", tmp_path / f"cut{cut}"
         log = new_log(plain)
@@ -325,7 +362,10 @@ def test_truncation_lowers_the_mark_before_it_erases(tmp_path: Path) -> None:
     log.flush_mark()
     disk.trace.clear()
     log.truncate_from(4)
-    names = [(operation, str(path).rsplit("/", 2)[-1]) for operation, path in disk.names("pwrite", "sync")]
+    names = [
+        (operation, str(path).rsplit("/", 2)[-1])
+        for operation, path in disk.names("pwrite", "sync")
+    ]
     mark = "syncedmark"
     assert names[:4] == [("pwrite", mark), ("sync", mark), ("pwrite", mark), ("sync", mark)]
     assert names[4][0] == "pwrite"
@@ -352,7 +392,8 @@ def test_a_sync_covers_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 
 def test_truncation_under_a_sync_is_not_undone_by_its_end(tmp_path: Path) -> None:
-    """A sync that began before a truncation makes nothing durable that was appended after it at the same index."""
+    """A sync that began before a truncation makes nothing durable that was appended after it at the
+    same index."""
     log = new_log(tmp_path / "log")
     append(log, 10, term=1)
     job = log.begin_sync()
@@ -386,7 +427,8 @@ def test_truncation_under_a_sync_drops_files_safely(tmp_path: Path) -> None:
 
 
 def test_the_mark_follows_one_batch_behind(tmp_path: Path) -> None:
-    """The mark of a batch is written with the next one, at idle, and after a roll; never above what is durable."""
+    """The mark of a batch is written with the next one, at idle, and after a roll; never above what
+    is durable."""
     log = new_log(tmp_path / "log")
     append(log, 2)
     sync(log)
@@ -408,7 +450,8 @@ def test_the_mark_follows_one_batch_behind(tmp_path: Path) -> None:
 
 
 def test_one_sync_covers_files_directory_and_mark(tmp_path: Path) -> None:
-    """A batch over several files: each of them, the directory with the new names, and the mark of the batch before."""
+    """A batch over several files: each of them, the directory with the new names, and the mark of
+    the batch before."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 1)
@@ -416,7 +459,9 @@ def test_one_sync_covers_files_directory_and_mark(tmp_path: Path) -> None:
     append(log, 60)
     disk.trace.clear()
     sync(log)
-    synced = {str(path).removeprefix(f"{tmp_path}/log/") for _, path in disk.names("sync", "sync_dir")}
+    synced = {
+        str(path).removeprefix(f"{tmp_path}/log/") for _, path in disk.names("sync", "sync_dir")
+    }
     files = {f"data/{base:020d}" for base in range(0, log.end_pos, FILE_BYTES)}
     assert {*files, "data", "syncedmark"} <= synced
 
@@ -463,7 +508,8 @@ def test_a_failed_write_fences(tmp_path: Path) -> None:
 
 
 def test_full_disk_refuses_messages_and_keeps_room_for_control_records(tmp_path: Path) -> None:
-    """No space: ordinary batches are refused whole, control records use the reserve, and writing resumes by itself."""
+    """No space: ordinary batches are refused whole, control records use the reserve, and writing
+    resumes by itself."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 3)
@@ -538,7 +584,9 @@ def test_of_a_range_with_messages_on_a_full_disk_nothing_is_taken(tmp_path: Path
         for _ in range(30):
             append(leader, 1, topic="rmq_sys_x")
             follower.append_range(leader.read(follower.end_index + 1, 1))
-    assert follower.end_index > full and follower.fenced is None, "there was room for control records"
+    assert follower.end_index > full and follower.fenced is None, (
+        "there was room for control records"
+    )
 
 
 def test_a_follower_reserves_units_as_its_leader_does(tmp_path: Path) -> None:
@@ -564,9 +612,12 @@ def test_a_follower_reserves_units_as_its_leader_does(tmp_path: Path) -> None:
 
 
 def test_the_index_has_a_reserve_too(tmp_path: Path) -> None:
-    """A disk without a block left for index units refuses a batch before any of it was written, and takes control records."""
+    """A disk without a block left for index units refuses a batch before any of it was written, and
+    takes control records."""
     disk = FaultyDisk(RealDisk())
-    log = new_log(tmp_path / "log", disk, make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * 64))
+    log = new_log(
+        tmp_path / "log", disk, make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * 64)
+    )
     append(log, 1)
     before = log_bytes(tmp_path / "log")
     disk.fail_creation(errno_of="ENOSPC")
@@ -580,10 +631,13 @@ def test_the_index_has_a_reserve_too(tmp_path: Path) -> None:
 
 
 def test_the_index_keeps_its_reserve_for_control_records(tmp_path: Path) -> None:
-    """Ordinary batches stop while there is still a stretch of real index blocks, which control records may use up."""
+    """Ordinary batches stop while there is still a stretch of real index blocks, which control
+    records may use up."""
     disk = FaultyDisk(RealDisk())
     units = 64
-    log = new_log(tmp_path / "log", disk, make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * units))
+    log = new_log(
+        tmp_path / "log", disk, make_identity(data_file_bytes=1 << 20, index_file_bytes=32 * units)
+    )
     append(log, 1)
     disk.fail_creation(errno_of="ENOSPC")
     with pytest.raises(NoSpace):
@@ -598,7 +652,8 @@ def test_the_index_keeps_its_reserve_for_control_records(tmp_path: Path) -> None
 
 
 def test_a_failed_allocation_is_not_tried_again_at_once(tmp_path: Path) -> None:
-    """Where the disk promises room and then has none, attempts that write until they fail wait for space to come back."""
+    """Where the disk promises room and then has none, attempts that write until they fail wait for
+    space to come back."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 3)
@@ -629,7 +684,10 @@ def test_a_prepared_file_is_synced_before_it_gets_its_name(tmp_path: Path) -> No
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 100)
-    events = [(operation, str(path).rsplit("/log/", 1)[-1]) for operation, path in disk.names("create", "sync", "rename")]
+    events = [
+        (operation, str(path).rsplit("/log/", 1)[-1])
+        for operation, path in disk.names("create", "sync", "rename")
+    ]
     data = [event for event in events if event[1].startswith("data/")]
     assert len(data) >= 9
     assert [operation for operation, _ in data] == ["create", "sync", "rename"] * (len(data) // 3)
@@ -652,7 +710,8 @@ class ManualRunner:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_the_next_file_is_made_ahead_or_at_need(tmp_path: Path, works: bool) -> None:
-    """One file is prepared in the background; if it is not there in time the owner makes it, and the late job does nothing."""
+    """One file is prepared in the background; if it is not there in time the owner makes it, and
+    the late job does nothing."""
     runner = ManualRunner()
     disk = RealDisk()
     identity = make_identity()
@@ -670,12 +729,15 @@ def test_the_next_file_is_made_ahead_or_at_need(tmp_path: Path, works: bool) -> 
     check_whole(log)
     log.flush_mark()
     log.close()
-    assert sorted(path.name for path in (tmp_path / "log/data").iterdir() if path.suffix == ".alloc") in ([], ["next.alloc"])
+    assert sorted(
+        path.name for path in (tmp_path / "log/data").iterdir() if path.suffix == ".alloc"
+    ) in ([], ["next.alloc"])
     assert reopen(tmp_path / "log", clean=True).end_index == 99
 
 
 def test_random_histories_agree_with_a_model(tmp_path: Path) -> None:
-    """Appends, truncations, syncs, clean and unclean restarts from a seed: the log is always what the model says."""
+    """Appends, truncations, syncs, clean and unclean restarts from a seed: the log is always what
+    the model says."""
     chance = random.Random(20_261_121)
     for round_number in range(6):
         directory = tmp_path / f"log{round_number}"
@@ -683,7 +745,9 @@ def test_random_histories_agree_with_a_model(tmp_path: Path) -> None:
         model: list[tuple[int, int]] = []
         term = 1
         for _ in range(60):
-            act = chance.choice(["append", "append", "append", "cut", "sync", "clean", "crash", "idle"])
+            act = chance.choice(
+                ["append", "append", "append", "cut", "sync", "clean", "crash", "idle"]
+            )
             if act == "append":
                 term += chance.random() < 0.3
                 size, count = chance.choice([10, 100, 900, 3500]), chance.randint(1, 12)
@@ -714,7 +778,8 @@ def test_random_histories_agree_with_a_model(tmp_path: Path) -> None:
 
 
 def test_verify_catches_a_change_after_reading(tmp_path: Path) -> None:
-    """What the map shows after a truncation is not what was read before: receivers verify, so nothing of it gets further."""
+    """What the map shows after a truncation is not what was read before: receivers verify, so
+    nothing of it gets further."""
     log = new_log(tmp_path / "log")
     append(log, 5)
     sync(log)

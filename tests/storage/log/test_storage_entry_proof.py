@@ -1,4 +1,5 @@
-"""Paths computed from a file: for every entry of files of every small size they lead to the root, and a changed file has no proof."""
+"""Paths computed from a file: for every entry of files of every small size they lead to the root,
+and a changed file has no proof."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ class Reader:
     gone: bool = False
 
     def read(self, index: int, _: int) -> Any:
-        return None if self.gone else SimpleNamespace(pos=BASE + sum(map(len, self.entries[: index - FIRST])))
+        return (
+            None
+            if self.gone
+            else SimpleNamespace(pos=BASE + sum(map(len, self.entries[: index - FIRST])))
+        )
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:
         return None if self.gone else b"".join(self.entries)[pos - BASE : pos - BASE + length]
@@ -34,7 +39,9 @@ class Reader:
 
 def made(count: int) -> tuple[Any, FileLeaf]:
     entries = [entry(number, 139 + number % 7) for number in range(count)]
-    return Reader(entries), FileLeaf(BASE, FIRST, count, BASE + sum(map(len, entries)), plain_root(entries))
+    return Reader(entries), FileLeaf(
+        BASE, FIRST, count, BASE + sum(map(len, entries)), plain_root(entries)
+    )
 
 
 @pytest.mark.parametrize("count", [*range(1, 18), 31, 32, 33])
@@ -45,7 +52,11 @@ def test_every_entry_of_a_file(count: int, monkeypatch: pytest.MonkeyPatch) -> N
     hashes = [sha256(b"\x00" + one).digest() for one in reader.entries]
     for number in range(count):
         found = prove_entry(reader, leaf, FIRST + number)
-        assert found is not None and found.entry == reader.entries[number] and list(found.path) == inclusion_path(hashes, number)
+        assert (
+            found is not None
+            and found.entry == reader.entries[number]
+            and list(found.path) == inclusion_path(hashes, number)
+        )
 
 
 def test_a_file_that_is_not_the_sealed_one_has_no_proof() -> None:

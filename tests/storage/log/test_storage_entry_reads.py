@@ -1,5 +1,5 @@
-"""Every question to an entry log, for every entry, against the list of the entries that were appended: as appended, opened again, and
-trimmed."""
+"""Every question to an entry log, for every entry, against the list of the entries that were
+appended: as appended, opened again, and trimmed."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ def with_log() -> ForgetfulDisk:
     return disk
 
 
-def written(terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
+def written(
+    terms: Sequence[int] = TERMS, bodies: Sequence[int] = BODIES
+) -> tuple[EntryLog, list[Entry], ForgetfulDisk]:
     disk = with_log()
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     entries = []
     for index, (term, body) in enumerate(zip(terms, bodies, strict=True)):
-        (one,) = log.append_leader(term, make_batch(1, body, first=index), np.array([index]), 1_700_000_000_500, HOST)
+        (one,) = log.append_leader(
+            term, make_batch(1, body, first=index), np.array([index]), 1_700_000_000_500, HOST
+        )
         entries.append(Entry(term, one.pos, bytes(one.data), one.prev_chain, one.last_chain))
     sync(log)
     return log, entries, disk
@@ -81,7 +85,11 @@ def expected(entries: list[Entry], first: int, most: int) -> int:
     while first + count < len(entries):
         after = entries[first + count]
         size += len(after.data)
-        if after.term != entries[first].term or after.pos // SIZE != entries[first].pos // SIZE or size > most:
+        if (
+            after.term != entries[first].term
+            or after.pos // SIZE != entries[first].pos // SIZE
+            or size > most
+        ):
             break
         count += 1
     return count
@@ -90,7 +98,8 @@ def expected(entries: list[Entry], first: int, most: int) -> int:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("units", [1, 2, 4096])
 def test_every_read_of_a_log(state: str, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least one entry, then as many as fit, of the same term and file; `units`: how many it looks up at once."""
+    """At least one entry, then as many as fit, of the same term and file; `units`: how many it
+    looks up at once."""
     monkeypatch.setattr(entry_log, "UNITS_A_READ", units)
     log, entries, begin, _ = log_in(state)
     for first in range(begin, len(entries)):
@@ -99,7 +108,12 @@ def test_every_read_of_a_log(state: str, units: int, monkeypatch: pytest.MonkeyP
             found = log.read(first, most)
             count = min(expected(entries, first, most), units)
             whole = entries[first : first + count]
-            assert (found.first_index, found.last_index, found.term, found.pos) == (first, first + count - 1, whole[0].term, whole[0].pos)
+            assert (found.first_index, found.last_index, found.term, found.pos) == (
+                first,
+                first + count - 1,
+                whole[0].term,
+                whole[0].pos,
+            )
             assert bytes(found.data) == b"".join(entry.data for entry in whole)
             assert (found.prev_chain, found.last_chain) == (whole[0].prev_chain, whole[-1].chain)
             assert found.sizes.tolist() == [len(entry.data) for entry in whole]
@@ -108,30 +122,65 @@ def test_every_read_of_a_log(state: str, units: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("state", STATES)
 def test_every_question_about_an_entry(state: str) -> None:
-    """Term, chain and place, also of the entry before the begin and of the end; what lies outside is no question."""
+    """Term, chain and place, also of the entry before the begin and of the end; what lies outside
+    is no question."""
     log, entries, begin, _ = log_in(state)
     for index in range(begin, len(entries)):
         entry = entries[index]
-        assert (log.term_at(index), log.chain_at(index), log.pos_of(index)) == (entry.term, entry.chain, entry.pos)
+        assert (log.term_at(index), log.chain_at(index), log.pos_of(index)) == (
+            entry.term,
+            entry.chain,
+            entry.pos,
+        )
         record = entry.pos + HEADER_BYTES
         assert log.index_at(record) == index
         body = entry.data[HEADER_BYTES:]
-        assert bytes(log.record_at(record, len(body))) == bytes(log.whole_record_at(record, len(body))) == body
+        assert (
+            bytes(log.record_at(record, len(body)))
+            == bytes(log.whole_record_at(record, len(body)))
+            == body
+        )
         assert log.is_verified(entry.pos) is (state in ("appended", "trimmed"))
     last = entries[-1]
-    assert (log.begin_index, log.begin_pos, log.end_index) == (begin, entries[begin].pos, len(entries) - 1)
-    assert (log.end_pos, log.end_term, log.end_chain) == (last.pos + len(last.data), last.term, last.chain)
+    assert (log.begin_index, log.begin_pos, log.end_index) == (
+        begin,
+        entries[begin].pos,
+        len(entries) - 1,
+    )
+    assert (log.end_pos, log.end_term, log.end_chain) == (
+        last.pos + len(last.data),
+        last.term,
+        last.chain,
+    )
     assert log.pos_of(len(entries)) == log.end_pos
     if begin:
-        assert (log.term_at(begin - 1), log.chain_at(begin - 1)) == (entries[begin - 1].term, entries[begin - 1].chain)
-        assert (log.begin_term, log.begin_chain) == (entries[begin - 1].term, entries[begin - 1].chain)
+        assert (log.term_at(begin - 1), log.chain_at(begin - 1)) == (
+            entries[begin - 1].term,
+            entries[begin - 1].chain,
+        )
+        assert (log.begin_term, log.begin_chain) == (
+            entries[begin - 1].term,
+            entries[begin - 1].chain,
+        )
     else:
         assert log.term_at(-1) == -1 and log.chain_at(-1) == entries[0].prev_chain
-    runs = [(index, TERMS[index]) for index in range(begin, len(TERMS)) if index == begin or TERMS[index] != TERMS[index - 1]]
+    runs = [
+        (index, TERMS[index])
+        for index in range(begin, len(TERMS))
+        if index == begin or TERMS[index] != TERMS[index - 1]
+    ]
     assert log.term_runs() == runs
     for outside in (begin - 2, begin - 1, len(entries), len(entries) + 1):
-        for ask in (log.term_at, log.pos_of, log.truncate_from, log.trim, lambda index: log.read(index, 1)):
-            if (outside == begin - 1 and ask == log.term_at) or (outside == len(entries) and ask == log.pos_of):
+        for ask in (
+            log.term_at,
+            log.pos_of,
+            log.truncate_from,
+            log.trim,
+            lambda index: log.read(index, 1),
+        ):
+            if (outside == begin - 1 and ask == log.term_at) or (
+                outside == len(entries) and ask == log.pos_of
+            ):
                 continue
             with pytest.raises(AssertionError, match="is not in"):
                 ask(outside)
@@ -150,7 +199,9 @@ def test_a_damaged_unit_leads_to_no_other_entry(spoilt: int) -> None:
                 log.pos_of(index)
         else:
             assert log.pos_of(index) == entries[index].pos
-    with pytest.raises(LogDamaged, match=f"the index units of entry {spoilt} and after are damaged"):
+    with pytest.raises(
+        LogDamaged, match=f"the index units of entry {spoilt} and after are damaged"
+    ):
         log.read(spoilt, 0)
 
 
@@ -167,7 +218,9 @@ def test_a_damaged_record_or_header_of_an_older_entry_is_noticed(index: int) -> 
     assert len(log.record_at(record, size)) == size
     for offset in (8, 15):  # first and last byte of the index in the header
         disk.flip(path, (entry.pos + offset) % SIZE)
-        with pytest.raises(LogDamaged, match=f"the header of the entry at {entry.pos} is not what was stored there"):
+        with pytest.raises(
+            LogDamaged, match=f"the header of the entry at {entry.pos} is not what was stored there"
+        ):
             log.index_at(record)
         disk.flip(path, (entry.pos + offset) % SIZE)
     assert log.index_at(record) == index
@@ -178,19 +231,36 @@ def test_an_empty_log() -> None:
     created = SyncedMarkFile.open(disk, f"{ROOT}/syncedmark", IDENTITY.log_id).value
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True)
     assert created == SyncedMark(chain_crc=log.end_chain)
-    assert (log.begin_index, log.begin_pos, log.end_index, log.end_pos, log.end_term, log.durable_index) == (0, 0, -1, 0, -1, -1)
-    assert log.synced_mark == SyncedMark(chain_crc=log.end_chain) and log.chain_at(-1) == log.end_chain and log.term_runs() == []
+    assert (
+        log.begin_index,
+        log.begin_pos,
+        log.end_index,
+        log.end_pos,
+        log.end_term,
+        log.durable_index,
+    ) == (0, 0, -1, 0, -1, -1)
+    assert (
+        log.synced_mark == SyncedMark(chain_crc=log.end_chain)
+        and log.chain_at(-1) == log.end_chain
+        and log.term_runs() == []
+    )
     assert log.fenced is None and not log.dirty
 
 
-SHAPES = {"several in a file": (TERMS, BODIES), "one in a file": ([1, 1, 2, 3, 3, 3, 6], [3000] * 7)}
+SHAPES = {
+    "several in a file": (TERMS, BODIES),
+    "one in a file": ([1, 1, 2, 3, 3, 3, 6], [3000] * 7),
+}
 
 
 @pytest.mark.parametrize("erase", [100, 1 << 20])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("state", ["appended", "opened"])
-def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: str, erase: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes behind the end are zero, in one more file at most, and durable with the next sync, as is what is appended then."""
+def test_after_every_truncation_the_log_is_what_was_before(
+    state: str, shape: str, erase: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes behind the end are zero, in one more file at most, and durable with the next sync,
+    as is what is appended then."""
     monkeypatch.setattr(entry_log, "ERASE_BYTES", erase)
     terms = SHAPES[shape][0]
     for cut in range(len(terms)):
@@ -204,20 +274,37 @@ def test_after_every_truncation_the_log_is_what_was_before(state: str, shape: st
         log.truncate_from(cut)
         end = entries[cut - 1].pos + len(entries[cut - 1].data) if cut else 0
         before = entries[cut - 1] if cut else Entry(-1, 0, b"", 0, entries[0].prev_chain)
-        assert (log.end_index, log.end_pos, log.end_term, log.end_chain) == (cut - 1, end, before.term, before.chain)
+        assert (log.end_index, log.end_pos, log.end_term, log.end_chain) == (
+            cut - 1,
+            end,
+            before.term,
+            before.chain,
+        )
         assert log.durable_index <= cut - 1 and log.synced_mark.index <= cut - 1
-        assert log.term_runs() == [(index, terms[index]) for index in range(cut) if not index or terms[index] != terms[index - 1]]
-        stored = b"".join(disk.read_file(path) for path in disk.files() if "/data/" in path and path[-20:].isdigit())
+        assert log.term_runs() == [
+            (index, terms[index])
+            for index in range(cut)
+            if not index or terms[index] != terms[index - 1]
+        ]
+        stored = b"".join(
+            disk.read_file(path)
+            for path in disk.files()
+            if "/data/" in path and path[-20:].isdigit()
+        )
         assert not any(stored[end:]) and len(stored) <= end - end % SIZE + 2 * SIZE
         units = b"".join(disk.read_file(path) for path in disk.files() if "/index/" in path)
         assert not any(units[32 * cut :])
         assert log.is_verified(0) is (state == "appended" or not end)
-        (one,) = log.append_leader(7, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST)
+        (one,) = log.append_leader(
+            7, make_batch(1, 480, first=99), np.array([99]), 1_700_000_000_500, HOST
+        )
         assert (one.first_index, one.prev_chain, one.term) == (cut, before.chain, 7)
         assert bytes(log.read(cut, 0).data) == bytes(one.data) and log.term_at(cut) == 7
         assert log.is_verified(one.pos)
         sync(log)
-        assert log.durable_index == cut and not [path for path, _ in disk.unsynced_pages() if "/data/" in path]
+        assert log.durable_index == cut and not [
+            path for path, _ in disk.unsynced_pages() if "/data/" in path
+        ]
         log.close()
         assert watched.open_files == 0
 
@@ -237,8 +324,15 @@ def test_after_every_trim_the_log_begins_there() -> None:
         assert data == [f"{ROOT}/data/{number * SIZE:020d}" for number in range(begin)]
         for _ in range(2):
             assert (log.begin_index, log.begin_pos) == (begin, begin * SIZE)
-            assert log.begin_term == (terms[begin - 1] if begin else -1) and log.begin_chain == entries[begin].prev_chain
-            runs = [(index, terms[index]) for index in range(begin, len(terms)) if index == begin or terms[index] != terms[index - 1]]
+            assert (
+                log.begin_term == (terms[begin - 1] if begin else -1)
+                and log.begin_chain == entries[begin].prev_chain
+            )
+            runs = [
+                (index, terms[index])
+                for index in range(begin, len(terms))
+                if index == begin or terms[index] != terms[index - 1]
+            ]
             assert log.term_runs() == runs
             log.flush_mark()
             log.close()
@@ -254,9 +348,13 @@ def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
     writer = make_writer(mode, buffers=4, buffer_bytes=SIZE, submit=lambda work: None)
     log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
     for index in range(4):
-        log.append_leader(1, make_batch(1, 700, first=index), np.array([index]), 1_700_000_000_500, HOST)
+        log.append_leader(
+            1, make_batch(1, 700, first=index), np.array([index]), 1_700_000_000_500, HOST
+        )
     log.truncate_from(1)
-    (one,) = log.append_leader(2, make_batch(1, 100, first=9), np.array([9]), 1_700_000_000_500, HOST)
+    (one,) = log.append_leader(
+        2, make_batch(1, 100, first=9), np.array([9]), 1_700_000_000_500, HOST
+    )
     sync(log)
     stored = disk.read_file(f"{ROOT}/data/{0:020d}")
     assert stored[one.pos : one.end_pos] == bytes(one.data) and not any(stored[one.end_pos :])
@@ -268,13 +366,16 @@ def test_what_a_writer_still_holds_is_truncated_too(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_closed_log_holds_nothing_and_loses_nothing(mode: str) -> None:
-    """Whatever its writer had buffered is in its files, as after the end of a process; a sync that was given up is no obstacle."""
+    """Whatever its writer had buffered is in its files, as after the end of a process; a sync that
+    was given up is no obstacle."""
     disk = with_log()
     watched = FaultyDisk(disk)
     writer = make_writer(mode, buffers=2, buffer_bytes=3 * SIZE, submit=lambda work: None)
     log = EntryLog.open(watched, ROOT, IDENTITY, clean=True, writer=writer)
     for index in range(5):
-        log.append_leader(1, make_batch(1, 1500, first=index), np.array([index]), 1_700_000_000_500, HOST)
+        log.append_leader(
+            1, make_batch(1, 1500, first=index), np.array([index]), 1_700_000_000_500, HOST
+        )
     log.read(0, SIZE)
     assert log.begin_sync() is not None
     log.give_up()
@@ -304,7 +405,8 @@ def settle(log: EntryLog) -> None:
 
 @pytest.mark.parametrize("cut", [None, 3])
 def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> None:
-    """The log, its mark and its index, also if only the index has changed since the last sync. No file is made any more."""
+    """The log, its mark and its index, also if only the index has changed since the last sync. No
+    file is made any more."""
     works: list[Callable[[], None]] = []
     log, _, disk = written()
     log.flush_mark()
@@ -318,7 +420,9 @@ def test_before_a_clean_stop_everything_is_on_the_medium(cut: int | None) -> Non
     assert [path for path, _ in disk.unsynced_pages()], "units wait for the end of their file"
     log.append_leader(9, make_batch(1, 100, first=99), np.array([99]), 1_700_000_000_500, HOST)
     log.flush_mark()
-    assert disk.unsynced_pages() == [] and log.synced_mark.index == log.end_index == log.durable_index
+    assert (
+        disk.unsynced_pages() == [] and log.synced_mark.index == log.end_index == log.durable_index
+    )
     for work in works:
         work()
     assert not disk.exists(f"{ROOT}/data/next.alloc")
@@ -359,7 +463,9 @@ def test_few_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < watched.open_files_most <= 8
     watched.open_files_most = 0
     for number in range(40):
-        log.append_leader(1, make_batch(1, 1500, first=number), np.array([number]), 1_700_000_000_500, HOST)
+        log.append_leader(
+            1, make_batch(1, 1500, first=number), np.array([number]), 1_700_000_000_500, HOST
+        )
         sync(log)
         sync(log)
     assert watched.open_files_most <= 8
@@ -367,7 +473,9 @@ def test_few_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file that is written to and the next one, and the writer's buffers."""
     monkeypatch.setattr(memory, "lock", lambda area: None)
     log, entries, disk = written()
@@ -376,13 +484,17 @@ def test_memory_of_the_end_of_a_log_is_locked_if_its_writer_asks_for_it(mode: st
     for lock in (False, True):
         writer = make_writer(mode, lock_memory=lock, buffers=2, buffer_bytes=SIZE)
         log = EntryLog.open(disk, ROOT, IDENTITY, clean=True, writer=writer)
-        files = [base for base in log._data.bases if base >= entries[-1].pos - entries[-1].pos % SIZE]
+        files = [
+            base for base in log._data.bases if base >= entries[-1].pos - entries[-1].pos % SIZE
+        ]
         assert log.locked_bytes == ((len(files) + 2 * (mode == "pool")) * SIZE if lock else 0)
         assert log.mapped_bytes == (len(files) * SIZE if lock else 0)
         log.close()
 
 
-def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also if only the second of its files cannot be opened."""
 
     class Refusing(FaultyDisk):
@@ -408,5 +520,12 @@ def test_an_append_at_the_limit_of_descriptors_is_refused_before_anything_is_wri
         log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)
     assert log.fenced is None and log.end_index == len(entries) - 1 and not log.durability.dirty
     watched.refuses = False
-    assert len(log.append_leader(9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST)) == 2
+    assert (
+        len(
+            log.append_leader(
+                9, make_batch(2, 1000, first=99), np.arange(2), 1_700_000_000_500, HOST
+            )
+        )
+        == 2
+    )
     log.close()

@@ -1,4 +1,5 @@
-"""The newest entries as they were appended: whatever is kept is what the log says, and nothing that was cut off comes back."""
+"""The newest entries as they were appended: whatever is kept is what the log says, and nothing that
+was cut off comes back."""
 
 from __future__ import annotations
 
@@ -34,9 +35,21 @@ STEPS = st.one_of(
 
 def check(log: EntryLog, found: Range, index: int, max_bytes: int) -> None:
     said = log.read(index, len(found.data))
-    assert (found.first_index, found.last_index, found.term, found.pos) == (index, said.last_index, said.term, said.pos)
-    assert (found.prev_chain, found.last_chain, bytes(found.data)) == (said.prev_chain, said.last_chain, bytes(said.data))
-    assert found.starts.tolist() == said.starts.tolist() and found.sizes.tolist() == said.sizes.tolist()
+    assert (found.first_index, found.last_index, found.term, found.pos) == (
+        index,
+        said.last_index,
+        said.term,
+        said.pos,
+    )
+    assert (found.prev_chain, found.last_chain, bytes(found.data)) == (
+        said.prev_chain,
+        said.last_chain,
+        bytes(said.data),
+    )
+    assert (
+        found.starts.tolist() == said.starts.tolist()
+        and found.sizes.tolist() == said.sizes.tolist()
+    )
     assert len(found.data) <= max_bytes or len(found) == 1
 
 
@@ -48,7 +61,9 @@ def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_byt
         for what, count in steps:
             if what == "append":
                 first = log.end_index + 1
-                for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+                for entries in log.append_leader(
+                    1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST
+                ):
                     kept.appended(entries)
             elif what == "cut" and committed < log.end_index:
                 kept.cut()
@@ -62,22 +77,30 @@ def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_byt
                 for found in (kept.read(index, max_bytes), kept.to_push(index, max_bytes)):
                     if found is not None:
                         check(log, found, index, max_bytes)
-            assert sum(len(entries.data) for entries in kept._long) <= hot_tail.MOST_BYTES or len(kept._long) == 1
+            assert (
+                sum(len(entries.data) for entries in kept._long) <= hot_tail.MOST_BYTES
+                or len(kept._long) == 1
+            )
         log.close()
 
 
 def test_it_holds_what_is_new(tmp_path: Path) -> None:
-    """A range is kept from its append until a turn after its commit, and no more than there may be: of short ones the last few."""
+    """A range is kept from its append until a turn after its commit, and no more than there may be:
+    of short ones the last few."""
     log, kept = new_log(tmp_path / "log"), HotTail()
 
     def append(count: int) -> int:
         first = log.end_index + 1
-        for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+        for entries in log.append_leader(
+            1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST
+        ):
             kept.appended(entries)
         return first
 
     short = [append(1) for _ in range(hot_tail.SHORT_RANGES + 1)]
-    assert kept.read(short[0], 1 << 20) is None and all(kept.read(first, 1 << 20) for first in short[1:])
+    assert kept.read(short[0], 1 << 20) is None and all(
+        kept.read(first, 1 << 20) for first in short[1:]
+    )
     kept.end_turn(short[1])
     kept.end_turn(short[1])
     assert kept.read(short[1], 1 << 20) is None and kept.read(short[2], 1 << 20) is not None
@@ -96,14 +119,21 @@ def test_it_holds_what_is_new(tmp_path: Path) -> None:
 
 
 def test_followers_share_the_ranges_of_a_turn(tmp_path: Path) -> None:
-    """What was appended or read for a push is at hand for every follower, whole or not at all, until the turn ends or the log is cut."""
+    """What was appended or read for a push is at hand for every follower, whole or not at all,
+    until the turn ends or the log is cut."""
     log, kept = new_log(tmp_path / "log"), HotTail()
     (short,) = log.append_leader(1, make_batch(2, first=0), np.arange(2), 5, HOST)
     kept.pushable(short)
-    assert kept.to_push(0, len(short.data)) is short and kept.to_push(0, len(short.data) - 1) is None and kept.to_push(1, 1 << 20) is None
+    assert (
+        kept.to_push(0, len(short.data)) is short
+        and kept.to_push(0, len(short.data) - 1) is None
+        and kept.to_push(1, 1 << 20) is None
+    )
     one = log.read(1, 1)
     kept.pushable(one)
-    assert kept.to_push(1, 1) is one, "an entry that is longer than a push may be travels all the same"
+    assert kept.to_push(1, 1) is one, (
+        "an entry that is longer than a push may be travels all the same"
+    )
     kept.cut()
     assert kept.to_push(0, 1 << 20) is None and kept.to_push(1, 1 << 20) is None
     kept.pushable(short)

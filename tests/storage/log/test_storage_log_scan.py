@@ -1,4 +1,5 @@
-"""What recovery observes: walks, comparisons with index units, and the search for bytes, with every kind of damage at every entry."""
+"""What recovery observes: walks, comparisons with index units, and the search for bytes, with every
+kind of damage at every entry."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from ledgermq.proto.entries.layout import HEADER_BYTES
 from ledgermq.storage.files.mapped_files import MappedFiles
 from ledgermq.storage.log import log_scan
 from ledgermq.storage.log.index_files import IndexFiles, make_units
-from ledgermq.storage.log.log_scan import Disagreement, Piece, Point, Walker, add_runs, check_units, first_nonzero, is_place
+from ledgermq.storage.log.log_scan import (
+    Disagreement,
+    Piece,
+    Point,
+    Walker,
+    add_runs,
+    check_units,
+    first_nonzero,
+    is_place,
+)
 from ledgermq.storage.log.placing import BLANK_BYTES, make_blank
 from tests.storage.test_storage_mending import IDENTITY, LAST, ROOT, SIZE, Log
 
@@ -48,7 +58,9 @@ def index_of(log: Log) -> IndexFiles:
     return IndexFiles(files)
 
 
-def walked(log: Log, first: int = 0, stop: int | None = None, *, verify: bool = True) -> tuple[Walker, list[Piece]]:
+def walked(
+    log: Log, first: int = 0, stop: int | None = None, *, verify: bool = True
+) -> tuple[Walker, list[Piece]]:
     walker = Walker(files_of(log), log.point(first), verify=verify)
     return walker, list(walker.pieces(log.ends[-1] + SIZE if stop is None else stop))
 
@@ -61,18 +73,31 @@ def firsts(log: Log) -> list[int]:
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("first", [0, 5, 11])
 def test_a_whole_log_is_walked_piece_by_piece(log: Log, verify: bool, first: int) -> None:
-    """Every entry is in one piece, with its place, size and term, and behind its blank if it is the first of a file."""
+    """Every entry is in one piece, with its place, size and term, and behind its blank if it is the
+    first of a file."""
     walker, pieces = walked(log, first, verify=verify)
-    assert (walker.point, walker.blank_at, walker.problem) == (Point(log.ends[-1], LAST + 1, 1, log.entries[-1].last_chain), None, "")
-    assert b"".join(piece.data for piece in pieces) == b"".join(bytes(entry.data) for entry in log.entries[first:])
+    assert (walker.point, walker.blank_at, walker.problem) == (
+        Point(log.ends[-1], LAST + 1, 1, log.entries[-1].last_chain),
+        None,
+        "",
+    )
+    assert b"".join(piece.data for piece in pieces) == b"".join(
+        bytes(entry.data) for entry in log.entries[first:]
+    )
     index = first
     for piece in pieces:
         assert piece.first_index == index and piece.pos == log.entries[index].pos
         crosses = index and piece.pos != log.ends[index - 1]
         assert piece.blank_at == (log.ends[index - 1] if crosses else None)
         assert len(piece.data) <= log_scan.CHUNK_BYTES
-        for start, size, term in zip(piece.starts.tolist(), piece.sizes.tolist(), piece.terms.tolist(), strict=True):
-            assert (piece.pos + start, size, term) == (log.entries[index].pos, len(log.entries[index].data), 1)
+        for start, size, term in zip(
+            piece.starts.tolist(), piece.sizes.tolist(), piece.terms.tolist(), strict=True
+        ):
+            assert (piece.pos + start, size, term) == (
+                log.entries[index].pos,
+                len(log.entries[index].data),
+                1,
+            )
             index += 1
     assert index == LAST + 1
     if log_scan.CHUNK_BYTES > SIZE:
@@ -85,13 +110,22 @@ def log_with(rest: int) -> Log:
     return Log([600, SIZE - rest - 600 - 2 * extra, 600], [1] * 3)
 
 
-@pytest.mark.parametrize("rest", [BLANK_BYTES, BLANK_BYTES + 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, 200])
-def test_an_entry_may_end_anywhere_in_a_file_and_in_what_is_read_at_once(rest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one then lies in the next file, or in what is read next; with neither, the walk has come to the end."""
+@pytest.mark.parametrize(
+    "rest", [BLANK_BYTES, BLANK_BYTES + 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, 200]
+)
+def test_an_entry_may_end_anywhere_in_a_file_and_in_what_is_read_at_once(
+    rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one then lies in the next file, or in what is read next; with neither, the walk has
+    come to the end."""
     log = log_with(rest)
     sizes = [len(entry.data) for entry in log.entries]
     assert log.ends[1] == SIZE - rest
-    at_once = [SIZE, *(sizes[0] + more for more in (0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1)), sizes[1]]
+    at_once = [
+        SIZE,
+        *(sizes[0] + more for more in (0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1)),
+        sizes[1],
+    ]
     for blank, verify, chunk in product((True, False), (True, False), at_once):
         monkeypatch.setattr(log_scan, "CHUNK_BYTES", chunk)
         if not blank:
@@ -99,12 +133,16 @@ def test_an_entry_may_end_anywhere_in_a_file_and_in_what_is_read_at_once(rest: i
         count = 3 if blank else 2
         walker, pieces = walked(log, verify=verify)
         assert (walker.point, walker.blank_at, walker.problem) == (log.point(count), None, "")
-        assert b"".join(piece.data for piece in pieces) == b"".join(bytes(entry.data) for entry in log.entries[:count])
+        assert b"".join(piece.data for piece in pieces) == b"".join(
+            bytes(entry.data) for entry in log.entries[:count]
+        )
 
 
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("at", [0, 4])
-def test_an_entry_that_leaves_no_room_for_a_blank_is_damage(log: Log, at: int, verify: bool) -> None:
+def test_an_entry_that_leaves_no_room_for_a_blank_is_damage(
+    log: Log, at: int, verify: bool
+) -> None:
     """One byte less, and only its CRCs, or what follows it, are wrong."""
     room = SIZE - log.entries[at].pos
     for size in (room - BLANK_BYTES, room - BLANK_BYTES + 1, room, room + 1, SIZE * 2):
@@ -123,7 +161,9 @@ def test_an_entry_that_leaves_no_room_for_a_blank_is_damage(log: Log, at: int, v
 def test_a_walk_ends_where_it_is_to_stop(log: Log, index: int, more: int) -> None:
     """With the entry that begins before that position."""
     walker, _ = walked(log, stop=log.entries[index].pos + more)
-    assert walker.point == log.point(index + (more > 0)) or (more <= 0 and walker.point == log.point(index))
+    assert walker.point == log.point(index + (more > 0)) or (
+        more <= 0 and walker.point == log.point(index)
+    )
 
 
 @pytest.mark.usefixtures("chunks")
@@ -132,7 +172,11 @@ def test_nothing_behind_the_stop_is_looked_at(log: Log) -> None:
     for index in (0, 6, *(first - 1 for first in firsts(log)[1:])):
         for first in (0, index + 1):
             walker, pieces = walked(log, first, stop=log.ends[index])
-            assert (walker.point, walker.blank_at, walker.problem) == (log.point(index + 1), None, "")
+            assert (walker.point, walker.blank_at, walker.problem) == (
+                log.point(index + 1),
+                None,
+                "",
+            )
             assert sum(len(piece.sizes) for piece in pieces) == index + 1 - first
 
 
@@ -171,7 +215,10 @@ def test_a_walk_ends_before_the_first_damaged_entry(log: Log, what: str, at: int
 
 def test_a_term_may_rise_and_never_falls(log: Log) -> None:
     walker = Walker(files_of(log), replace(log.point(5), term=2), verify=False)
-    assert list(walker.pieces(log.ends[-1])) == [] and "entry 5 has a term or a size that is impossible here" in walker.problem
+    assert (
+        list(walker.pieces(log.ends[-1])) == []
+        and "entry 5 has a term or a size that is impossible here" in walker.problem
+    )
 
 
 @pytest.mark.usefixtures("chunks")
@@ -183,14 +230,22 @@ def test_a_piece_has_entries_of_several_terms(log: Log) -> None:
     runs: list[tuple[int, int]] = []
     for piece in pieces:
         add_runs(runs, piece.first_index, piece.terms)
-    assert walker.point.index == LAST + 1 and runs == [(0, 1), (6, 2), (9, 3), (18, 4), (27, 5), (36, 6)]
+    assert walker.point.index == LAST + 1 and runs == [
+        (0, 1),
+        (6, 2),
+        (9, 3),
+        (18, 4),
+        (27, 5),
+        (36, 6),
+    ]
     strict, _ = walked(log, verify=True)
     assert strict.point == log.point(6), "the chain covers the term"
 
 
 @pytest.mark.usefixtures("chunks")
 def test_crcs_are_verified_in_every_run_of_terms() -> None:
-    """A walk ends before the damaged entry, whichever it is, and goes on from there once it is mended."""
+    """A walk ends before the damaged entry, whichever it is, and goes on from there once it is
+    mended."""
     terms = [1, 1, 2, 2, 2, 3, 4, 4, 7, 7, 7, 7, 9]
     log = Log([600] * len(terms), terms)
     for at in range(len(terms) + 1):
@@ -223,7 +278,12 @@ def test_a_damaged_blank_ends_a_walk(log: Log, what: str) -> None:
     BLANKS[what](log, pos, SIZE - pos % SIZE)
     walker, _ = walked(log)
     assert (walker.point, walker.blank_at) == (log.point(index), None)
-    said = {"length": "blank with a wrong length", "magic": "not an entry", "filler": "blank with a wrong length", "zeros": ""}[what]
+    said = {
+        "length": "blank with a wrong length",
+        "magic": "not an entry",
+        "filler": "blank with a wrong length",
+        "zeros": "",
+    }[what]
     assert said in walker.problem and bool(walker.problem) is bool(said)
 
 
@@ -234,7 +294,11 @@ def test_a_blank_that_no_file_follows_is_where_the_walk_stopped(log: Log) -> Non
         if log.disk.exists(f"{ROOT}/data/{base:020d}"):
             log.disk.vanish(f"{ROOT}/data/{base:020d}")
     walker, _ = walked(log)
-    assert (walker.point, walker.blank_at, walker.problem) == (log.point(index), log.ends[index - 1], "")
+    assert (walker.point, walker.blank_at, walker.problem) == (
+        log.point(index),
+        log.ends[index - 1],
+        "",
+    )
 
 
 @pytest.mark.parametrize("rest", [BLANK_BYTES, 30, HEADER_BYTES - 1, HEADER_BYTES])
@@ -260,13 +324,17 @@ def test_runs_of_terms_are_those_of_the_column() -> None:
             runs: list[tuple[int, int]] = []
             add_runs(runs, 7, np.array(terms[:cut], np.int64))
             add_runs(runs, 7 + cut, np.array(terms[cut:], np.int64))
-            expected = [(7 + next(iter(group))[0], term) for term, group in groupby(enumerate(terms), key=lambda pair: pair[1])]
+            expected = [
+                (7 + next(iter(group))[0], term)
+                for term, group in groupby(enumerate(terms), key=lambda pair: pair[1])
+            ]
             assert runs == expected
 
 
 @pytest.mark.usefixtures("chunks")
 def test_the_first_byte_that_is_not_zero(log: Log) -> None:
-    """In any file, between the bounds, of which the second is exclusive; where there is no file there is no byte."""
+    """In any file, between the bounds, of which the second is exclusive; where there is no file
+    there is no byte."""
     files, end = files_of(log), log.ends[-1]
     base, last = end - end % SIZE, files_of(log).end
     assert first_nonzero(files, end, last) is None and first_nonzero(files, last, last + 5) is None
@@ -354,7 +422,9 @@ def test_of_few_headers_those_at_both_ends_of_every_run_of_terms_are_compared(lo
         before = log.disk.read_file(f"{ROOT}/data/{point.pos:020d}")
         log.write(log.entries[place].pos + 16, struct.pack(">q", 7))
         if place in (point.index, point.index + 3, point.index + 4, last):
-            with pytest.raises(Disagreement, match=f"the header of entry {place} and its unit differ"):
+            with pytest.raises(
+                Disagreement, match=f"the header of entry {place} and its unit differ"
+            ):
                 check_units(files_of(log), index_of(log), point, last, end, [], headers=False)
         else:
             check_units(files_of(log), index_of(log), point, last, end, [], headers=False)
@@ -384,7 +454,13 @@ def test_terms_of_units_may_rise_within_a_file(log: Log) -> None:
         entry = log.entries[point.index + number]
         log.write(entry.pos + 16, struct.pack(">q", term))
         index.put(
-            point.index + number, make_units(point.index + number, term, np.array([entry.pos]), np.array([len(entry.data)], np.int32))
+            point.index + number,
+            make_units(
+                point.index + number,
+                term,
+                np.array([entry.pos]),
+                np.array([len(entry.data)], np.int32),
+            ),
         )
     runs: list[tuple[int, int]] = [(0, 1)]
     check_units(files_of(log), index, point, last, end, runs, headers=False)

@@ -1,4 +1,5 @@
-"""The three append modes: which file operations they make and when, what readers see, and that the first failure ends appending."""
+"""The three append modes: which file operations they make and when, what readers see, and that the
+first failure ends appending."""
 
 from __future__ import annotations
 
@@ -40,29 +41,51 @@ def never(work: Callable[[], object]) -> None:
     """A commit runner that does not come to it."""
 
 
-def open_log(disk: Disk, mode: str, directory: str = "/log", *, submit: Submit = never, buffers: int = 2) -> EntryLog:
+def open_log(
+    disk: Disk, mode: str, directory: str = "/log", *, submit: Submit = never, buffers: int = 2
+) -> EntryLog:
     disk.mkdirs(directory)
     EntryLog.create(disk, directory, IDENTITY)
     return EntryLog.open(
-        disk, directory, IDENTITY, clean=True, writer=make_writer(mode, buffers=buffers, buffer_bytes=20_000, submit=submit)
+        disk,
+        directory,
+        IDENTITY,
+        clean=True,
+        writer=make_writer(mode, buffers=buffers, buffer_bytes=20_000, submit=submit),
     )
 
 
 def data_events(disk: FaultyDisk) -> list[str]:
     """What was done to files of the log's data, without the making of the next one."""
-    return [str(event[0]) for event in disk.trace if "/data/" in str(event[1]) and ".alloc" not in str(event[1])]
+    return [
+        str(event[0])
+        for event in disk.trace
+        if "/data/" in str(event[1]) and ".alloc" not in str(event[1])
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lock_memory", [False, True])
-def test_what_the_settings_make_of_a_writer(mode: str, lock_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are faulted in ahead, through a writable map only where the map is written; memory is locked, and a refusal told, as set."""
+def test_what_the_settings_make_of_a_writer(
+    mode: str, lock_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are faulted in ahead, through a writable map only where the map is written; memory is
+    locked, and a refusal told, as set."""
     monkeypatch.setattr(memory, "lock", lambda area: None)
     said: list[str] = []
     together = AtOnceIfSlow(0, "none")
-    writer = make_writer(mode, lock_memory=lock_memory, refused=said.append, together=together, buffers=2, buffer_bytes=4096)
+    writer = make_writer(
+        mode,
+        lock_memory=lock_memory,
+        refused=said.append,
+        together=together,
+        buffers=2,
+        buffer_bytes=4096,
+    )
     assert writer.mode == mode and writer.together is together
-    assert writer.warmth == Warmth(populate=True, stores=mode == "map", lock=lock_memory, refused=said.append)
+    assert writer.warmth == Warmth(
+        populate=True, stores=mode == "map", lock=lock_memory, refused=said.append
+    )
     assert writer.locked_bytes == (8192 if lock_memory and mode == "pool" else 0)
     writer.close()
     assert writer.locked_bytes == 0
@@ -70,7 +93,11 @@ def test_what_the_settings_make_of_a_writer(mode: str, lock_memory: bool, monkey
 
 def test_each_mode_appends_in_its_own_way() -> None:
     """`pwrite` writes, `map` stores, `pool` touches no file before the sync, which copies first."""
-    expected = {"pwrite": (["pwrite"], ["sync"]), "map": (["store"], ["sync"]), "pool": ([], ["pwrite", "sync"])}
+    expected = {
+        "pwrite": (["pwrite"], ["sync"]),
+        "map": (["store"], ["sync"]),
+        "pool": ([], ["pwrite", "sync"]),
+    }
     for mode in MODES:
         disk = FaultyDisk(ForgetfulDisk())
         log = open_log(disk, mode)
@@ -85,7 +112,8 @@ def test_each_mode_appends_in_its_own_way() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_finished_sync_means_the_medium(mode: str) -> None:
-    """Nothing else than the end of a sync moves the durable index, and then every byte is on the medium, also when more came meanwhile."""
+    """Nothing else than the end of a sync moves the durable index, and then every byte is on the
+    medium, also when more came meanwhile."""
     disk = ForgetfulDisk()
     log = open_log(disk, mode)
     append(log, 20)
@@ -105,14 +133,21 @@ def test_a_finished_sync_means_the_medium(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_read_across_a_start_sees_what_waits_in_the_pool(mode: str) -> None:
-    """What was there at a start and what was appended since are one range to a reader, wherever the newer bytes are."""
+    """What was there at a start and what was appended since are one range to a reader, wherever the
+    newer bytes are."""
     disk = ForgetfulDisk()
     log = open_log(disk, mode)
     append(log, 3)
     sync(log)
     log.flush_mark()
     log.close()
-    log = EntryLog.open(disk, "/log", IDENTITY, clean=False, writer=make_writer(mode, buffers=2, buffer_bytes=20_000, submit=never))
+    log = EntryLog.open(
+        disk,
+        "/log",
+        IDENTITY,
+        clean=False,
+        writer=make_writer(mode, buffers=2, buffer_bytes=20_000, submit=never),
+    )
     append(log, 3)
     entries = log.read(0, SIZE)
     assert verify_range(bytes(entries.data), 0, entries.term, 0, entries.prev_chain).last_index == 5
@@ -126,9 +161,13 @@ class Model:
         self.works: list[Callable[[], object]] = []
         self.disk = FaultyDisk(ForgetfulDisk())
         self.disk.mkdirs("/d")
-        self.files: list[DiskFile] = [self.disk.create(f"/d/{name}", 4000, allocate=True) for name in "ab"]
+        self.files: list[DiskFile] = [
+            self.disk.create(f"/d/{name}", 4000, allocate=True) for name in "ab"
+        ]
         self.wanted = [bytearray(4000), bytearray(4000)]
-        self.pool = PoolWriter(chance.randint(1, 4), chance.choice([50, 300, 1000]), self.works.append)
+        self.pool = PoolWriter(
+            chance.randint(1, 4), chance.choice([50, 300, 1000]), self.works.append
+        )
         self.at = [0, 0]
 
     def write(self) -> None:
@@ -140,7 +179,8 @@ class Model:
         self.at[which] += length
 
     def back(self) -> None:
-        """Go back as a truncation does: drain everything, then continue writing at an earlier position."""
+        """Go back as a truncation does: drain everything, then continue writing at an earlier
+        position."""
         which = self.chance.random() < 0.5
         self.pool.drain()
         self.at[which] = self.chance.randint(0, self.at[which])
@@ -165,7 +205,8 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_readers_of_a_pool_see_every_byte_at_once(seed: int) -> None:
-    """However writes, copies and drains meet: a read finds what was written last, and a drained file holds it."""
+    """However writes, copies and drains meet: a read finds what was written last, and a drained
+    file holds it."""
     model = Model(random.Random(seed))
     acts = [model.write] * 4 + [model.look] * 4 + [model.copy, model.drain, model.back]
     for _ in range(150):
@@ -190,7 +231,8 @@ def test_without_a_free_buffer_the_writer_copies_itself() -> None:
 
 
 def test_the_commit_runner_is_called_once_for_what_waits() -> None:
-    """Small pieces wait for the next sync; above a number of bytes the runner is called, once until it has started."""
+    """Small pieces wait for the next sync; above a number of bytes the runner is called, once until
+    it has started."""
     works: list[Callable[[], object]] = []
     disk = ForgetfulDisk()
     disk.mkdirs("/d")
@@ -209,7 +251,8 @@ def test_the_commit_runner_is_called_once_for_what_waits() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_first_failed_write_is_the_last(mode: str) -> None:
-    """A write that fails, in the writer or in the sync that copies for it, fences; nothing is written or synced afterwards."""
+    """A write that fails, in the writer or in the sync that copies for it, fences; nothing is
+    written or synced afterwards."""
     disk = FaultyDisk(ForgetfulDisk())
     log = open_log(disk, mode)
     append(log, 3)
@@ -224,7 +267,12 @@ def test_the_first_failed_write_is_the_last(mode: str) -> None:
     assert fenced.value.exit_code == 73
     disk.heal()
     disk.trace.clear()
-    acts: list[Callable[[], object]] = [lambda: append(log, 1), log.begin_sync, log.flush_mark, lambda: log.truncate_from(0)]
+    acts: list[Callable[[], object]] = [
+        lambda: append(log, 1),
+        log.begin_sync,
+        log.flush_mark,
+        lambda: log.truncate_from(0),
+    ]
     for act in acts:
         with pytest.raises(LogFenced):
             act()
@@ -233,8 +281,11 @@ def test_the_first_failed_write_is_the_last(mode: str) -> None:
     assert not [event for event in disk.trace if event[0] in ("pwrite", "store", "sync")]
 
 
-def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """At the limit of maps or descriptors an append is refused as a whole, and the log continues when a map is possible again."""
+def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At the limit of maps or descriptors an append is refused as a whole, and the log continues
+    when a map is possible again."""
     log = open_log(RealDisk(), "map", str(tmp_path / "log"))
     append(log, 1)
     assert log._data.at(0).swap_out()
@@ -253,7 +304,8 @@ def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(monkeypatc
 
 
 def test_a_sync_whose_copy_fails_syncs_nothing() -> None:
-    """What could not be copied cannot be durable: the job fails before it touches the medium, and the log is fenced."""
+    """What could not be copied cannot be durable: the job fails before it touches the medium, and
+    the log is fenced."""
     disk = FaultyDisk(ForgetfulDisk())
     log = open_log(disk, "pool")
     append(log, 3)
@@ -310,8 +362,11 @@ def test_a_closed_pool_takes_and_gives_nothing() -> None:
     pool.close()
 
 
-def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All buffers are locked or none; without permission to lock, the pool works unlocked and logs what to do."""
+def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All buffers are locked or none; without permission to lock, the pool works unlocked and logs
+    what to do."""
     locked: list[object] = []
     monkeypatch.setattr(memory, "lock", locked.append)
     pool = PoolWriter(3, 4096, run_now, lock_memory=True)
@@ -329,7 +384,8 @@ def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pyte
 
 
 def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
-    """Two syncs meet although neither ends before the other began; a failure of either is the commit's, after both have ended."""
+    """Two syncs meet although neither ends before the other began; a failure of either is the
+    commit's, after both have ended."""
     both, ended = threading.Barrier(2), []
     together = AtOnceIfSlow(2, "test", itertools.count().__next__)
 
@@ -353,7 +409,8 @@ def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
 
 
 def test_a_fast_disk_syncs_in_turn_until_every_recent_commit_was_slow() -> None:
-    """No thread is woken for a sync that is shorter than that; one slow sync among fast ones is no slow disk."""
+    """No thread is woken for a sync that is shorter than that; one slow sync among fast ones is no
+    slow disk."""
     now_s, took_s, names = 0.0, 0.0, []
     together = AtOnceIfSlow(2, "turn", lambda: now_s)
 
@@ -390,7 +447,9 @@ def test_the_threads_of_syncs_end_with_their_owner() -> None:
     """A log that is gone leaves no thread behind."""
     together = AtOnceIfSlow(2, "ends")
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
-    assert len(threads) == 2 and all(thread.daemon for thread in threads), "a process that ends does not wait for them"
+    assert len(threads) == 2 and all(thread.daemon for thread in threads), (
+        "a process that ends does not wait for them"
+    )
     del together
     for thread in threads:
         thread.join(30)
@@ -402,7 +461,13 @@ def test_a_failed_sync_beside_others_fences(tmp_path: Path) -> None:
     disk = FaultyDisk(RealDisk())
     disk.mkdirs(str(tmp_path / "log"))
     EntryLog.create(disk, str(tmp_path / "log"), IDENTITY)
-    log = EntryLog.open(disk, str(tmp_path / "log"), IDENTITY, clean=True, writer=make_writer("pwrite", together=AtOnceIfSlow(2, "test")))
+    log = EntryLog.open(
+        disk,
+        str(tmp_path / "log"),
+        IDENTITY,
+        clean=True,
+        writer=make_writer("pwrite", together=AtOnceIfSlow(2, "test")),
+    )
     append(log, 1)
     sync(log)
     append(log, 1)
@@ -418,7 +483,8 @@ def test_a_failed_sync_beside_others_fences(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_threads_that_copy_sync_and_append(tmp_path: Path, mode: str) -> None:
-    """With a real commit thread and a real sync thread beside the owner, every read verifies and every sync covers what it promised."""
+    """With a real commit thread and a real sync thread beside the owner, every read verifies and
+    every sync covers what it promised."""
     with ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as syncs:
 
         def submit(work: Callable[[], object]) -> None:

@@ -1,4 +1,5 @@
-"""Where the time of a start goes: every phase is measured by the clock it is given, and none is counted twice."""
+"""Where the time of a start goes: every phase is measured by the clock it is given, and none is
+counted twice."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def counter(step: int = 1) -> Callable[[], int]:
 
 
 def test_phases_add_up_and_count_for_themselves() -> None:
-    """A phase within another is not counted twice, and one that is entered again adds to what it had."""
+    """A phase within another is not counted twice, and one that is entered again adds to what it
+    had."""
     phases = Phases(counter())
     with phases.phase("log_files"):
         with phases.phase("index"):
@@ -49,7 +51,8 @@ def test_a_phase_that_fails_is_counted() -> None:
 
 
 def test_every_phase_of_the_store_is_measured(tmp_path: Path) -> None:
-    """The store's own phases take the time of the disk accesses made in them; the node adds snapshot, queues and replay."""
+    """The store's own phases take the time of the disk accesses made in them; the node adds
+    snapshot, queues and replay."""
     disk = FaultyDisk(RealDisk())
     root = str(tmp_path / "g1")
     GroupStore.create(disk, root, make_identity())
@@ -63,4 +66,6 @@ def test_every_phase_of_the_store_is_measured(tmp_path: Path) -> None:
     GroupStore.open(disk, root, make_identity(), phases=phases).abandon()
     spent = {name for name, ns in phases.spent_ns.items() if ns}
     assert spent == set(PHASES) - {"snapshot", "queues", "replay"}
-    assert sum(phases.spent_ns.values()) >= (len(disk.trace) - began) * 0.8, "most of what a start does belongs to a phase"
+    assert sum(phases.spent_ns.values()) >= (len(disk.trace) - began) * 0.8, (
+        "most of what a start does belongs to a phase"
+    )

@@ -1,4 +1,5 @@
-"""Recovery: the decision table row by row, and what it does to bytes, at every kind of crash and damage."""
+"""Recovery: the decision table row by row, and what it does to bytes, at every kind of crash and
+damage."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from ledgermq.storage.log import log_recovery
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_decision import ROWS, Above, Act, Below, decide
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.log_material import FILE_BYTES, append, content, log_bytes, make_identity, new_log, reopen, sync
+from tests.storage.log_material import (
+    FILE_BYTES,
+    append,
+    content,
+    log_bytes,
+    make_identity,
+    new_log,
+    reopen,
+    sync,
+)
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -85,7 +95,12 @@ def test_row_empty(tmp_path: Path, clean: bool) -> None:
     """A log that never had an entry opens empty and takes the first one."""
     new_log(tmp_path / "log").close()
     log = reopen(tmp_path / "log", clean=clean)
-    assert (log.report.row, log.end_index, log.durable_index, log.term_runs()) == ("empty", -1, -1, [])
+    assert (log.report.row, log.end_index, log.durable_index, log.term_runs()) == (
+        "empty",
+        -1,
+        -1,
+        [],
+    )
     append(log, 1)
 
 
@@ -97,7 +112,9 @@ def test_row_clean(tmp_path: Path) -> None:
     disk = FaultyDisk(RealDisk())
     log = reopen(tmp_path / "log", clean=True, disk=disk)
     assert (log.report.row, log.end_index, log.durable_index) == ("clean", 29, 29)
-    assert {str(path).rsplit("/", 1)[-1] for _, path in disk.names("pwrite", "sync")} <= {"syncedmark"}
+    assert {str(path).rsplit("/", 1)[-1] for _, path in disk.names("pwrite", "sync")} <= {
+        "syncedmark"
+    }
 
 
 def test_row_unclean_all_marked(tmp_path: Path) -> None:
@@ -105,20 +122,29 @@ def test_row_unclean_all_marked(tmp_path: Path) -> None:
     marked_log(tmp_path / "log").close()
     before = log_bytes(tmp_path / "log")
     log = reopen(tmp_path / "log", clean=False)
-    assert (log.report.row, log.end_index, log.report.rewritten_bytes) == ("unclean-all-marked", 29, 0)
+    assert (log.report.row, log.end_index, log.report.rewritten_bytes) == (
+        "unclean-all-marked",
+        29,
+        0,
+    )
     assert log_bytes(tmp_path / "log") == before
 
 
 @pytest.mark.parametrize("marked", [0, 30])
 def test_row_unmarked_entries(tmp_path: Path, marked: int) -> None:
-    """Valid entries above the mark are written again in place and synced, and then marked, before the log can be used."""
+    """Valid entries above the mark are written again in place and synced, and then marked, before
+    the log can be used."""
     log = marked_log(tmp_path / "log", marked, above=40)
     mark_pos, end_pos = log.synced_mark.end_pos, log.end_pos
     log.close()
     before = log_bytes(tmp_path / "log")
     disk = FaultyDisk(RealDisk())
     log = reopen(tmp_path / "log", clean=False, disk=disk)
-    assert (log.report.row, log.end_index, log.durable_index) == ("unmarked-entries", marked + 39, marked + 39)
+    assert (log.report.row, log.end_index, log.durable_index) == (
+        "unmarked-entries",
+        marked + 39,
+        marked + 39,
+    )
     assert log_bytes(tmp_path / "log")[: len(before)] == before
     assert not disk.names("view"), "recovery must not read through maps"
     events = [(event[0], *event[1:]) for event in disk.trace if event[0] in ("pwrite", "sync")]
@@ -127,11 +153,21 @@ def test_row_unmarked_entries(tmp_path: Path, marked: int) -> None:
         if operation == "pwrite" and "/data/" in str(path):
             base = int(str(path).rsplit("/", 1)[-1])
             offset, length = where
-            written |= set(range(base + int(str(offset)), base + int(str(offset)) + int(str(length))))
+            written |= set(
+                range(base + int(str(offset)), base + int(str(offset)) + int(str(length)))
+            )
     holes = set(range(mark_pos, end_pos)) - written
     assert all(before[pos] == 0 for pos in holes), "only the zeros of blanks need no rewriting"
-    data_syncs = [i for i, event in enumerate(events) if event[0] == "sync" and "/data/" in str(event[1]) and ".alloc" not in str(event[1])]
-    mark_writes = [i for i, event in enumerate(events) if event[0] == "pwrite" and "syncedmark" in str(event[1])]
+    data_syncs = [
+        i
+        for i, event in enumerate(events)
+        if event[0] == "sync" and "/data/" in str(event[1]) and ".alloc" not in str(event[1])
+    ]
+    mark_writes = [
+        i
+        for i, event in enumerate(events)
+        if event[0] == "pwrite" and "syncedmark" in str(event[1])
+    ]
     assert data_syncs and max(data_syncs) < mark_writes[-1]
     assert log.synced_mark.index == log.end_index
 
@@ -214,10 +250,16 @@ def damages() -> list[tuple[str, Callable[[Path, EntryLog], None]]]:
 
     return [
         *[(f"header byte {offset}", header(offset)) for offset in (3, 7, 15, 23, 31, 47)],
-        *[(f"marked header byte {offset}", marked_header(offset)) for offset in (3, 7, 15, 23, 31, 36, 39, 47)],
+        *[
+            (f"marked header byte {offset}", marked_header(offset))
+            for offset in (3, 7, 15, 23, 31, 36, 39, 47)
+        ],
         ("first file missing", remove(0)),
         ("middle file missing", remove(FILE_BYTES)),
-        ("last file missing", lambda directory, log: remove(log.end_pos - log.end_pos % FILE_BYTES)(directory, log)),
+        (
+            "last file missing",
+            lambda directory, log: remove(log.end_pos - log.end_pos % FILE_BYTES)(directory, log),
+        ),
         ("blank magic", blank(0)),
         ("blank length", blank(7)),
         ("blank filler", blank(9)),
@@ -227,7 +269,8 @@ def damages() -> list[tuple[str, Callable[[Path, EntryLog], None]]]:
 
 @pytest.mark.parametrize(("what", "spoil"), damages(), ids=[what for what, _ in damages()])
 def test_row_corrupt(tmp_path: Path, what: str, spoil: Callable[[Path, EntryLog], None]) -> None:
-    """Damage at or below the mark: nothing is touched, the log opens fenced, and its exit code is the one for damage."""
+    """Damage at or below the mark: nothing is touched, the log opens fenced, and its exit code is
+    the one for damage."""
     log = marked_log(tmp_path / "log", 60)
     mark = log.synced_mark
     spoil(tmp_path / "log", log)
@@ -249,13 +292,18 @@ def test_row_corrupt(tmp_path: Path, what: str, spoil: Callable[[Path, EntryLog]
 
 
 def test_torn_everywhere(tmp_path: Path) -> None:
-    """Wherever the tail of the last batch is lost, the log ends with the last whole entry before it."""
+    """Wherever the tail of the last batch is lost, the log ends with the last whole entry before
+    it."""
     log = marked_log(tmp_path / "log", 10, above=25)
     ends = [log.read(i, 1).end_pos for i in range(35)]
     whole = log_bytes(tmp_path / "log")
     mark_pos, end_pos = ends[9], log.end_pos
     log.close()
-    files = {name: data for name, data in content(tmp_path / "log").items() if not name.endswith(".alloc")}
+    files = {
+        name: data
+        for name, data in content(tmp_path / "log").items()
+        if not name.endswith(".alloc")
+    }
     for cut in [*range(mark_pos, end_pos, 97), *ends[9:], *[end - 1 for end in ends[10:]]]:
         for name, data in files.items():
             (tmp_path / "log" / name).write_bytes(data)
@@ -271,7 +319,8 @@ def test_torn_everywhere(tmp_path: Path) -> None:
 
 
 def test_flipped_bytes_are_torn_above_the_mark_and_never_truncate_below_it(tmp_path: Path) -> None:
-    """A flipped byte anywhere: above the mark the log ends before it; below it nothing is ever cut off."""
+    """A flipped byte anywhere: above the mark the log ends before it; below it nothing is ever cut
+    off."""
     log = marked_log(tmp_path / "log", 30, above=30)
     mark = log.synced_mark
     ends = [log.read(i, 1).end_pos for i in range(60)]
@@ -322,7 +371,8 @@ def test_recovery_can_be_interrupted_anywhere(tmp_path: Path) -> None:
 
 
 def test_truncation_can_be_interrupted_anywhere(tmp_path: Path) -> None:
-    """A crash after any write of a truncation: the log then ends somewhere between the cut and its old end, and is never corrupt."""
+    """A crash after any write of a truncation: the log then ends somewhere between the cut and its
+    old end, and is never corrupt."""
     log = marked_log(tmp_path / "log", 60)
     log.close()
     files = content(tmp_path / "log")
@@ -379,7 +429,9 @@ def test_only_one_empty_file_stays_behind_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("units", [False, True])
-def test_a_file_that_ended_early_is_recovered(tmp_path: Path, clean: bool, marked: bool, units: bool) -> None:
+def test_a_file_that_ended_early_is_recovered(
+    tmp_path: Path, clean: bool, marked: bool, units: bool
+) -> None:
     """Below and above the mark, and from the entries alone when the index is lost."""
     log = marked_log(tmp_path / "log", 3)
     append(log, 2, new_file=True)
@@ -398,7 +450,8 @@ def test_a_file_that_ended_early_is_recovered(tmp_path: Path, clean: bool, marke
 
 @pytest.mark.parametrize("lost", ["blank", "entry", "both"])
 def test_an_early_end_is_recovered_whole_or_not_at_all(tmp_path: Path, lost: str) -> None:
-    """Whichever of blank and entry a power cut loses, the log ends before the blank, and goes on in the same file."""
+    """Whichever of blank and entry a power cut loses, the log ends before the blank, and goes on in
+    the same file."""
     log = marked_log(tmp_path / "log", 3)
     end = log.end_pos
     append(log, 1, new_file=True)
@@ -419,7 +472,11 @@ def test_unfinished_files_are_removed(tmp_path: Path) -> None:
     marked_log(tmp_path / "log", 5).close()
     (tmp_path / "log/data/next.alloc").write_bytes(b"half")
     reopen(tmp_path / "log", clean=False).close()
-    assert not [name for name in content(tmp_path / "log") if name.endswith("next.alloc") and len(content(tmp_path / "log")[name]) == 4]
+    assert not [
+        name
+        for name in content(tmp_path / "log")
+        if name.endswith("next.alloc") and len(content(tmp_path / "log")[name]) == 4
+    ]
 
 
 def test_strange_files_are_refused(tmp_path: Path) -> None:
@@ -483,24 +540,39 @@ def index_damages() -> list[tuple[str, Callable[[Path], None]]]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize(("what", "spoil"), index_damages(), ids=[what for what, _ in index_damages()])
-def test_the_index_is_rebuilt_from_the_log(tmp_path: Path, what: str, spoil: Callable[[Path], None], clean: bool) -> None:
-    """Index files that are missing or wrong are made again, byte for byte, below and above the mark."""
+@pytest.mark.parametrize(
+    ("what", "spoil"), index_damages(), ids=[what for what, _ in index_damages()]
+)
+def test_the_index_is_rebuilt_from_the_log(
+    tmp_path: Path, what: str, spoil: Callable[[Path], None], clean: bool
+) -> None:
+    """Index files that are missing or wrong are made again, byte for byte, below and above the
+    mark."""
     log = marked_log(tmp_path / "log", 40, above=20)
     if clean:
         log.flush_mark()
     log.close()
-    want = {name: data for name, data in content(tmp_path / "log").items() if name.startswith("index/") and any(data)}
+    want = {
+        name: data
+        for name, data in content(tmp_path / "log").items()
+        if name.startswith("index/") and any(data)
+    }
     spoil(tmp_path / "log")
     log = reopen(tmp_path / "log", clean=clean)
     assert (log.fenced, log.end_index, log.term_runs()) == (None, 59, [(0, 1), (40, 2)])
-    found = {name: data for name, data in content(tmp_path / "log").items() if name.startswith("index/") and any(data)}
+    found = {
+        name: data
+        for name, data in content(tmp_path / "log").items()
+        if name.startswith("index/") and any(data)
+    }
     assert found == want
     for index in range(60):
         log.read(index, 1)
 
 
-def test_terms_of_old_files_are_found_by_bisection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_of_old_files_are_found_by_bisection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files before the last ones are not read through, and their term runs are still exact."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", 1)
     log = new_log(tmp_path / "log")
@@ -521,8 +593,11 @@ def test_terms_of_old_files_are_found_by_bisection(tmp_path: Path, monkeypatch: 
     log.read(40, 1)
 
 
-def test_wrong_units_of_an_old_file_are_noticed_by_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When bisection meets a unit that the log denies, that file is checked and its units rebuilt."""
+def test_wrong_units_of_an_old_file_are_noticed_by_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When bisection meets a unit that the log denies, that file is checked and its units
+    rebuilt."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", 1)
     log = new_log(tmp_path / "log")
     for term in range(1, 9):

@@ -1,4 +1,5 @@
-"""A log without its first files: what is still answered, what a start makes of it, and consume queues and snapshots that go with it."""
+"""A log without its first files: what is still answered, what a start makes of it, and consume
+queues and snapshots that go with it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 from ledgermq.proto.entries.entry_checking import verify_range
 from ledgermq.proto.entries.layout import Columns
 from ledgermq.storage.files import sealed_json
-from ledgermq.storage.files.errors import Damaged, DerivedLost, LogFenced, NoSpace, UnknownFormat, Unusable
+from ledgermq.storage.files.errors import (
+    Damaged,
+    DerivedLost,
+    LogFenced,
+    NoSpace,
+    UnknownFormat,
+    Unusable,
+)
 from ledgermq.storage.files.real_disk import RealDisk, RealFile
 from ledgermq.storage.group.store import GroupStore
 from ledgermq.storage.log.begin import Begin, read_begin, write_begin
@@ -38,7 +46,11 @@ def filled(directory: Path, disk: FaultyDisk | None = None) -> EntryLog:
 
 def first_of(log: EntryLog, number: int) -> int:
     """The first entry of a file, counted from position 0."""
-    return next(index for index in range(log.begin_index, log.end_index + 1) if log.pos_of(index) >= number * FILE_BYTES)
+    return next(
+        index
+        for index in range(log.begin_index, log.end_index + 1)
+        if log.pos_of(index) >= number * FILE_BYTES
+    )
 
 
 def told(log: EntryLog) -> list[object]:
@@ -46,7 +58,12 @@ def told(log: EntryLog) -> list[object]:
     begin = range(log.begin_index - 1, log.end_index + 1)
     kept = range(log.begin_index, log.end_index + 1)
     words = [(log.term_at(index), log.chain_at(index)) for index in begin]
-    return [words, log.term_runs(), [bytes(log.read(index, 300).data) for index in kept], [log.pos_of(index) for index in kept]]
+    return [
+        words,
+        log.term_runs(),
+        [bytes(log.read(index, 300).data) for index in kept],
+        [log.pos_of(index) for index in kept],
+    ]
 
 
 def names(directory: Path, kind: str) -> list[int]:
@@ -54,24 +71,36 @@ def names(directory: Path, kind: str) -> list[int]:
 
 
 def test_everything_from_the_begin_on_is_as_it_was(tmp_path: Path) -> None:
-    """Terms, chain, positions and bytes of what is kept do not change, for the living log and the next one; the rest is off the disk."""
+    """Terms, chain, positions and bytes of what is kept do not change, for the living log and the
+    next one; the rest is off the disk."""
     whole = filled(tmp_path / "whole")
     log = filled(tmp_path / "log")
     begin = first_of(log, 3)
     removed = log.trim(begin)
     assert (log.begin_index, log.begin_pos) == (begin, 3 * FILE_BYTES)
-    assert (log.begin_term, log.begin_chain) == (whole.term_at(begin - 1), whole.chain_at(begin - 1))
-    assert names(tmp_path / "log", "data")[0] == 3 * FILE_BYTES and names(tmp_path / "log", "index")[0] == begin * 32 // 512 * 512
+    assert (log.begin_term, log.begin_chain) == (
+        whole.term_at(begin - 1),
+        whole.chain_at(begin - 1),
+    )
+    assert (
+        names(tmp_path / "log", "data")[0] == 3 * FILE_BYTES
+        and names(tmp_path / "log", "index")[0] == begin * 32 // 512 * 512
+    )
     assert len(removed) == 3 + begin * 32 // 512 and log.trim(begin) == []
     before = told(log)
-    assert before[1] == [(max(begin, first), term) for first, term in whole.term_runs() if first + 25 > begin]
+    assert before[1] == [
+        (max(begin, first), term) for first, term in whole.term_runs() if first + 25 > begin
+    ]
     for index in range(begin, log.end_index + 1):
         assert bytes(log.read(index, 500).data) == bytes(whole.read(index, 500).data)
     log.flush_mark()
     log.close()
     for clean in (True, False):
         again = reopen(tmp_path / "log", clean=clean)
-        assert told(again) == before and (again.begin_index, again.begin_pos) == (begin, 3 * FILE_BYTES)
+        assert told(again) == before and (again.begin_index, again.begin_pos) == (
+            begin,
+            3 * FILE_BYTES,
+        )
         assert again.report.row == ("clean" if clean else "unclean-all-marked")
         again.close()
 
@@ -88,7 +117,9 @@ def test_a_trimmed_log_goes_on(tmp_path: Path) -> None:
     index = log.begin_index
     while index <= log.end_index:
         entries = log.read(index, 900)
-        chain = verify_range(bytes(entries.data), index, entries.term, entries.pos, chain).last_chain
+        chain = verify_range(
+            bytes(entries.data), index, entries.term, entries.pos, chain
+        ).last_chain
         index = entries.last_index + 1
     assert chain == log.end_chain
     with pytest.raises(AssertionError):
@@ -108,7 +139,8 @@ def test_what_somebody_reads_stays(tmp_path: Path) -> None:
 
 
 def test_the_begin_is_durable_before_anything_goes(tmp_path: Path) -> None:
-    """Mark first, then the begin, then files from the front; the names are made durable with the next sync."""
+    """Mark first, then the begin, then files from the front; the names are made durable with the
+    next sync."""
     disk = FaultyDisk(RealDisk())
     log = filled(tmp_path, disk)
     begin = first_of(log, 2)
@@ -118,10 +150,15 @@ def test_the_begin_is_durable_before_anything_goes(tmp_path: Path) -> None:
     assert steps[0] == "replace_file" and set(steps[1:]) == {"unlink"}
     assert log.dirty
     sync(log)
-    assert {str(event[1]) for event in disk.trace if event[0] == "sync_dir"} >= {f"{tmp_path}/data", f"{tmp_path}/index"}
+    assert {str(event[1]) for event in disk.trace if event[0] == "sync_dir"} >= {
+        f"{tmp_path}/data",
+        f"{tmp_path}/index",
+    }
 
 
-def test_no_room_for_the_begin_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_begin_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full disk refuses a trim, and the same trim succeeds when there is room again."""
     log = filled(tmp_path)
     before = told(log)
@@ -137,8 +174,11 @@ def test_no_room_for_the_begin_changes_nothing(tmp_path: Path, monkeypatch: pyte
     assert log.trim(first_of(log, 2))
 
 
-def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any failed sync fences the log, that of a full disk as well: what the mark's file holds is unknown then (I9)."""
+def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any failed sync fences the log, that of a full disk as well: what the mark's file holds is
+    unknown then (I9)."""
     log = filled(tmp_path)
     before = names(tmp_path, "data")
 
@@ -153,7 +193,8 @@ def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(tmp_path: Path, m
 
 
 def test_an_interrupted_trim_is_finished(tmp_path: Path) -> None:
-    """Files before the begin that came back, or never went, go with the next start, whichever they are."""
+    """Files before the begin that came back, or never went, go with the next start, whichever they
+    are."""
     log = filled(tmp_path / "log")
     shutil.copytree(tmp_path / "log", tmp_path / "old")
     log.trim(first_of(log, 3))
@@ -169,8 +210,11 @@ def test_an_interrupted_trim_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_a_missing_first_file_is_damage_unless_it_was_trimmed(tmp_path: Path, trimmed: bool) -> None:
-    """Nothing is touched, and the message says which file is missing and what the begin file says."""
+def test_a_missing_first_file_is_damage_unless_it_was_trimmed(
+    tmp_path: Path, trimmed: bool
+) -> None:
+    """Nothing is touched, and the message says which file is missing and what the begin file
+    says."""
     log = filled(tmp_path)
     if trimmed:
         log.trim(first_of(log, 2))
@@ -194,7 +238,10 @@ def test_a_begin_of_another_history_is_damage(tmp_path: Path) -> None:
     log.flush_mark()
     log.close()
     found = read_begin(DISK, str(tmp_path), ME.log_id)
-    for wrong in (Begin(begin, found.pos, found.term, found.chain ^ 1), Begin(begin - 1, found.pos, found.term, found.chain)):
+    for wrong in (
+        Begin(begin, found.pos, found.term, found.chain ^ 1),
+        Begin(begin - 1, found.pos, found.term, found.chain),
+    ):
         write_begin(DISK, str(tmp_path), ME.log_id, wrong)
         again = reopen(tmp_path, clean=True)
         assert again.fenced is not None and again.fenced.exit_code == 75
@@ -202,7 +249,8 @@ def test_a_begin_of_another_history_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_begin_file_that_cannot_be_believed_is_refused(tmp_path: Path) -> None:
-    """Damaged, of another version, of another log: each has its own exit code and says what to do."""
+    """Damaged, of another version, of another log: each has its own exit code and says what to
+    do."""
     log = filled(tmp_path)
     log.trim(first_of(log, 2))
     log.close()
@@ -220,7 +268,8 @@ def test_a_begin_file_that_cannot_be_believed_is_refused(tmp_path: Path) -> None
 
 
 def test_a_mark_from_before_the_begin_is_raised_to_it(tmp_path: Path) -> None:
-    """After slot damage an old mark is used: entries before the begin were synced anyway, the rest are verified and kept."""
+    """After slot damage an old mark is used: entries before the begin were synced anyway, the rest
+    are verified and kept."""
     log = filled(tmp_path)
     old = (tmp_path / "syncedmark").read_bytes()
     for _ in range(3):
@@ -258,24 +307,38 @@ def columns(*rows: tuple[str, int]) -> Columns:
     )
 
 
-ROWS = [("busy", at) for at in range(25)] + [("idle", at) for at in range(3)] + [("busy", 25 + at) for at in range(20)] + [("late", 0)]
+ROWS = (
+    [("busy", at) for at in range(25)]
+    + [("idle", at) for at in range(3)]
+    + [("busy", 25 + at) for at in range(20)]
+    + [("late", 0)]
+)
 
 
 def bytes_of(directory: Path) -> dict[str, bytes]:
     root = directory / "consumequeue"
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def kept(rows: list[tuple[str, int]], begin: int) -> Columns:
     """What the log still has: the rows from number `begin` on."""
     whole = columns(*rows)
-    fields = {name: getattr(whole, name)[begin:] for name in whole.__dataclass_fields__ if name not in ("rows", "topics")}
+    fields = {
+        name: getattr(whole, name)[begin:]
+        for name in whole.__dataclass_fields__
+        if name not in ("rows", "topics")
+    }
     return Columns(topics=whole.topics, **fields)
 
 
 @pytest.mark.parametrize("begin", [0, 1, 10, 25, 26, 27, 28, 33, 47, 48, 49])
 def test_a_trimmed_queue_and_a_rebuilt_one_have_equal_bytes(tmp_path: Path, begin: int) -> None:
-    """Whatever the begin is: minimums from the snapshot and entries from the log give the files that trimming leaves."""
+    """Whatever the begin is: minimums from the snapshot and entries from the log give the files
+    that trimming leaves."""
     trimmed, rebuilt = queues(tmp_path / "a"), queues(tmp_path / "b")
     trimmed.append(columns(*ROWS))
     trimmed.trim(begin * 100)
@@ -283,10 +346,17 @@ def test_a_trimmed_queue_and_a_rebuilt_one_have_equal_bytes(tmp_path: Path, begi
     rebuilt.begin_again(trimmed.minimums())
     rebuilt.append(kept([*ROWS, ("idle", 3), ("busy", 45)], begin))
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
-    assert (rebuilt.next_offsets(), rebuilt.minimums()) == (trimmed.next_offsets(), trimmed.minimums())
+    assert (rebuilt.next_offsets(), rebuilt.minimums()) == (
+        trimmed.next_offsets(),
+        trimmed.minimums(),
+    )
     for topic in ("busy", "idle", "late"):
         low = trimmed.min_offset(topic, 0)
-        wanted = [place * 100 + 48 for place, row in enumerate([*ROWS, ("idle", 3), ("busy", 45)]) if row[0] == topic and place >= begin]
+        wanted = [
+            place * 100 + 48
+            for place, row in enumerate([*ROWS, ("idle", 3), ("busy", 45)])
+            if row[0] == topic and place >= begin
+        ]
         assert trimmed.read(topic, 0, 0, 100).physical_offsets.tolist() == wanted
         assert trimmed.read(topic, 0, 0, 100).first == low
 
@@ -299,24 +369,38 @@ def test_steps_and_one_leap_leave_the_same(tmp_path: Path) -> None:
     for begin in (5, 26, 30, 49):
         steps.trim(begin * 100)
     leap.trim(4900)
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b") and steps.minimums() == leap.minimums()
-    assert steps.minimums() == {"busy": {0: (45, (4748, 52, 308))}, "idle": {0: (3, (2748, 52, 14))}, "late": {0: (1, (4848, 52, 0))}}
+    assert (
+        bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b") and steps.minimums() == leap.minimums()
+    )
+    assert steps.minimums() == {
+        "busy": {0: (45, (4748, 52, 308))},
+        "idle": {0: (3, (2748, 52, 14))},
+        "late": {0: (1, (4848, 52, 0))},
+    }
 
 
 def test_below_a_minimum_lie_pre_blanks(tmp_path: Path) -> None:
-    """What RocketMQ's classes expect: no file wholly below, (0, 2147483647, 0) in the rest of the first, and an empty queue's last unit."""
+    """What RocketMQ's classes expect: no file wholly below, (0, 2147483647, 0) in the rest of the
+    first, and an empty queue's last unit."""
     queue = queues(tmp_path)
     queue.append(columns(*ROWS))
     removed = queue.trim(2800)
     assert [path.rpartition("/")[2] for path in removed] == [f"{base:020d}" for base in (0, 200)]
     files = bytes_of(tmp_path)
-    assert files[f"busy/0/{400:020d}"][:100] == PRE_BLANK * 5 == bytes.fromhex("00000000000000007fffffff0000000000000000") * 5
+    assert (
+        files[f"busy/0/{400:020d}"][:100]
+        == PRE_BLANK * 5
+        == bytes.fromhex("00000000000000007fffffff0000000000000000") * 5
+    )
     assert files[f"busy/0/{400:020d}"][100:108] == (2848).to_bytes(8, "big")
-    assert files[f"idle/0/{0:020d}"][:60] == PRE_BLANK * 2 + (2748).to_bytes(8, "big") + (52).to_bytes(4, "big") + (14).to_bytes(8, "big")
+    assert files[f"idle/0/{0:020d}"][:60] == PRE_BLANK * 2 + (2748).to_bytes(8, "big") + (
+        52
+    ).to_bytes(4, "big") + (14).to_bytes(8, "big")
 
 
 def test_a_start_wants_only_what_the_minimum_leaves(tmp_path: Path) -> None:
-    """Files below it may be missing; files above it may not; a trim that was interrupted is finished by the next."""
+    """Files below it may be missing; files above it may not; a trim that was interrupted is
+    finished by the next."""
     queue = queues(tmp_path)
     queue.append(columns(*ROWS))
     steps = queue.trimming(2800, [])
@@ -338,7 +422,8 @@ def test_a_start_wants_only_what_the_minimum_leaves(tmp_path: Path) -> None:
 
 
 def test_a_trim_that_has_begun_ends_where_it_began(tmp_path: Path) -> None:
-    """Another trim record may be applied between the steps; entries below its minimal offsets are not covered by every snapshot yet."""
+    """Another trim record may be applied between the steps; entries below its minimal offsets are
+    not covered by every snapshot yet."""
     queue, once = queues(tmp_path / "a"), queues(tmp_path / "b")
     for each in (queue, once):
         each.append(columns(*ROWS))
@@ -350,7 +435,8 @@ def test_a_trim_that_has_begun_ends_where_it_began(tmp_path: Path) -> None:
 
 
 def test_steps_go_as_far_as_the_minimums_were_when_they_began(tmp_path: Path) -> None:
-    """A later trim may be decided before the first step is taken: what it needs stays until its own steps."""
+    """A later trim may be decided before the first step is taken: what it needs stays until its own
+    steps."""
     queue = queues(tmp_path)
     queue.append(columns(*ROWS))
     steps = queue.trimming(1500, [])
@@ -372,8 +458,11 @@ def test_a_sync_that_finds_a_trimmed_file_gone_passes_over_it(tmp_path: Path) ->
 # Snapshots
 
 
-def test_a_snapshot_that_found_no_room_for_its_name_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former one was renamed already: it is the previous one, and the next attempt leaves it so."""
+def test_a_snapshot_that_found_no_room_for_its_name_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former one was renamed already: it is the previous one, and the next attempt leaves it
+    so."""
     GroupStore.create(DISK, f"{tmp_path}/g1", ME)
     store = GroupStore.open(DISK, f"{tmp_path}/g1", ME)
     append(store.log, 20)
@@ -381,7 +470,14 @@ def test_a_snapshot_that_found_no_room_for_its_name_is_written_again(tmp_path: P
 
     def value(index: int) -> dict[str, object]:
         word = store.log.chain_at(index)
-        return {"log_id": ME.log_id, "applied_index": index, "applied_term": 1, "chain_crc": word, "queues": {}, "minimums": {}}
+        return {
+            "log_id": ME.log_id,
+            "applied_index": index,
+            "applied_term": 1,
+            "chain_crc": word,
+            "queues": {},
+            "minimums": {},
+        }
 
     for index in (3, 5):
         store.write_snapshot(value(index))
@@ -402,7 +498,8 @@ def test_a_snapshot_that_found_no_room_for_its_name_is_written_again(tmp_path: P
 
 
 def test_two_generations_are_kept(tmp_path: Path) -> None:
-    """A damaged newest one falls back to the previous, and never becomes the previous; both together say how far a trim may go."""
+    """A damaged newest one falls back to the previous, and never becomes the previous; both
+    together say how far a trim may go."""
     GroupStore.create(DISK, f"{tmp_path}/g1", ME)
     store = GroupStore.open(DISK, f"{tmp_path}/g1", ME)
     append(store.log, 40)
@@ -410,7 +507,14 @@ def test_two_generations_are_kept(tmp_path: Path) -> None:
 
     def value(index: int) -> dict[str, object]:
         word = store.log.chain_at(index)
-        return {"log_id": ME.log_id, "applied_index": index, "applied_term": 1, "chain_crc": word, "queues": {}, "minimums": {}}
+        return {
+            "log_id": ME.log_id,
+            "applied_index": index,
+            "applied_term": 1,
+            "chain_crc": word,
+            "queues": {},
+            "minimums": {},
+        }
 
     assert store.durable_snapshot_index == -1
     store.write_snapshot(value(5))

@@ -1,4 +1,5 @@
-"""Consume queues: dense units by queue, repeated dispatch, cutting, bounds on open files, a full disk."""
+"""Consume queues: dense units by queue, repeated dispatch, cutting, bounds on open files, a full
+disk."""
 
 from __future__ import annotations
 
@@ -49,7 +50,17 @@ def test_unit_layout_is_rocketmqs(tmp_path: Path) -> None:
     queues = fresh(tmp_path)
     one = np.array([1])
     queues.append(
-        Columns(("TopicTest",), one * 0, one * 3, one * 0, one * 2598919, one * 4096, np.array([115], np.int32), one * 0, one * 0)  # type: ignore[arg-type]
+        Columns(
+            ("TopicTest",),
+            one * 0,
+            one * 3,
+            one * 0,
+            one * 2598919,
+            one * 4096,
+            np.array([115], np.int32),
+            one * 0,
+            one * 0,
+        )  # type: ignore[arg-type]
     )
     data = (tmp_path / "consumequeue/TopicTest/3" / ("0" * 20)).read_bytes()
     assert len(data) == FILE_BYTES
@@ -60,7 +71,9 @@ def test_unit_layout_is_rocketmqs(tmp_path: Path) -> None:
 def test_units_go_to_their_queues_in_order(tmp_path: Path) -> None:
     """A mixed batch is taken apart by queue, and each queue reads back across its files."""
     queues = fresh(tmp_path)
-    rows = [("a", 0, i // 2) if i % 2 else ("a", 1, i // 2) for i in range(50)] + [("b", 7, i) for i in range(5)]
+    rows = [("a", 0, i // 2) if i % 2 else ("a", 1, i // 2) for i in range(50)] + [
+        ("b", 7, i) for i in range(5)
+    ]
     queues.append(columns(*rows))
     for topic, queue, count in (("a", 0, 25), ("a", 1, 25), ("b", 7, 5)):
         assert queues.next_offset(topic, queue) == count
@@ -69,7 +82,10 @@ def test_units_go_to_their_queues_in_order(tmp_path: Path) -> None:
         assert units.sizes.tolist() == [i + 91 for i in range(count)]
         assert units.tags_codes.tolist() == [i - 5 for i in range(count)]
     part = queues.read("a", 0, 8, 5)
-    assert (part.first, part.physical_offsets.tolist()) == (8, [i * 1000 + 48 for i in range(8, 13)])
+    assert (part.first, part.physical_offsets.tolist()) == (
+        8,
+        [i * 1000 + 48 for i in range(8, 13)],
+    )
     assert len(queues.read("a", 0, 25, 5)) == 0
     assert len(queues.read("never", 0, 0, 5)) == 0
     assert queues.next_offsets() == {"a": {0: 25, 1: 25}, "b": {7: 5}}
@@ -92,11 +108,14 @@ def test_repeated_dispatch_changes_nothing(tmp_path: Path) -> None:
     queues.append(run("a", 0, 0, 8))
     queues.append(run("a", 0, 2, 4))
     queues.append(run("a", 0, 5, 10))
-    assert queues.read("a", 0, 0, 99).physical_offsets.tolist() == [i * 1000 + 48 for i in range(15)]
+    assert queues.read("a", 0, 0, 99).physical_offsets.tolist() == [
+        i * 1000 + 48 for i in range(15)
+    ]
 
 
 def test_start_cuts_to_the_snapshot(tmp_path: Path) -> None:
-    """What was dispatched after the snapshot is erased and can be dispatched again; queues the snapshot does not know become empty."""
+    """What was dispatched after the snapshot is erased and can be dispatched again; queues the
+    snapshot does not know become empty."""
     queues = fresh(tmp_path)
     queues.append(run("a", 0, 0, 12))
     snapshot = queues.next_offsets()
@@ -108,14 +127,17 @@ def test_start_cuts_to_the_snapshot(tmp_path: Path) -> None:
     assert again.next_offsets() == {"a": {0: 12}}
     data = b"".join(path.read_bytes() for path in sorted((tmp_path / "consumequeue/a/0").iterdir()))
     assert data[12 * 20 :] == bytes(len(data) - 240)
-    assert not any(path.read_bytes().strip(b"\0") for path in (tmp_path / "consumequeue/b/2").iterdir())
+    assert not any(
+        path.read_bytes().strip(b"\0") for path in (tmp_path / "consumequeue/b/2").iterdir()
+    )
     again.append(run("a", 0, 12, 30))
     again.append(run("b", 2, 0, 25))
     assert again.read("a", 0, 0, 99).physical_offsets.tolist() == [i * 1000 + 48 for i in range(42)]
 
 
 def test_lost_files_are_noticed(tmp_path: Path) -> None:
-    """A snapshot that counts on units which are gone asks for a rebuild; a discarded store starts from nothing."""
+    """A snapshot that counts on units which are gone asks for a rebuild; a discarded store starts
+    from nothing."""
     queues = fresh(tmp_path)
     queues.append(run("a", 0, 0, 25))
     table = queues.next_offsets()
@@ -166,7 +188,8 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_told_and_dispatch_resumes(tmp_path: Path) -> None:
-    """After a full disk in the middle of a batch, dispatching the batch again loses and repeats nothing."""
+    """After a full disk in the middle of a batch, dispatching the batch again loses and repeats
+    nothing."""
     disk = FaultyDisk(RealDisk())
     queues = fresh(tmp_path, disk)
     batch = columns(*[("a", i % 3, i // 3) for i in range(60)])
@@ -176,7 +199,9 @@ def test_full_disk_is_told_and_dispatch_resumes(tmp_path: Path) -> None:
     disk.heal()
     queues.append(batch)
     for queue in range(3):
-        assert queues.read("a", queue, 0, 99).physical_offsets.tolist() == [i * 1000 + 48 for i in range(20)]
+        assert queues.read("a", queue, 0, 99).physical_offsets.tolist() == [
+            i * 1000 + 48 for i in range(20)
+        ]
 
 
 def test_new_names_are_synced(tmp_path: Path) -> None:
@@ -186,4 +211,9 @@ def test_new_names_are_synced(tmp_path: Path) -> None:
     sync = queues.begin_sync()
     assert sync is not None
     root = str(tmp_path)
-    assert set(sync.directories) == {root, f"{root}/consumequeue", f"{root}/consumequeue/a", f"{root}/consumequeue/a/0"}
+    assert set(sync.directories) == {
+        root,
+        f"{root}/consumequeue",
+        f"{root}/consumequeue/a",
+        f"{root}/consumequeue/a/0",
+    }

@@ -1,4 +1,5 @@
-"""Consume queues that are forgotten, and begin again elsewhere: written at once and through the buffer."""
+"""Consume queues that are forgotten, and begin again elsewhere: written at once and through the
+buffer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def make(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
 
 
 def files(path: Path) -> list[str]:
-    return sorted(str(file.relative_to(path / "consumequeue")) for file in path.rglob("*") if file.is_file())
+    return sorted(
+        str(file.relative_to(path / "consumequeue")) for file in path.rglob("*") if file.is_file()
+    )
 
 
 def vanished(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
@@ -39,7 +42,9 @@ def vanished(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_forgotten_queue_leaves_nothing_after_the_trim(kind: type[ConsumeQueues], tmp_path: Path) -> None:
+def test_a_forgotten_queue_leaves_nothing_after_the_trim(
+    kind: type[ConsumeQueues], tmp_path: Path
+) -> None:
     """At once for every question, in files with the trim; what else there is stays."""
     queues = vanished(kind, tmp_path)
     assert (queues.next_offset(*LITE), queues.min_offset(*LITE)) == (0, 0)
@@ -52,8 +57,11 @@ def test_a_forgotten_queue_leaves_nothing_after_the_trim(kind: type[ConsumeQueue
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_a_forgotten_queue_begins_again_above_what_it_had(kind: type[ConsumeQueues], trimmed: bool, tmp_path: Path) -> None:
-    """Whether its files are gone by then or not: the same answers, and the same bytes as a queue made from the snapshot and the log."""
+def test_a_forgotten_queue_begins_again_above_what_it_had(
+    kind: type[ConsumeQueues], trimmed: bool, tmp_path: Path
+) -> None:
+    """Whether its files are gone by then or not: the same answers, and the same bytes as a queue
+    made from the snapshot and the log."""
     queues = vanished(kind, tmp_path / "own")
     if trimmed:
         queues.trim(26_000)
@@ -62,7 +70,10 @@ def test_a_forgotten_queue_begins_again_above_what_it_had(kind: type[ConsumeQueu
     queues.append(run(*LITE, FLOOR, 3))
     queues.append(run(*LITE, FLOOR + 1, 4))
     units = queues.read(*LITE, 0, 100)
-    assert (units.first, units.physical_offsets.tolist()) == (FLOOR, [(FLOOR + at) * 1000 + 48 for at in range(5)])
+    assert (units.first, units.physical_offsets.tolist()) == (
+        FLOOR,
+        [(FLOOR + at) * 1000 + 48 for at in range(5)],
+    )
     queues.trim(26_000)
     queues.sync()
     again = make(kind, tmp_path / "again")
@@ -77,7 +88,9 @@ def test_a_forgotten_queue_begins_again_above_what_it_had(kind: type[ConsumeQueu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_start_from_a_snapshot_without_the_queue_removes_its_files_later(kind: type[ConsumeQueues], tmp_path: Path) -> None:
+def test_a_start_from_a_snapshot_without_the_queue_removes_its_files_later(
+    kind: type[ConsumeQueues], tmp_path: Path
+) -> None:
     """The process ended before the trim was carried out."""
     queues = vanished(kind, tmp_path)
     queues.sync()
@@ -93,7 +106,9 @@ def test_a_start_from_a_snapshot_without_the_queue_removes_its_files_later(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_start_from_the_snapshot_before_goes_on_with_the_queue(kind: type[ConsumeQueues], tmp_path: Path) -> None:
+def test_a_start_from_the_snapshot_before_goes_on_with_the_queue(
+    kind: type[ConsumeQueues], tmp_path: Path
+) -> None:
     """Files stay until every snapshot knows that the queue is gone."""
     queues = make(kind, tmp_path)
     queues.append(run(*LITE, 0, 25))
@@ -105,7 +120,9 @@ def test_a_start_from_the_snapshot_before_goes_on_with_the_queue(kind: type[Cons
     queues.close()
     after = make(kind, tmp_path)
     after.start(ends, 10, {})
-    assert after.read(*LITE, 0, 99).physical_offsets.tolist() == [at * 1000 + 48 for at in range(25)]
+    assert after.read(*LITE, 0, 99).physical_offsets.tolist() == [
+        at * 1000 + 48 for at in range(25)
+    ]
 
 
 def test_a_number_in_the_buffer_is_used_again(tmp_path: Path) -> None:
@@ -117,4 +134,9 @@ def test_a_number_in_the_buffer_is_used_again(tmp_path: Path) -> None:
         queues.raise_minimums(1 << 40)
         queues.forget(f"L$n{number}", 0)
         queues.trim(1 << 40)
-    assert len(queues._keys) == 1 and not queues._numbers and not queues._files and not queues._forgotten
+    assert (
+        len(queues._keys) == 1
+        and not queues._numbers
+        and not queues._files
+        and not queues._forgotten
+    )

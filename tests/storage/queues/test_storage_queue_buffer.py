@@ -1,4 +1,5 @@
-"""Units of many queues that wait in memory: seen by every question, written before anybody counts on them, equal in the end."""
+"""Units of many queues that wait in memory: seen by every question, written before anybody counts
+on them, equal in the end."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ class Log:
         numbers = np.arange(first, first + len(rows))
         if self.few:
             return Columns.of_few(
-                [(*row, number - 5, number * 1000 + 48, number + 91, 0, 0) for number, row in enumerate(rows, first)]  # type: ignore[misc]
+                [
+                    (*row, number - 5, number * 1000 + 48, number + 91, 0, 0)
+                    for number, row in enumerate(rows, first)
+                ]  # type: ignore[misc]
             )
         return Columns(
             topics=topics,
@@ -69,26 +73,38 @@ def opened(path: Path, disk: Disk | None = None, **options: int) -> BufferedQueu
 
 
 def content(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
 
 
 def tell(queues: ConsumeQueues, key: tuple[str, int]) -> tuple[int, list[list[int]]]:
     units = queues.read(*key, 0, 10_000)
-    return queues.next_offset(*key), [units.physical_offsets.tolist(), units.sizes.tolist(), units.tags_codes.tolist()]
+    return queues.next_offset(*key), [
+        units.physical_offsets.tolist(),
+        units.sizes.tolist(),
+        units.tags_codes.tolist(),
+    ]
 
 
 @pytest.mark.parametrize("waiting_max", [60, 120, 1000])
 @pytest.mark.parametrize("few", ["arrays", "rows", "either"])
-def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, waiting_max: int, few: str) -> None:
-    """Batches large and small, scattered and not, some repeated, as arrays and as rows: every answer at every moment, and every byte in the
-    end."""
+def test_answers_and_files_are_those_of_queues_written_at_once(
+    tmp_path: Path, waiting_max: int, few: str
+) -> None:
+    """Batches large and small, scattered and not, some repeated, as arrays and as rows: every
+    answer at every moment, and every byte in the end."""
     log = Log(waiting_max)
     plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
     waiting = opened(tmp_path / "waiting", waiting_max=waiting_max)
     begin = 0
     for number in range(60):
-        log.grow(log.chance.choice((1, 3, 40, 90)), log.chance.choice((QUEUES, QUEUES[:1], QUEUES[:4])))
+        log.grow(
+            log.chance.choice((1, 3, 40, 90)), log.chance.choice((QUEUES, QUEUES[:1], QUEUES[:4]))
+        )
         columns = log.columns(max(0, begin - log.chance.choice((0, 0, 30))), len(log.rows))
         plain.append(columns)
         log.few = few == "rows" or (few == "either" and log.chance.random() < 0.5)
@@ -98,7 +114,10 @@ def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, w
         for key in log.chance.sample(QUEUES, 5):
             assert tell(waiting, key) == tell(plain, key)
         first, count = log.chance.randrange(20), log.chance.randrange(20)
-        assert waiting.read("a", 7, first, count).sizes.tolist() == plain.read("a", 7, first, count).sizes.tolist()
+        assert (
+            waiting.read("a", 7, first, count).sizes.tolist()
+            == plain.read("a", 7, first, count).sizes.tolist()
+        )
         assert waiting.next_offsets() == plain.next_offsets()
         if number % 20 == 19:
             waiting.sync()
@@ -106,7 +125,8 @@ def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, w
 
 
 def test_scattered_batches_wait_and_a_sync_writes_them(tmp_path: Path) -> None:
-    """A scattered batch costs no write; beginning a sync writes everything, so that a snapshot may count on it."""
+    """A scattered batch costs no write; beginning a sync writes everything, so that a snapshot may
+    count on it."""
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path, disk)
     log = Log(1)
@@ -115,11 +135,16 @@ def test_scattered_batches_wait_and_a_sync_writes_them(tmp_path: Path) -> None:
     assert not disk.names("pwrite")
     sync = queues.begin_sync()
     assert sync is not None and set(sync.files) == {path for _, path in disk.names("pwrite")}
-    assert sum(len(data) // 20 - data.count(bytes(20)) > 0 for data in content(tmp_path).values()) == len(sync.files)
+    assert sum(
+        len(data) // 20 - data.count(bytes(20)) > 0 for data in content(tmp_path).values()
+    ) == len(sync.files)
 
 
-def test_units_of_messages_before_a_place_are_written_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All waiting units of queues with such a unit are written, some queues per step; other queues keep waiting."""
+def test_units_of_messages_before_a_place_are_written_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All waiting units of queues with such a unit are written, some queues per step; other queues
+    keep waiting."""
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 4)
     log = Log(7)
     log.grow(40, QUEUES[:10])
@@ -150,11 +175,17 @@ def test_a_few_units_wait_behind_those_of_their_queue(tmp_path: Path) -> None:
         assert disk.names("pwrite") == [] and queues._count == number
         log.grow(1, [("a", 1)])
         queues.append(log.columns(number, number + 1))
-    assert queues._count == 0 and queues.written_offset("a", 1) == queues.next_offset("a", 1) == queue_buffer.WORTH_A_WRITE - 1
+    assert (
+        queues._count == 0
+        and queues.written_offset("a", 1)
+        == queues.next_offset("a", 1)
+        == queue_buffer.WORTH_A_WRITE - 1
+    )
 
 
 def test_single_messages_share_their_writes(tmp_path: Path) -> None:
-    """One message a batch, as lone sends make them: every question sees its unit at once, and its queue's files later."""
+    """One message a batch, as lone sends make them: every question sees its unit at once, and its
+    queue's files later."""
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path, disk)
     log, many = Log(9, few=True), queue_buffer.WORTH_A_WRITE
@@ -164,7 +195,10 @@ def test_single_messages_share_their_writes(tmp_path: Path) -> None:
         queues.append(log.columns(number, number + 1))
         assert queues.read("a", 1, number, 1).physical_offsets.tolist() == [number * 1000 + 48]
     units_of_a_file = FILE_BYTES // UNIT_BYTES
-    assert len(disk.names("pwrite")) == -(-many // units_of_a_file) and queues.written_offset("a", 1) == many
+    assert (
+        len(disk.names("pwrite")) == -(-many // units_of_a_file)
+        and queues.written_offset("a", 1) == many
+    )
 
 
 def test_unit_written_at_once_takes_those_before_it_along(tmp_path: Path) -> None:
@@ -199,7 +233,9 @@ def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path, few: boo
 
 
 @pytest.mark.parametrize("few", [False, True])
-def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool) -> None:
+def test_full_disk_keeps_what_waits_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
     """Neither a full buffer nor a sync loses a unit when a write finds no room; reads continue."""
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 5)
     disk = FaultyDisk(RealDisk())
@@ -217,7 +253,10 @@ def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pyt
                 queues.append(columns)
                 break
             except NoSpace:
-                assert queues.read("a", 7, 0, 1000).sizes.tolist() == plain.read("a", 7, 0, queues.next_offset("a", 7)).sizes.tolist()
+                assert (
+                    queues.read("a", 7, 0, 1000).sizes.tolist()
+                    == plain.read("a", 7, 0, queues.next_offset("a", 7)).sizes.tolist()
+                )
                 disk.fail_writes_after(7, errno_of="ENOSPC")
     disk.fail_writes_after(3, errno_of="ENOSPC")
     with pytest.raises(NoSpace):
@@ -228,7 +267,8 @@ def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pyt
 
 
 def test_queues_made_again_from_any_snapshot_have_equal_bytes(tmp_path: Path) -> None:
-    """Start from the offsets of a snapshot, dispatch the log behind it again: every file is as it was, empty ends too."""
+    """Start from the offsets of a snapshot, dispatch the log behind it again: every file is as it
+    was, empty ends too."""
     log = Log(5)
     log.grow(900, QUEUES)
     whole = opened(tmp_path / "whole")
@@ -256,7 +296,8 @@ def test_queues_made_again_from_any_snapshot_have_equal_bytes(tmp_path: Path) ->
 
 
 def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Path) -> None:
-    """Minimums are those of queues written at once; a full disk is freed without finding room for units first."""
+    """Minimums are those of queues written at once; a full disk is freed without finding room for
+    units first."""
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path / "waiting", disk)
     plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
@@ -269,7 +310,11 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
         for each in (queues, plain):
             each.append(log.columns(begin, begin + 100))
     for begin_pos in (200 * 1000, 900 * 1000 + 48, 1400 * 1000):
-        assert sorted(queues.raise_minimums(begin_pos)) == sorted(plain.raise_minimums(begin_pos)) != []
+        assert (
+            sorted(queues.raise_minimums(begin_pos))
+            == sorted(plain.raise_minimums(begin_pos))
+            != []
+        )
         assert queues.minimums() == plain.minimums()
     log.grow(100, QUEUES)
     queues.append(log.columns(1500, 1600))
@@ -292,7 +337,12 @@ def test_trim_sees_what_waits_and_carrying_it_out_writes_none_of_it(tmp_path: Pa
 
 def test_nothing_is_imported_amid_an_append() -> None:
     """NumPy loads parts of itself at their first use; an engine must not wait for that."""
-    look = "known = set(sys.modules); numpy.unique(numpy.array([1, 1])); print(set(sys.modules) - known)"
+    look = (
+        "known = set(sys.modules); numpy.unique(numpy.array([1, 1])); print(set(sys.modules) -"
+        " known)"
+    )
     program = f"import sys, ledgermq.storage.queues.queue_buffer, numpy; {look}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"

@@ -1,5 +1,5 @@
-"""Reads of units concurrent with their writer: written units are returned piece by piece, trimmed ones are reported, and unwritten ones are
-damage."""
+"""Reads of units concurrent with their writer: written units are returned piece by piece, trimmed
+ones are reported, and unwritten ones are damage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,19 @@ def filled(path: Path, count: int) -> tuple[ConsumeQueues, QueueReader]:
     numbers = np.arange(count)
     zeros = np.zeros(count, np.int32)
     sizes = (numbers + 91).astype(np.int32)
-    queues.append(Columns(("t",), zeros, zeros, numbers, numbers - 5, numbers * 1000 + 48, sizes, numbers * 0, zeros))
+    queues.append(
+        Columns(
+            ("t",),
+            zeros,
+            zeros,
+            numbers,
+            numbers - 5,
+            numbers * 1000 + 48,
+            sizes,
+            numbers * 0,
+            zeros,
+        )
+    )
     return queues, QueueReader(disk, str(path), FILE_BYTES)
 
 
@@ -36,7 +48,11 @@ def test_units_come_up_to_the_end_of_a_file(tmp_path: Path) -> None:
     assert queues.written_offset("t", 0) == 25 and queues.written_offset("t", 1) == 0
     units = reader.read("t", 0, 7, 18)
     assert units is not None and units.first == 7
-    assert units.physical_offsets.tolist() == [7048, 8048, 9048] and units.sizes.tolist() == [98, 99, 100]
+    assert units.physical_offsets.tolist() == [7048, 8048, 9048] and units.sizes.tolist() == [
+        98,
+        99,
+        100,
+    ]
     more = reader.read("t", 0, 10, 4)
     assert more is not None and more.tags_codes.tolist() == [5, 6, 7, 8]
 
@@ -58,7 +74,8 @@ def test_units_that_were_never_written_are_damage(tmp_path: Path) -> None:
 
 
 class TornFile:
-    """Its first read finds the front as it was before something happened, and the rest as it is afterwards."""
+    """Its first read finds the front as it was before something happened, and the rest as it is
+    afterwards."""
 
     def __init__(self, file: RealFile, happens: list[Callable[[], None]]) -> None:
         self._file = file
@@ -86,7 +103,8 @@ class TornDisk(RealDisk):
 
 
 def test_a_reader_that_retention_passes_finds_no_damage(tmp_path: Path) -> None:
-    """The units it asked for are blanked while it reads, from the front: it has seen the first as they were. They are gone, and no more."""
+    """The units it asked for are blanked while it reads, from the front: it has seen the first as
+    they were. They are gone, and no more."""
     queues, _ = filled(tmp_path, 25)
     reader = QueueReader(TornDisk(lambda: queues.trim(17_048) and None), str(tmp_path), FILE_BYTES)
     assert reader.read("t", 0, 12, 8) is None

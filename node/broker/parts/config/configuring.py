@@ -1,4 +1,5 @@
-"""The leader's rules for configuration: topics and consumer groups take effect by control records, and what is in force is not repeated."""
+"""The leader's rules for configuration: topics and consumer groups take effect by control records,
+and what is in force is not repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from ledgermq.proto.records import control
 class Configuring(LeaderPart):
     """Configuration of one broker group. Stateless."""
 
-    def __init__(self, places: Places, uncommitted: UncommittedState, wake_group: Callable[[str], None]) -> None:
+    def __init__(
+        self, places: Places, uncommitted: UncommittedState, wake_group: Callable[[str], None]
+    ) -> None:
         """`wake_group(group)`: the Receives of this consumer group are to be examined again."""
         self._places = places
         self._uncommitted = uncommitted
@@ -27,10 +30,13 @@ class Configuring(LeaderPart):
     def decide(self, plan: Plan, call: Configure) -> None:
         names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
         names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
-        names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
+        names += [topic_name(stored) for stored in call.deleted_topics] + [
+            group_name(stored) for stored in call.deleted_groups
+        ]
         judged = {topic_name(frame.topic) for frame in plan.frames}
         if any(self._uncommitted.configuring(name) is not None or name in judged for name in names):
-            # Frames of this plan come after its drafts, but were checked against the topic as it was before them.
+            # Frames of this plan come after its drafts, but were checked against the topic as it
+            # was before them.
             plan.deferred.append(call)
             return
         index = -1
@@ -40,7 +46,8 @@ class Configuring(LeaderPart):
             name = topic_name if isinstance(record, control.TopicRecord) else group_name
             self._uncommitted.mark_name(index, name(record.stored))
             if isinstance(record, control.GroupRecord):
-                # Deleted, it has every message before it again; with another configuration it may have others. Served once it is applied.
+                # Deleted, it has every message before it again; with another configuration it may
+                # have others. Served once it is applied.
                 self._wake_group(record.stored)
         if index < 0:
             plan.assured.append(Done(call.token, Configured()))
@@ -50,8 +57,11 @@ class Configuring(LeaderPart):
     CALLS: ClassVar[Takers] = {Configure: decide}
 
 
-def _differences(places: Places, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
-    """The records that put `call` into force; none for what is already in force. An older incarnation never replaces a newer one."""
+def _differences(
+    places: Places, call: Configure
+) -> Iterator[control.TopicRecord | control.GroupRecord]:
+    """The records that put `call` into force; none for what is already in force. An older
+    incarnation never replaces a newer one."""
     for stored in call.deleted_topics:
         if stored in places.topics:
             yield control.TopicRecord(places.topics[stored], deleted=True)

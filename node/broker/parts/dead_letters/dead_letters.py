@@ -1,8 +1,9 @@
-"""Dead letters: copies, in a consumer group's dead-letter topic, of messages that have used up their attempts in the group.
+"""Dead letters: copies, in a consumer group's dead-letter topic, of messages that have used up
+their attempts in the group.
 
-The copy itself marks the message as done (docs/format.md §4.3): applying it ends the message's row, so there is exactly one dead letter for
-each message that a group gives up, even if the leader that wrote it fails. Body, keys, tag and properties are unchanged; the origin is
-added. Pure functions.
+The copy itself marks the message as done (docs/format.md §4.3): applying it ends the message's row,
+so there is exactly one dead letter for each message that a group gives up, even if the leader that
+wrote it fails. Body, keys, tag and properties are unchanged; the origin is added. Pure functions.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 
 WAITING, ORPHANED, GONE = "waiting", "orphaned", "gone"
-"""States of a dead letter that is not settled: it can be resent; it cannot, because the original message or the position of its consumer
-group is gone; there is no such letter."""
+"""States of a dead letter that is not settled: it can be resent; it cannot, because the original
+message or the position of its consumer group is gone; there is no such letter."""
 
 
 def dead_letter_topic(group: str) -> str:
@@ -48,31 +49,50 @@ def own_queue(topic: str) -> QueueKey:
 
 
 def is_own(group: str, topic: str) -> bool:
-    """Whether the group's dead letters are in this topic. A message that the group gives up there is no new letter: it stays where it lies
-    and ends there, by a `lease` record that passes it over. A copy would be read and given up again, without end."""
+    """Whether the group's dead letters are in this topic. A message that the group gives up there
+    is no new letter: it stays where it lies and ends there, by a `lease` record that passes it
+    over. A copy would be read and given up again, without end."""
     return topic == dead_letter_topic(group)
 
 
 def topic_config(stored: str) -> TopicConfig:
-    """The configuration of a dead-letter topic. It exists only in this group's log; the controller assigns it no incarnation."""
+    """The configuration of a dead-letter topic. It exists only in this group's log; the controller
+    assigns it no incarnation."""
     return TopicConfig(*parse_stored(stored), TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)
 
 
-def copy(messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes_max: int) -> Draft | None:
+def copy(
+    messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes_max: int
+) -> Draft | None:
     """The dead letter of a message in flight under this lease; None if it fits no log file."""
     group, topic, queue = key
     positions, sizes, codes = messages.units(topic, queue, offset, 1)
     record = decode_record(messages.record(int(positions[0]), int(sizes[0])))
-    put = {DLQ_ORIGIN_TOPIC: parent_of(topic), ORIGIN: origin_text(KIND, group, topic, queue, offset, lease)}
+    put = {
+        DLQ_ORIGIN_TOPIC: parent_of(topic),
+        ORIGIN: origin_text(KIND, group, topic, queue, offset, lease),
+    }
     message_id = parse(record.properties).get(MESSAGE_ID)
     if message_id is not None:
         put[DLQ_ORIGIN_MESSAGE_ID] = message_id
     properties = _fitting(bytes(record.properties), put)
     stored = dead_letter_topic(group)
-    if properties is None or entry_bytes(stored, len(record.body), len(properties)) > entry_bytes_max:
+    if (
+        properties is None
+        or entry_bytes(stored, len(record.body), len(properties)) > entry_bytes_max
+    ):
         return None
     body, origin = bytes(record.body), messages.index_at(int(positions[0]))
-    return Draft(stored, 0, body, properties, record.born_ms, int(codes[0]), origin=origin, sysflag=record.sysflag)
+    return Draft(
+        stored,
+        0,
+        body,
+        properties,
+        record.born_ms,
+        int(codes[0]),
+        origin=origin,
+        sysflag=record.sysflag,
+    )
 
 
 def state_of(machine: Machine, topic: str, offset: int) -> str:
@@ -87,7 +107,8 @@ def state_of(machine: Machine, topic: str, offset: int) -> str:
 
 
 def origin_of(messages: Messages, topic: str, offset: int) -> tuple[QueueKey, int] | None:
-    """The queue and offset of the message of which this is the dead letter; None for a message that a client sent to the topic."""
+    """The queue and offset of the message of which this is the dead letter; None for a message that
+    a client sent to the topic."""
     positions, sizes, _ = messages.units(topic, 0, offset, 1)
     return place_of(value_of(messages.properties(int(positions[0]), int(sizes[0])), ORIGIN) or "")
 
@@ -102,8 +123,8 @@ def place_of(origin: str) -> tuple[QueueKey, int] | None:
 
 
 def _fitting(properties: bytes, put: dict[str, str]) -> bytes | None:
-    """The properties with the additions. If they are too long, the repeated keys go first, then the trace context; None if still too
-    long."""
+    """The properties with the additions. If they are too long, the repeated keys go first, then the
+    trace context; None if still too long."""
     for drop in ((), (EXACT_KEYS,), (EXACT_KEYS, TRACE_CONTEXT)):
         try:
             data = edited(properties, put, drop)

@@ -1,7 +1,9 @@
-"""Which dead letters are settled: resent to their consumer group, or purged. The same on every replica (docs/format.md §11, Dead letters).
+"""Which dead letters are settled: resent to their consumer group, or purged. The same on every
+replica (docs/format.md §11, Dead letters).
 
-A dead letter is an offset in queue 0 of a dead-letter topic. The settled offsets of a topic are kept as ranges that do not overlap; ranges
-that touch and have the same settlement are one. So a job that settles all letters costs one range, whatever their number.
+A dead letter is an offset in queue 0 of a dead-letter topic. The settled offsets of a topic are
+kept as ranges that do not overlap; ranges that touch and have the same settlement are one. So a job
+that settles all letters costs one range, whatever their number.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Settled = list[tuple[int, int, str]]
 
 
 class Letters(StatePart):
-    """The settled dead letters of one broker group, by stored dead-letter topic. `begin(topic, queue)`: the beginning of a queue."""
+    """The settled dead letters of one broker group, by stored dead-letter topic. `begin(topic,
+    queue)`: the beginning of a queue."""
 
     KEY = "letters"
 
@@ -76,15 +79,20 @@ class Letters(StatePart):
     def take_copy(self, index: int, mark: Mark, effects: Effects) -> None:
         """A dead letter was stored: the message from which it was made is done for its group."""
         group, topic, queue, offset, lease = mark.fields
-        effects.touched += self._delivery.apply_dead_letter((group, topic, int(queue)), int(offset), int(lease))
+        effects.touched += self._delivery.apply_dead_letter(
+            (group, topic, int(queue)), int(offset), int(lease)
+        )
 
     def take_settlement(self, index: int, record: LettersRecord, effects: Effects) -> None:
-        """The original of a resent letter is visible again for its group. A settled one changes nothing."""
+        """The original of a resent letter is visible again for its group. A settled one changes
+        nothing."""
         begin = self._begin(record.topic, 0)
         for at, offset in enumerate(record.offsets):
             if offset >= begin and self.settle(record.topic, offset, record.how) and record.places:
                 group, topic, queue, original = record.places[at]
-                effects.touched += self._delivery.apply_resent(index, (group, topic, queue), original)
+                effects.touched += self._delivery.apply_resent(
+                    index, (group, topic, queue), original
+                )
 
     RECORDS: ClassVar[Takers] = {LettersRecord: take_settlement}
     MARKS: ClassVar[Takers] = {KIND: take_copy}
@@ -95,7 +103,9 @@ class Letters(StatePart):
             self.trim(topic, self._begin(topic, 0))
 
     def trim(self, topic: str, begin: int) -> None:
-        kept = [(max(first, begin), end, how) for first, end, how in self._topics[topic] if end > begin]
+        kept = [
+            (max(first, begin), end, how) for first, end, how in self._topics[topic] if end > begin
+        ]
         if kept:
             self._topics[topic] = kept
         else:
@@ -105,10 +115,15 @@ class Letters(StatePart):
         self._topics.pop(topic, None)
 
     def export(self) -> dict[str, Any]:
-        return {topic: [list(each) for each in self._topics[topic]] for topic in sorted(self._topics)}
+        return {
+            topic: [list(each) for each in self._topics[topic]] for topic in sorted(self._topics)
+        }
 
     def restore(self, exported: dict[str, Any]) -> None:
-        self._topics = {topic: [(first, end, how) for first, end, how in ranges] for topic, ranges in exported.items()}
+        self._topics = {
+            topic: [(first, end, how) for first, end, how in ranges]
+            for topic, ranges in exported.items()
+        }
 
 
 def _before(ranges: Settled, offset: int) -> int:

@@ -1,11 +1,12 @@
-"""Broadcasting consumer groups at the leader: every client of the group gets every message, so each client is a *member* with its own
-cursors.
+"""Broadcasting consumer groups at the leader: every client of the group gets every message, so each
+client is a *member* with its own cursors.
 
-A member is a consumer group under an internal name (`names.member_group`), and behaves like one: leases, acknowledgements, attempts,
-snapshots. Only the beginning and end of its cursors are special. A member begins at the end of every queue of a topic when its first
-Receive for that topic is served; a `reset` record sets these offsets. A `group` record deletes it when the client terminates, or has shown
-no sign of life for `PATIENCE` liveness limits: a client that was disconnected for a while misses nothing, and one that is gone for good
-leaves nothing behind.
+A member is a consumer group under an internal name (`names.member_group`), and behaves like one:
+leases, acknowledgements, attempts, snapshots. Only the beginning and end of its cursors are
+special. A member begins at the end of every queue of a topic when its first Receive for that topic
+is served; a `reset` record sets these offsets. A `group` record deletes it when the client
+terminates, or has shown no sign of life for `PATIENCE` liveness limits: a client that was
+disconnected for a while misses nothing, and one that is gone for good leaves nothing behind.
 
 Signs of life are local to the leader; each new leader starts over.
 """
@@ -18,7 +19,12 @@ from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart
 from ledgermq.node.broker.plan import NEVER_NS, Plan
-from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
+from ledgermq.node.broker.uncommitted import (
+    UncommittedState,
+    group_name,
+    reset_name,
+    reset_pair_name,
+)
 from ledgermq.proto.names import member_name, parse_member
 from ledgermq.proto.records import control
 from ledgermq.proto.types import GroupConfig, TopicConfig
@@ -83,7 +89,13 @@ class Members(LeaderPart):
     def expire(self, now_ns: int) -> None:
         """Find members that were silent for too long."""
         self._look_at(now_ns)
-        self._silent.update({group: None for group, seen_ns in self.seen.items() if seen_ns + self._patience_ns <= now_ns})
+        self._silent.update(
+            {
+                group: None
+                for group, seen_ns in self.seen.items()
+                if seen_ns + self._patience_ns <= now_ns
+            }
+        )
 
     # Plans
 
@@ -96,7 +108,11 @@ class Members(LeaderPart):
             if self._uncommitted.configuring(group_name(group)) is None:
                 dropped.append(group)
                 self._uncommitted.mark_name(plan.next_index, group_name(group))
-                plan.drafts.append(control.draft(control.GroupRecord(GroupConfig("", group), deleted=True), plan.now_ms))
+                plan.drafts.append(
+                    control.draft(
+                        control.GroupRecord(GroupConfig("", group), deleted=True), plan.now_ms
+                    )
+                )
                 plan.count("members_dropped")
         if dropped:
             plan.kept.append(lambda _: self._forget(dropped))
@@ -111,7 +127,8 @@ class Members(LeaderPart):
                     del self._of_client[client]
 
     def begins(self, plan: Plan, group: str, config: TopicConfig, topic: str) -> bool:
-        """Whether a member's Receives must wait because it has no cursors in the topic yet. If so, the record that sets them is planned."""
+        """Whether a member's Receives must wait because it has no cursors in the topic yet. If so,
+        the record that sets them is planned."""
         queues = self._machine.delivery.queues
         if not parse_member(group)[1]:
             return False

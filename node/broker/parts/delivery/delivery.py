@@ -1,15 +1,21 @@
-"""Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
+"""Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows
+about leases.
 
-This is the replicated half: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset`, `apply_resent` and `raise_cursors` are pure
-functions of (state, record, index), with the same result on leader and followers and after a restart (invariant I8). The leader alone has
-clocks and waiting clients, and decides what is expired, who is next, and what is still uncommitted (`leases.py`, `plan.py`).
+This is the replicated half: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset`,
+`apply_resent` and `raise_cursors` are pure functions of (state, record, index), with the same
+result on leader and followers and after a restart (invariant I8). The leader alone has clocks and
+waiting clients, and decides what is expired, who is next, and what is still uncommitted
+(`leases.py`, `plan.py`).
 
-State per (consumer group, stored topic, queue): a cursor, which is the next queue offset never examined, and one row for every offset below
-it that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
-lease number, an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about twenty bytes, in columns
-(`offset_table.py`). Facts that few rows have, or that many rows share, belong in the terms.
+State per (consumer group, stored topic, queue): a cursor, which is the next queue offset never
+examined, and one row for every offset below it that is not done. Memory is bounded by the messages
+in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a lease number,
+an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about
+twenty bytes, in columns (`offset_table.py`). Facts that few rows have, or that many rows share,
+belong in the terms.
 
-Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i` the index of the record's entry:
+Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i`
+the index of the record's entry:
 
     record names the offset     new (>= cursor)   waiting           leased (n, a)             done (< cursor, no row)
     --------------------------  ----------------  ----------------  ------------------------  -----------------------
@@ -25,15 +31,19 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     reset to above it           done              done              done                      done
     trim to above it            done              done              done                      done
 
-`-` changes nothing. A trim whose files the object store has changes nothing either. A lease that ends without its acknowledgement becomes a
-lapsed one (`lapsed_leases.py`), so that for a message that is done, the handle that acknowledged it can be recognised. A lease record moves
-the cursor behind the highest offset that it names; offsets that it skips without naming them are done. Only FIFO groups have waiting
-messages: those were never delivered, and an earlier message of their message group is not done. The row of a waiting message is a lease
-with number 0 and attempt 0, expired from the beginning. The message itself contains its message group; the leader decides whether one
-message locks another (`fifo.py`). A dead letter is not a control record: the copy in the dead-letter topic is itself the mark.
+`-` changes nothing. A trim whose files the object store has changes nothing either. A lease that
+ends without its acknowledgement becomes a lapsed one (`lapsed_leases.py`), so that for a message
+that is done, the handle that acknowledged it can be recognised. A lease record moves the cursor
+behind the highest offset that it names; offsets that it skips without naming them are done. Only
+FIFO groups have waiting messages: those were never delivered, and an earlier message of their
+message group is not done. The row of a waiting message is a lease with number 0 and attempt 0,
+expired from the beginning. The message itself contains its message group; the leader decides
+whether one message locks another (`fifo.py`). A dead letter is not a control record: the copy in
+the dead-letter topic is itself the mark.
 
-Expiry is not in this table, because it is not an event in the log. An expired lease stays leased until a lease record leases the message
-again, an acknowledgement that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
+Expiry is not in this table, because it is not an event in the log. An expired lease stays leased
+until a lease record leases the message again, an acknowledgement that was accepted in time ends it,
+a filter passes it over, or the leader makes a dead letter of it.
 """
 
 from __future__ import annotations
@@ -58,8 +68,8 @@ LEASE, ATTEMPT, TERMS = 1, 2, 3
 
 
 class Terms(NamedTuple):
-    """The common facts of a lease's rows. `duration_ms` None: the lease is auto-renewed while its client is alive. `attempt_id`: that of
-    the Receive, in a FIFO group."""
+    """The common facts of a lease's rows. `duration_ms` None: the lease is auto-renewed while its
+    client is alive. `attempt_id`: that of the Receive, in a FIFO group."""
 
     client: str
     duration_ms: int | None
@@ -82,7 +92,8 @@ class Row(NamedTuple):
 
 
 class TermsTable:
-    """Terms by number, each stored once, while rows refer to them. The numbers are local to this replica."""
+    """Terms by number, each stored once, while rows refer to them. The numbers are local to this
+    replica."""
 
     def __init__(self) -> None:
         self._numbers: dict[Terms, int] = {}
@@ -134,7 +145,8 @@ class QueueRows:
 
 
 class Delivery(StatePart):
-    """The delivery state of one broker group. `begin(topic, queue)`: the lowest position of a group in a queue."""
+    """The delivery state of one broker group. `begin(topic, queue)`: the lowest position of a group
+    in a queue."""
 
     KEY = "delivery"
 
@@ -144,10 +156,12 @@ class Delivery(StatePart):
         self.queues: dict[QueueKey, QueueRows] = {}
         self.lapsed = Lapsed()
         self.in_flight = 0
-        """The number of rows: messages leased and not done, with expired leases, and waiting ones."""
+        """The number of rows: messages leased and not done, with expired leases, and waiting
+        ones."""
 
     def cursor(self, key: QueueKey) -> int:
-        """The next queue offset never leased; the beginning of the queue for a group that has never read from it."""
+        """The next queue offset never leased; the beginning of the queue for a group that has never
+        read from it."""
         queue = self.queues.get(key)
         return self._begin(key[1], key[2]) if queue is None else queue.cursor
 
@@ -167,13 +181,15 @@ class Delivery(StatePart):
         return None if found is None else found[0][LEASE][found[1]]
 
     def acknowledged(self, key: QueueKey, offset: int, lease: int) -> bool:
-        """Whether the message is done because this very lease was acknowledged. Also False if that is no longer remembered."""
+        """Whether the message is done because this very lease was acknowledged. Also False if that
+        is no longer remembered."""
         queue = self.queues.get(key)
         done = queue is not None and offset < queue.cursor and offset not in queue.rows
         return done and not self.lapsed.has(key, offset, lease)
 
     def waiting(self, key: QueueKey) -> list[int]:
-        """Offsets of messages that wait for an earlier message of their message group, ascending."""
+        """Offsets of messages that wait for an earlier message of their message group,
+        ascending."""
         queue = self.queues.get(key)
         if queue is None:
             return []
@@ -203,7 +219,11 @@ class Delivery(StatePart):
     def take_changes(self, index: int, record: control.ChangeRecord, effects: Effects) -> None:
         effects.touched += self.apply_change(index, record.changes)
 
-    RECORDS: ClassVar[Takers] = {control.LeaseRecord: take_lease, control.AckRecord: take_acks, control.ChangeRecord: take_changes}
+    RECORDS: ClassVar[Takers] = {
+        control.LeaseRecord: take_lease,
+        control.AckRecord: take_acks,
+        control.ChangeRecord: take_changes,
+    }
 
     def trimmed(self, effects: Effects) -> None:
         effects.touched += self.raise_cursors()
@@ -211,7 +231,9 @@ class Delivery(StatePart):
     def group_changed(self, group: str, config: GroupConfig | None, effects: Effects) -> None:
         """A consumer group, or a member of one, that is created again starts from the beginning."""
         if config is None:
-            effects.touched += self.forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
+            effects.touched += self.forget(
+                [key for key in self.queues if group in (key[0], base_group(key[0]))]
+            )
 
     def topic_ended(self, topic: str, effects: Effects) -> None:
         """No group has read anything of the topic's next incarnation, or of its lite topics."""
@@ -223,7 +245,9 @@ class Delivery(StatePart):
             queue = self.queues[key] = QueueRows(self._begin(key[1], key[2]))
         return queue
 
-    def _put(self, key: QueueKey, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
+    def _put(
+        self, key: QueueKey, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms
+    ) -> None:
         """Set the row of an offset, whether or not it has one."""
         found = queue.rows.find(offset)
         number = self.terms.take(terms)
@@ -242,7 +266,8 @@ class Delivery(StatePart):
             self.lapsed.add(key, offset, lease)
 
     def _remove(self, key: QueueKey, offset: int, *, lapses: bool) -> None:
-        """The message, if in flight, is done. `lapses`: for another reason than the acknowledgement of its lease."""
+        """The message, if in flight, is done. `lapses`: for another reason than the acknowledgement
+        of its lease."""
         queue = self.queues[key]
         found = queue.rows.find(offset)
         if found is not None:
@@ -277,7 +302,8 @@ class Delivery(StatePart):
         waiting: Iterable[tuple[int, Sequence[int]]] = (),
         attempt_id: str = "",
     ) -> Touched:
-        """Apply a `lease` record: `leased`, `passed`, `passed_again` and `waiting` are its fields q, s, x and w (format §11)."""
+        """Apply a `lease` record: `leased`, `passed`, `passed_again` and `waiting` are its fields
+        q, s, x and w (format §11)."""
         touched: Touched = []
         cursors: dict[QueueKey, int] = {}
         terms = Terms(client, duration_ms, attempt_id)
@@ -288,7 +314,9 @@ class Delivery(StatePart):
             if self._is_all_new(queue, offsets) and len(attempts) == len(offsets):
                 # Nearly every lease. Row by row it would have the same effect.
                 count = len(offsets)
-                queue.rows.extend(offsets, [index] * count, attempts, [self.terms.take(terms, count)] * count)
+                queue.rows.extend(
+                    offsets, [index] * count, attempts, [self.terms.take(terms, count)] * count
+                )
                 self.in_flight += count
                 cursors[key] = max(cursors.get(key, 0), offsets[-1] + 1)
                 continue
@@ -322,10 +350,13 @@ class Delivery(StatePart):
 
     @staticmethod
     def _is_all_new(queue: QueueRows, offsets: Sequence[int]) -> bool:
-        """Whether these are messages that were never leased, in ascending order, and none behind them has a row."""
+        """Whether these are messages that were never leased, in ascending order, and none behind
+        them has a row."""
         return bool(offsets) and offsets[0] >= queue.cursor and queue.rows.takes_behind(offsets)
 
-    def apply_ack(self, acks: Iterable[tuple[str, str, int, Sequence[int], Sequence[int]]]) -> Touched:
+    def apply_ack(
+        self, acks: Iterable[tuple[str, str, int, Sequence[int], Sequence[int]]]
+    ) -> Touched:
         """Apply an `ack` record: (group, topic, queue, offsets, lease numbers) each."""
         touched: Touched = []
         for group, topic, queue_id, offsets, leases in acks:
@@ -342,38 +373,52 @@ class Delivery(StatePart):
         return touched
 
     def apply_dead_letter(self, key: QueueKey, offset: int, lease: int) -> Touched:
-        """Apply a dead letter: a copy of the message, made under this lease, is in the dead-letter topic."""
+        """Apply a dead letter: a copy of the message, made under this lease, is in the dead-letter
+        topic."""
         if self.lease(key, offset) == lease:
             self._remove(key, offset, lapses=True)
         return [(key, (offset,))]
 
-    def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
-        """Apply a `change` record: (group, topic, queue, offset, old lease, duration in ms, client) each."""
+    def apply_change(
+        self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]
+    ) -> Touched:
+        """Apply a `change` record: (group, topic, queue, offset, old lease, duration in ms, client)
+        each."""
         touched: Touched = []
         for group, topic, queue_id, offset, lease, duration_ms, client in changes:
             key = (group, topic, queue_id)
             touched.append((key, (offset,)))
             row = self.row(key, offset)
             if row is not None and row.lease == lease:
-                self._put(key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
+                self._put(
+                    key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms)
+                )
         return touched
 
     def holds(self, key: QueueKey, offset: int) -> bool:
-        """Whether the group has a position in the queue, and the message can still be delivered, as far as the log says."""
+        """Whether the group has a position in the queue, and the message can still be delivered, as
+        far as the log says."""
         return key in self.queues and offset >= self._begin(key[1], key[2])
 
     def is_done(self, key: QueueKey, offset: int) -> bool:
-        """Whether the message is done for the group, and can still be delivered, as far as the log says."""
-        return self.holds(key, offset) and offset < self.queues[key].cursor and offset not in self.queues[key].rows
+        """Whether the message is done for the group, and can still be delivered, as far as the log
+        says."""
+        return (
+            self.holds(key, offset)
+            and offset < self.queues[key].cursor
+            and offset not in self.queues[key].rows
+        )
 
     def apply_resent(self, index: int, key: QueueKey, offset: int) -> Touched:
-        """The dead letter of this message was resent: if the message is done, the group gets it again, with all its attempts."""
+        """The dead letter of this message was resent: if the message is done, the group gets it
+        again, with all its attempts."""
         if self.is_done(key, offset):
             self._put(key, self.queues[key], offset, index, 0, RESENT)
         return [(key, (offset,))]
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
-        """Apply a `reset` record: (queue, new cursor) each. All rows of these queues are removed, below the cursor and above."""
+        """Apply a `reset` record: (queue, new cursor) each. All rows of these queues are removed,
+        below the cursor and above."""
         touched: Touched = []
         for queue_id, cursor in queues:
             key = (group, topic, queue_id)
@@ -395,14 +440,16 @@ class Delivery(StatePart):
             del self.queues[key]
 
     def raise_cursors(self) -> Touched:
-        """Positions of groups begin at higher offsets: all messages below are done for every group."""
+        """Positions of groups begin at higher offsets: all messages below are done for every
+        group."""
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])
             if below := queue.rows.below(begin):
                 touched.append((key, below))
             queue.cursor = max(queue.cursor, begin)
-        # Lapsed leases are forgotten in order, so the order must not depend on which queue this replica met first.
+        # Lapsed leases are forgotten in order, so the order must not depend on which queue this
+        # replica met first.
         touched.sort(key=lambda item: item[0])
         for key, offsets in touched:
             for offset in offsets:
@@ -418,17 +465,22 @@ class Delivery(StatePart):
         return touched
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON values (format §11): group → topic → queue → [cursor, columns of the rows]."""
+        """The state as JSON values (format §11): group → topic → queue → [cursor, columns of the
+        rows]."""
         out: dict[str, Any] = {}
         for key in sorted(self.queues):
             group, topic, queue_id = key
             queue = self.queues[key]
-            out.setdefault(group, {}).setdefault(topic, {})[str(queue_id)] = [queue.cursor, self._export_rows(queue.rows)]
+            out.setdefault(group, {}).setdefault(topic, {})[str(queue_id)] = [
+                queue.cursor,
+                self._export_rows(queue.rows),
+            ]
         return out
 
     def _export_rows(self, rows: OffsetTable) -> dict[str, Any]:
         offsets, leases, attempts, numbers = rows.columns()
-        # Numbers of terms are local to this replica, so the snapshot renumbers them in order of first use.
+        # Numbers of terms are local to this replica, so the snapshot renumbers them in order of
+        # first use.
         known, first, place = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
         rank = np.empty_like(order)
@@ -446,8 +498,12 @@ class Delivery(StatePart):
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         lapsed = snapshot.get("lapsed")
-        # Before version 5, lapsed leases were not stored: no lease from before is known to be acknowledged.
-        self.restore(snapshot[self.KEY], Lapsed(snapshot["applied_index"]) if lapsed is None else Lapsed.restored(lapsed))
+        # Before version 5, lapsed leases were not stored: no lease from before is known to be
+        # acknowledged.
+        self.restore(
+            snapshot[self.KEY],
+            Lapsed(snapshot["applied_index"]) if lapsed is None else Lapsed.restored(lapsed),
+        )
 
     def restore(self, exported: dict[str, Any], lapsed: Lapsed | None = None) -> None:
         """Replace the state by what `export` returned, and by these lapsed leases."""
@@ -464,7 +520,9 @@ class Delivery(StatePart):
                     if isinstance(rows, list):
                         # The older form, before columns: one list per row.
                         for offset, lease, attempt, client, duration_ms in rows:
-                            self._put(key, queue, offset, lease, attempt, Terms(client, duration_ms))
+                            self._put(
+                                key, queue, offset, lease, attempt, Terms(client, duration_ms)
+                            )
                     else:
                         self._restore_rows(queue.rows, rows)
 
@@ -472,7 +530,10 @@ class Delivery(StatePart):
         offsets, leases = unpack(exported["o"], "q"), unpack(exported["l"], "q")
         attempts, ranks = unpack(exported["a"], "i"), unpack(exported["k"], "i")
         counts = np.bincount(ranks, minlength=len(exported["terms"])).tolist()
-        numbers = [self.terms.take(Terms(*terms), rows) for terms, rows in zip(exported["terms"], counts, strict=True)]
+        numbers = [
+            self.terms.take(Terms(*terms), rows)
+            for terms, rows in zip(exported["terms"], counts, strict=True)
+        ]
         rows.load(offsets, leases, attempts, np.array(numbers, np.int32)[ranks])
         self.in_flight += len(rows)
 

@@ -1,12 +1,15 @@
-"""Order within message groups: which messages in flight belong to the same message group, for a leader's FIFO consumer groups.
+"""Order within message groups: which messages in flight belong to the same message group, for a
+leader's FIFO consumer groups.
 
-Derived on the leader only, never replicated: read from the messages when a queue is first examined, and kept up to date with planned and
-applied records. A message that only the object store has may have to be fetched for that, and until then the queue has no order. A message
-group has no lock of its own: its lowest message that is not done decides. While that message is leased, no consumer gets another message of
-the message group; once it is visible again it is delivered first, and those behind it follow in order.
+Derived on the leader only, never replicated: read from the messages when a queue is first examined,
+and kept up to date with planned and applied records. A message that only the object store has may
+have to be fetched for that, and until then the queue has no order. A message group has no lock of
+its own: its lowest message that is not done decides. While that message is leased, no consumer gets
+another message of the message group; once it is visible again it is delivered first, and those
+behind it follow in order.
 
-In each queue, messages without a message group form one group. Memory is bounded by the messages in flight and a short look ahead of the
-cursor.
+In each queue, messages without a message group form one group. Memory is bounded by the messages in
+flight and a short look ahead of the cursor.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.broker.uncommitted import UncommittedState
 
 LOOK_AHEAD = 1024
-"""How many consecutive messages of locked message groups are examined behind a queue's cursor to find one that is not locked."""
+"""How many consecutive messages of locked message groups are examined behind a queue's cursor to
+find one that is not locked."""
 ROWS_MAX = 4096
-"""About how many messages of a queue a FIFO group may have leased or waiting; beyond that no new one is examined until some are done."""
+"""About how many messages of a queue a FIFO group may have leased or waiting; beyond that no new
+one is examined until some are done."""
 _STALE_MAX = 4096
 
 NameOf = Callable[[QueueKey, int], str | None]
@@ -29,7 +34,8 @@ NameOf = Callable[[QueueKey, int], str | None]
 
 
 class QueueOrder:
-    """One queue of a FIFO group: the message group of every message that has a row or is planned to get one."""
+    """One queue of a FIFO group: the message group of every message that has a row or is planned to
+    get one."""
 
     __slots__ = ("_names", "groups")
 
@@ -68,15 +74,21 @@ class QueueOrder:
         return sorted(offsets[0] for offsets in self.groups.values())
 
     def tidy(self, cursor: int) -> None:
-        """Forget messages that were examined ahead of the cursor and are done now, because a filter passed them over."""
+        """Forget messages that were examined ahead of the cursor and are done now, because a filter
+        passed them over."""
         rows = sum(map(len, self.groups.values()))
         if len(self._names) > rows + LOOK_AHEAD + _STALE_MAX:
             kept = {offset for offsets in self.groups.values() for offset in offsets}
-            self._names = {offset: name for offset, name in self._names.items() if offset >= cursor or offset in kept}
+            self._names = {
+                offset: name
+                for offset, name in self._names.items()
+                if offset >= cursor or offset in kept
+            }
 
 
 class MessageGroups:
-    """The orders of all queues from which FIFO groups were served since this node started to lead."""
+    """The orders of all queues from which FIFO groups were served since this node started to
+    lead."""
 
     def __init__(self, delivery: Delivery, uncommitted: UncommittedState, name_of: NameOf) -> None:
         self._delivery = delivery
@@ -95,7 +107,8 @@ class MessageGroups:
         self._unnamed.clear()
 
     def order(self, key: QueueKey) -> QueueOrder | None:
-        """The order of a queue; initially read from its rows. None while messages for it are being fetched."""
+        """The order of a queue; initially read from its rows. None while messages for it are being
+        fetched."""
         order = self._orders.get(key)
         if order is None:
             order = self._orders[key] = QueueOrder()
@@ -106,7 +119,8 @@ class MessageGroups:
             offset = next(iter(unnamed))
             name = self._name_of(key, offset)
             if name is None:
-                # One message is fetched at a time. While it does not come, the others must not cost every turn that looks here.
+                # One message is fetched at a time. While it does not come, the others must not cost
+                # every turn that looks here.
                 return None
             order.add(offset, name)
             del unnamed[offset]
@@ -118,8 +132,8 @@ class MessageGroups:
         return self._unnamed.get(key, ())
 
     def planned(self, key: QueueKey, offset: int) -> None:
-        """A planned record will give this new message a row. If the log refuses the plan, this is rolled back with the uncommitted
-        state."""
+        """A planned record will give this new message a row. If the log refuses the plan, this is
+        rolled back with the uncommitted state."""
         order = self._orders[key]
         name = order.name(offset)
         assert name is not None, "only a message that was looked at is planned"
@@ -127,7 +141,8 @@ class MessageGroups:
         self._uncommitted.on_rollback(lambda: order.remove(offset))
 
     def touched(self, key: QueueKey, offset: int) -> bool:
-        """A record about this offset was applied. Returns whether the queue belongs to a FIFO group."""
+        """A record about this offset was applied. Returns whether the queue belongs to a FIFO
+        group."""
         order = self._orders.get(key)
         if order is None:
             return False

@@ -1,11 +1,14 @@
-"""Picks messages for a Receive of a FIFO consumer group: from each message group the messages that are not done, in queue order.
+"""Picks messages for a Receive of a FIFO consumer group: from each message group the messages that
+are not done, in queue order.
 
-Read-only like `picker.py`, whose steps it replaces. In each message group it takes the lowest messages first and stops at the first one
-that is leased, or about which an entry in the log is not applied yet. Messages that were handed out come again without any that never were:
-until all of them are done, the others wait. The log says which were handed out: those have an attempt of at least 1 (`delivery.py`).
+Read-only like `picker.py`, whose steps it replaces. In each message group it takes the lowest
+messages first and stops at the first one that is leased, or about which an entry in the log is not
+applied yet. Messages that were handed out come again without any that never were: until all of them
+are done, the others wait. The log says which were handed out: those have an attempt of at least 1
+(`delivery.py`).
 
-New messages of a locked message group are skipped: they get rows that wait, but only if a message behind them is taken, so that a backlog
-of one message group writes nothing.
+New messages of a locked message group are skipped: they get rows that wait, but only if a message
+behind them is taken, so that a backlog of one message group writes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.parts.delivery.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
-from ledgermq.node.broker.parts.delivery.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.parts.delivery.picker import (
+    FIRST_UNITS,
+    NOTHING_SENT,
+    SCAN_UNITS,
+    Job,
+    Picker,
+    Rules,
+)
 from ledgermq.node.broker.plan import Sent
 from ledgermq.node.broker.queues import QueueKey
 
@@ -22,24 +32,34 @@ from ledgermq.node.broker.queues import QueueKey
 class FifoJob(Job):
     """One call of `Picker.pick` for a FIFO group."""
 
-    def __init__(self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT) -> None:
+    def __init__(
+        self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT
+    ) -> None:
         super().__init__(picker, call, rules, sent)
-        # A locked message group is no message that is visible, but unlocks without a lease that ends.
+        # A locked message group is no message that is visible, but unlocks without a lease that
+        # ends.
         self.pick.empty = False
         self._opened: set[tuple[int, str]] = set()
-        """(queue, message group) pairs whose rows are all in this pick, and none of them comes again."""
+        """(queue, message group) pairs whose rows are all in this pick, and none of them comes
+        again."""
         self._waiting: set[tuple[int, str]] = set()
         """(queue, message group) pairs with messages that wait from this pick on."""
         self._unknown = False
         """Whether a message that an earlier attempt got is not at hand."""
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
-        """The steps per queue. Behind messages that waited there may be new messages of the same message group."""
-        return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again, self.never_leased]
+        """The steps per queue. Behind messages that waited there may be new messages of the same
+        message group."""
+        return (
+            [self.visible_again, self.never_leased]
+            if again_first
+            else [self.never_leased, self.visible_again, self.never_leased]
+        )
 
     def repeats(self, queues: Sequence[int]) -> bool:
-        """Return the messages that an earlier Receive with this attempt id got, if they are still leased: its answer was lost. While one of
-        them is not at hand, none is returned, and no other message."""
+        """Return the messages that an earlier Receive with this attempt id got, if they are still
+        leased: its answer was lost. While one of them is not at hand, none is returned, and no
+        other message."""
         if self._call.attempt_id:
             for queue in queues:
                 self._repeat(self._key(queue))
@@ -52,7 +72,9 @@ class FifoJob(Job):
         order = self._groups.order(key)
         if order is None:
             rows = [self._delivery.row(key, offset) for offset in self._groups.unnamed(key)]
-            self._unknown |= any(row is not None and row.attempt_id == self._call.attempt_id for row in rows)
+            self._unknown |= any(
+                row is not None and row.attempt_id == self._call.attempt_id for row in rows
+            )
             return
         ready = set(self._clock.ready(key))
         for head in order.heads():
@@ -71,8 +93,8 @@ class FifoJob(Job):
                 self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))
 
     def visible_again(self, queue: int) -> None:
-        """In each message group whose lowest message is visible: take it and those behind it, up to the first that is leased. If it comes
-        again, take none that was never handed out."""
+        """In each message group whose lowest message is visible: take it and those behind it, up to
+        the first that is leased. If it comes again, take none that was never handed out."""
         key = self._key(queue)
         ready = set(self._clock.ready(key))
         if not ready:
@@ -83,7 +105,8 @@ class FifoJob(Job):
         begin, absent = self._messages.begin(key[1], queue), self.absent
         for head in order.heads():
             if head < begin and self.absent > absent:
-                # One message of a queue is asked for at a time. While it does not come, the others must not cost every turn.
+                # One message of a queue is asked for at a time. While it does not come, the others
+                # must not cost every turn.
                 continue
             if self.full():
                 return
@@ -94,13 +117,20 @@ class FifoJob(Job):
                 name = str(order.name(head))
                 self._take_group(key, name, order.groups[name], ready)
 
-    def _take_group(self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]) -> None:
+    def _take_group(
+        self, key: QueueKey, name: str, offsets: Sequence[int], ready: set[int]
+    ) -> None:
         again: bool | None = None
         for offset in offsets:
             row, taken = self._delivery.row(key, offset), len(self.pick.messages)
             # Otherwise it waits, or was resent from the dead letters.
             handed_out = row is not None and row.attempt > 0
-            if self.full() or self._enough() or offset not in ready or again not in (None, handed_out):
+            if (
+                self.full()
+                or self._enough()
+                or offset not in ready
+                or again not in (None, handed_out)
+            ):
                 return
             if not self._consider(key, offset):
                 return
@@ -140,7 +170,9 @@ class FifoJob(Job):
     def _scan_new(self, order: QueueOrder, queue: int, scan: _Scan, count: int) -> None:
         positions, sizes, codes = self._messages.units(self._call.topic, queue, scan.next, count)
         wanted = set(self._codes)
-        for position, size, code in zip(positions.tolist(), sizes.tolist(), codes.tolist(), strict=True):
+        for position, size, code in zip(
+            positions.tolist(), sizes.tolist(), codes.tolist(), strict=True
+        ):
             if self.full() or scan.waits >= LOOK_AHEAD:
                 return
             offset = scan.next
@@ -160,7 +192,8 @@ class FifoJob(Job):
                 scan.pass_over()
 
     def _settle(self, order: QueueOrder, queue: int, scan: _Scan, end: int) -> None:
-        """Keep the decisions up to the last message taken or passed over. Waiting messages behind it are examined again next time."""
+        """Keep the decisions up to the last message taken or passed over. Waiting messages behind
+        it are examined again next time."""
         scan.cut()
         if scan.next > scan.first:
             self.pick.cursors[queue] = scan.next

@@ -1,14 +1,18 @@
-"""Leases that ended without an acknowledgement: they distinguish a repeated acknowledgement from one with a stale handle.
+"""Leases that ended without an acknowledgement: they distinguish a repeated acknowledgement from
+one with a stale handle.
 
-A message that is done has no row, and a client may repeat an acknowledgement because the answer was lost. Nearly every message is done
-because its only lease was acknowledged, so only the exceptions are stored: leases that were replaced (leased again, changed), and leases
-that ended with their row (dead letter, passed over, reset, trim, deleted). One lease per offset, the last, is enough, because lease numbers
-ascend.
+A message that is done has no row, and a client may repeat an acknowledgement because the answer was
+lost. Nearly every message is done because its only lease was acknowledged, so only the exceptions
+are stored: leases that were replaced (leased again, changed), and leases that ended with their row
+(dead letter, passed over, reset, trim, deleted). One lease per offset, the last, is enough, because
+lease numbers ascend.
 
-Invariant: for a lease of a message that is done, `has` returns False only if an acknowledgement of this very lease ended it.
+Invariant: for a lease of a message that is done, `has` returns False only if an acknowledgement of
+this very lease ended it.
 
-A pure function of the log, the same on every replica (I8). Memory is bounded (I11): the last `LAPSED_MAX` leases are kept, in log order.
-Forgetting one raises `since`; leases up to `since` are no longer known to be acknowledged.
+A pure function of the log, the same on every replica (I8). Memory is bounded (I11): the last
+`LAPSED_MAX` leases are kept, in log order. Forgetting one raises `since`; leases up to `since` are
+no longer known to be acknowledged.
 """
 
 from __future__ import annotations
@@ -53,12 +57,16 @@ class Lapsed:
         return lease <= max(self.since, self._leases.get((queue, offset), -1))
 
     def last(self, queue: _Queue, offset: int) -> int | None:
-        """The last lease of this offset that ended without its acknowledgement; None if there is none, or it is forgotten."""
+        """The last lease of this offset that ended without its acknowledgement; None if there is
+        none, or it is forgotten."""
         return self._leases.get((queue, offset))
 
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11): columns."""
-        queues = {queue: place for place, queue in enumerate(dict.fromkeys(queue for queue, _ in self._leases))}
+        queues = {
+            queue: place
+            for place, queue in enumerate(dict.fromkeys(queue for queue, _ in self._leases))
+        }
         return {
             "since": self.since,
             "queues": [list(queue) for queue in queues],
@@ -72,7 +80,12 @@ class Lapsed:
         """The state that `export` returned."""
         lapsed = Lapsed(exported["since"])
         queues: list[_Queue] = [(group, topic, queue) for group, topic, queue in exported["queues"]]
-        rows = zip(unpack(exported["k"], "i").tolist(), unpack(exported["o"], "q").tolist(), strict=True)
+        rows = zip(
+            unpack(exported["k"], "i").tolist(), unpack(exported["o"], "q").tolist(), strict=True
+        )
         leases = unpack(exported["l"], "q").tolist()
-        lapsed._leases.update(((queues[place], offset), lease) for (place, offset), lease in zip(rows, leases, strict=True))
+        lapsed._leases.update(
+            ((queues[place], offset), lease)
+            for (place, offset), lease in zip(rows, leases, strict=True)
+        )
         return lapsed

@@ -1,8 +1,9 @@
-"""The leader's rules for consumers that lease: which Receives get which messages, and which handles are valid.
+"""The leader's rules for consumers that lease: which Receives get which messages, and which handles
+are valid.
 
-Decided against the state as of the log's end. A Receive that finds nothing waits (`polls.py`); `picker.py` finds messages for it,
-`leases.py` knows which leases have ended. A lease is handed out when its record is applied; if its Receive is gone by then, it is given
-back.
+Decided against the state as of the log's end. A Receive that finds nothing waits (`polls.py`);
+`picker.py` finds messages for it, `leases.py` knows which leases have ended. A lease is handed out
+when its record is applied; if its Receive is gone by then, it is given back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, Changed, Handle, Lease, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    CancelReceive,
+    Change,
+    Changed,
+    Handle,
+    Lease,
+    Received,
+)
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import UNREAD, Done, Refused
 from ledgermq.node.broker.calls.tier_calls import TierFetched
@@ -29,7 +39,13 @@ from ledgermq.node.broker.parts.ports import LettersOfReceives, LiteReceives
 from ledgermq.node.broker.plan import PLAN_BYTES, Awaited, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import Pair, QueueKey, Touched
-from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name, topic_name
+from ledgermq.node.broker.uncommitted import (
+    UncommittedState,
+    group_name,
+    reset_name,
+    reset_pair_name,
+    topic_name,
+)
 from ledgermq.proto.names import base_group
 from ledgermq.proto.records import control
 from ledgermq.proto.types import TopicKind
@@ -72,9 +88,11 @@ class LeaseServer(LeaderPart):
         self._budget = budget
         self.pending = polls.woken
         self.releases: dict[tuple[QueueKey, int], int] = {}
-        """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease number."""
+        """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease
+        number."""
         self.answered: OrderedDict[Token, tuple[Pair, tuple[Given, ...]]] = OrderedDict()
-        """Leases of the last Receives, without their messages, to be given back if an answer does not reach its caller."""
+        """Leases of the last Receives, without their messages, to be given back if an answer does
+        not reach its caller."""
         self.touched_rows: Touched = []
         """Rows that the current range touched, collected for FIFO groups."""
 
@@ -134,8 +152,9 @@ class LeaseServer(LeaderPart):
             self.releases[(pair[0], topic or pair[1], queue), offset] = number
 
     def due(self, now_ns: int) -> list[Done]:
-        """Answer long polls whose time is over. Each was examined at least once, however short its deadline. An empty answer says that
-        nothing was left, so a poll is refused if its messages have not come from the object store, or may not be read now."""
+        """Answer long polls whose time is over. Each was examined at least once, however short its
+        deadline. An empty answer says that nothing was left, so a poll is refused if its messages
+        have not come from the object store, or may not be read now."""
         deadlines = self._polls.deadlines
         if not deadlines or now_ns < deadlines[0][0]:
             return []
@@ -145,13 +164,21 @@ class LeaseServer(LeaderPart):
             if not why and self._is_turned_away(poll):
                 done.append(Done(poll.call.token, UNREAD))
             else:
-                done.append(Done(poll.call.token, Refused("store-away", detail=why) if why else Received(())))
+                done.append(
+                    Done(
+                        poll.call.token, Refused("store-away", detail=why) if why else Received(())
+                    )
+                )
             self._polls.remove(poll.call.token)
         return done
 
     def _is_turned_away(self, poll: Poll) -> bool:
         """Whether there may be messages for a Receive that may not be read now."""
-        return not poll.leasing and poll.pair in self._polls.woken and not self._budget.admits(poll.call.token)
+        return (
+            not poll.leasing
+            and poll.pair in self._polls.woken
+            and not self._budget.admits(poll.call.token)
+        )
 
     # Applied entries
 
@@ -171,11 +198,17 @@ class LeaseServer(LeaderPart):
         self.touched_rows = []
 
     def hand_out(self, awaited: Awaited) -> list[Done]:
-        """The lease of a Receive is committed: hand out its messages, or make them visible again if the Receive no longer waits."""
+        """The lease of a Receive is committed: hand out its messages, or make them visible again if
+        the Receive no longer waits."""
         if awaited.poll is None:
             return [Done(awaited.token, Received(self._with_records(awaited)))]
         pair = awaited.poll.call.group, awaited.poll.call.topic
-        given = tuple([(lease.topic, lease.queue, lease.queue_offset, lease.lease_number) for lease in awaited.leases])
+        given = tuple(
+            [
+                (lease.topic, lease.queue, lease.queue_offset, lease.lease_number)
+                for lease in awaited.leases
+            ]
+        )
         if self._polls.remove(awaited.token) is None:
             self._release(pair, given)
             return []
@@ -185,10 +218,16 @@ class LeaseServer(LeaderPart):
         return [Done(awaited.token, Received(self._with_records(awaited)))]
 
     def _with_records(self, awaited: Awaited) -> tuple[Lease, ...]:
-        """The leases with their messages. Those that the lease's own batch appended could not be read before now."""
+        """The leases with their messages. Those that the lease's own batch appended could not be
+        read before now."""
         if all([lease.record for lease in awaited.leases]):
             return awaited.leases
-        return tuple([lease if lease.record else self._read(awaited.topic, lease) for lease in awaited.leases])
+        return tuple(
+            [
+                lease if lease.record else self._read(awaited.topic, lease)
+                for lease in awaited.leases
+            ]
+        )
 
     def _read(self, topic: str, lease: Lease) -> Lease:
         positions, sizes, _ = self._machine.units(topic, lease.queue, lease.queue_offset, 1)
@@ -197,7 +236,8 @@ class LeaseServer(LeaderPart):
     # Handles
 
     def _judge(self, plan: Plan, key: QueueKey, handle: Handle) -> tuple[bool, int | None]:
-        """Whether the handle, of this queue, is valid, and if an unapplied entry is the reason why it is not, the index of that entry."""
+        """Whether the handle, of this queue, is valid, and if an unapplied entry is the reason why
+        it is not, the index of that entry."""
         pending = self._uncommitted.pending(key, handle.queue_offset)
         good = (
             pending is None
@@ -212,10 +252,12 @@ class LeaseServer(LeaderPart):
         return good, pending
 
     def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
-        """Whether this very lease has been acknowledged, and if an unapplied entry says so, the index of that entry."""
+        """Whether this very lease has been acknowledged, and if an unapplied entry says so, the
+        index of that entry."""
         pending = self._uncommitted.acking(key, offset)
         if pending is not None:
-            # Only a current lease can be acknowledged, so the applied lease is the one that the entry names.
+            # Only a current lease can be acknowledged, so the applied lease is the one that the
+            # entry names.
             return self._machine.delivery.lease(key, offset) == lease, pending
         return self._machine.delivery.acknowledged(key, offset, lease), None
 
@@ -235,7 +277,8 @@ class LeaseServer(LeaderPart):
                 plan.count("acked")
             else:
                 good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
-                # The acknowledgement took effect and its answer was lost, so a repetition gets the same answer.
+                # The acknowledgement took effect and its answer was lost, so a repetition gets the
+                # same answer.
                 pending = acking if good else pending
                 plan.count("handles_refused", int(not good))
                 # The answer depends on an entry that may never be committed, so it waits for it.
@@ -253,7 +296,9 @@ class LeaseServer(LeaderPart):
         good, pending = self._judge(plan, key, handle)
         if good:
             index = plan.shared_index(_change_record)
-            plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
+            plan.changes.append(
+                (*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id)
+            )
             self._uncommitted.mark_row(index, key, handle.queue_offset)
             plan.awaited.append((index, call.token, Changed(index)))
             plan.count("changed")
@@ -278,20 +323,28 @@ class LeaseServer(LeaderPart):
         plan.count("released")
 
     def reset(self, plan: Plan, call: Reset) -> None:
-        """Until the reset is applied, nothing of the pair is leased and no handle of its queues is valid: earlier leases vanish, and later
-        ones begin at the new cursor."""
+        """Until the reset is applied, nothing of the pair is leased and no handle of its queues is
+        valid: earlier leases vanish, and later ones begin at the new cursor."""
         count = self._machine.queues_of(call.topic)
         if not count or not all(0 <= queue < count for queue, _ in call.queues):
             plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
             return
-        names = [topic_name(call.topic), group_name(call.group), reset_pair_name(call.group, call.topic)]
+        names = [
+            topic_name(call.topic),
+            group_name(call.group),
+            reset_pair_name(call.group, call.topic),
+        ]
         if any(self._uncommitted.configuring(name) is not None for name in names):
             plan.deferred.append(call)
             return
         self._polls.forget((call.group, call.topic))
         index = plan.next_index
-        queues = tuple([(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues])
-        plan.drafts.append(control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms))
+        queues = tuple(
+            [(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues]
+        )
+        plan.drafts.append(
+            control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms)
+        )
         for queue, _ in queues:
             self._uncommitted.mark_name(index, reset_name((call.group, call.topic, queue)))
         self._uncommitted.mark_name(index, reset_pair_name(call.group, call.topic))
@@ -303,7 +356,8 @@ class LeaseServer(LeaderPart):
     # Plans
 
     def give_back(self, plan: Plan, rows_max: int) -> None:
-        """Give back the leases of `releases`; those for which the plan has no room follow in the next one."""
+        """Give back the leases of `releases`; those for which the plan has no room follow in the
+        next one."""
         later: dict[tuple[QueueKey, int], int] = {}
         for (key, offset), lease in self.releases.items():
             if plan.rows > rows_max:
@@ -329,10 +383,13 @@ class LeaseServer(LeaderPart):
             plan.refuse(poll.call.token, "unknown-topic", poll.call.topic)
 
     def _clamped(self, topic: str, queue: int, offset: int) -> int:
-        return min(max(offset, self._machine.first_position(topic, queue)), self._machine.end(topic, queue))
+        return min(
+            max(offset, self._machine.first_position(topic, queue)), self._machine.end(topic, queue)
+        )
 
     def _to_serve(self, plan: Plan) -> Iterable[Pair]:
-        """The pairs with Receives that this plan may serve: those that were woken, and those that wait for messages which it appends."""
+        """The pairs with Receives that this plan may serve: those that were woken, and those that
+        wait for messages which it appends."""
         pairs = dict.fromkeys(self._polls.dirty())
         if self._polls.waiting_for:
             for topic in plan.sent():
@@ -340,7 +397,8 @@ class LeaseServer(LeaderPart):
         return pairs
 
     def _serve(self, plan: Plan, pair: Pair) -> None:
-        """Serve the Receives of one (consumer group, topic), longest waiting first, until no messages are left for them."""
+        """Serve the Receives of one (consumer group, topic), longest waiting first, until no
+        messages are left for them."""
         group, topic = pair
         if self._polls.is_lite(pair):
             self._lite.serve(plan, pair)
@@ -349,14 +407,22 @@ class LeaseServer(LeaderPart):
         if config is None:
             plan.unserved += self._polls.waiting(pair)
             return
-        if any(self._uncommitted.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
+        if any(
+            self._uncommitted.configuring(n) is not None
+            for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))
+        ):
             return
         if self._members.begins(plan, group, config, topic):
             return
         known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
         letter = None if plan.full else self._letters.letter
-        rules = Rules(self._letters.max_attempts(group), letter, self._letters.is_own(group, topic), config.kind is TopicKind.PRIORITY)
+        rules = Rules(
+            self._letters.max_attempts(group),
+            letter,
+            self._letters.is_own(group, topic),
+            config.kind is TopicKind.PRIORITY,
+        )
         # In a FIFO group the message group decides, which is known of applied messages only.
         kind = self.fifo_job_type if fifo else None
         only = None if fifo else self._polls.known(pair)
@@ -414,8 +480,16 @@ class LeaseServer(LeaderPart):
             self._uncommitted.mark_cursor(index, (call.group, call.topic, queue), cursor)
         plan.count("leased", len(pick.messages))
         plan.count("leased_again", repeated)
-        plan.traffic.append(Leased(call.group, call.topic, len(pick.messages), pick.bytes, repeated))
-        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed) - pick.gone - pick.ended)
+        plan.traffic.append(
+            Leased(call.group, call.topic, len(pick.messages), pick.bytes, repeated)
+        )
+        plan.count(
+            "passed_over",
+            len(pick.passed_again)
+            + sum(to - begin for _, begin, to in pick.passed)
+            - pick.gone
+            - pick.ended,
+        )
         plan.count("gone", pick.gone)
         if pick.ended:
             plan.count("letters_ended", pick.ended)
@@ -424,7 +498,12 @@ class LeaseServer(LeaderPart):
             topic=call.topic,
             client=call.client_id,
             duration_ms=call.invisible_ms,
-            leased=tuple([(queue, tuple(offsets), tuple(attempts)) for queue, (offsets, attempts) in columns.items()]),
+            leased=tuple(
+                [
+                    (queue, tuple(offsets), tuple(attempts))
+                    for queue, (offsets, attempts) in columns.items()
+                ]
+            ),
             passed=tuple(pick.passed),
             passed_again=tuple([(queue, tuple(offsets)) for queue, offsets in again.items()]),
             waiting=tuple([(queue, tuple(offsets)) for queue, offsets in waiting.items()]),
@@ -432,14 +511,20 @@ class LeaseServer(LeaderPart):
         )
         plan.drafts.append(control.draft(record, plan.now_ms))
         if pick.messages:
-            leases = tuple(Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages)
+            leases = tuple(
+                Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages
+            )
             # Also if the log refuses this plan: what the call holds is given back with the call.
             self._budget.take(call.token, pick.bytes)
             plan.leased.append((index, poll, leases))
 
 
 def _ack_record(plan: Plan) -> control.AckRecord:
-    return control.AckRecord(tuple([(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()]))
+    return control.AckRecord(
+        tuple(
+            [(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()]
+        )
+    )
 
 
 def _change_record(plan: Plan) -> control.ChangeRecord:

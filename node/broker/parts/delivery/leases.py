@@ -1,13 +1,17 @@
-"""The clock of leases: decides which messages in flight are visible again. Derived on the leader only; never replicated, never stored.
+"""The clock of leases: decides which messages in flight are visible again. Derived on the leader
+only; never replicated, never stored.
 
-A lease starts when its record is applied here or when this node starts to lead, whichever is later, on the monotonic clock. A lease with a
-duration ends that much later. A lease without one (auto-renewal) ends when its client has shown no sign of life for the liveness limit,
-counted from the start of the lease at the earliest, which gives clients time after a change of leaders; one second after the client has
-terminated; and at the cap in any case. The end of a lease only makes its message *ready*: nothing is written, and the message stays ready,
-whatever its client does, until a record about it is applied.
+A lease starts when its record is applied here or when this node starts to lead, whichever is later,
+on the monotonic clock. A lease with a duration ends that much later. A lease without one
+(auto-renewal) ends when its client has shown no sign of life for the liveness limit, counted from
+the start of the lease at the earliest, which gives clients time after a change of leaders; one
+second after the client has terminated; and at the cap in any case. The end of a lease only makes
+its message *ready*: nothing is written, and the message stays ready, whatever its client does,
+until a record about it is applied.
 
-Time is kept per *batch*: leases that started in the same turn and end together, because they have the same duration or the same client. A
-message in flight costs the clock a place in a batch, not a deadline of its own.
+Time is kept per *batch*: leases that started in the same turn and end together, because they have
+the same duration or the same client. A message in flight costs the clock a place in a batch, not a
+deadline of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 _SLACK_OF_HEAP = 1024
 _ROWS_MAX = 4096
-"""A batch with this many rows accepts no more, because removing a row from the middle moves all rows behind it."""
+"""A batch with this many rows accepts no more, because removing a row from the middle moves all
+rows behind it."""
 _NO_ROWS = OffsetTable("")
 _BATCH = 2
 """The column with the number of a row's batch. The first column is its lease number."""
@@ -39,9 +44,9 @@ _BATCH = 2
 class LeaseTimes:
     """The periods of delivery, in nanoseconds of the monotonic clock.
 
-    `handover_ns` is added to every lease: it bounds the time that a committed lease needs to reach its consumer, so that the invisible time
-    which the consumer sees is never shorter than it requested. Leases start on a grid of half of this time, so that more of them share a
-    batch.
+    `handover_ns` is added to every lease: it bounds the time that a committed lease needs to reach
+    its consumer, so that the invisible time which the consumer sees is never shorter than it
+    requested. Leases start on a grid of half of this time, so that more of them share a batch.
     """
 
     liveness_ns: int = 65 * SECOND
@@ -72,7 +77,8 @@ class _Client:
 
 
 class LeaseClock:
-    """Deadlines of all rows of a `Delivery`, on the leader. `lead` starts it, `touched` follows applied records."""
+    """Deadlines of all rows of a `Delivery`, on the leader. `lead` starts it, `touched` follows
+    applied records."""
 
     def __init__(self, delivery: Delivery, times: LeaseTimes) -> None:
         self._delivery = delivery
@@ -85,7 +91,8 @@ class LeaseClock:
         """(deadline when last computed, batch)"""
         self._ready: dict[QueueKey, dict[int, _Batch]] = {}
         self._open: dict[int | str, _Batch] = {}
-        """Batches that leases starting at `_open_ns` may join: by duration, or by the client that renews them."""
+        """Batches that leases starting at `_open_ns` may join: by duration, or by the client that
+        renews them."""
         self._open_ns = -1
         self.ready_count = 0
         """How many messages in flight are visible again."""
@@ -126,9 +133,12 @@ class LeaseClock:
                 for offset in offsets:
                     self._touched(now_ns, key, offset, rows.find(offset))
 
-    def _started_together(self, now_ns: int, key: QueueKey, rows: OffsetTable, offsets: Sequence[int]) -> bool:
-        """Start the lease that one record gave to several new messages, nearly every lease. Returns False, without effect, for any other
-        offsets; `_touched` with each of them would have the same effect."""
+    def _started_together(
+        self, now_ns: int, key: QueueKey, rows: OffsetTable, offsets: Sequence[int]
+    ) -> bool:
+        """Start the lease that one record gave to several new messages, nearly every lease. Returns
+        False, without effect, for any other offsets; `_touched` with each of them would have the
+        same effect."""
         table = self._rows.get(key)
         if not (_NO_ROWS if table is None else table).takes_behind(offsets):
             return False
@@ -137,12 +147,16 @@ class LeaseClock:
             return False
         chunk, at = found
         lease, number, end = chunk[LEASE][at], chunk[TERMS][at], at + len(offsets)
-        if chunk[LEASE][at:end].count(lease) < len(offsets) or chunk[TERMS][at:end].count(number) < len(offsets):
+        if chunk[LEASE][at:end].count(lease) < len(offsets) or chunk[TERMS][at:end].count(
+            number
+        ) < len(offsets):
             return False
         self._start(now_ns, key, offsets, lease, self._delivery.terms[number])
         return True
 
-    def _touched(self, now_ns: int, key: QueueKey, offset: int, row: tuple[Chunk, int] | None) -> None:
+    def _touched(
+        self, now_ns: int, key: QueueKey, offset: int, row: tuple[Chunk, int] | None
+    ) -> None:
         table = self._rows.get(key)
         found = None if table is None else table.find(offset)
         if table is not None and found is not None:
@@ -155,9 +169,13 @@ class LeaseClock:
                 del self._rows[key]
         if row is not None:
             chunk, at = row
-            self._start(now_ns, key, (offset,), chunk[LEASE][at], self._delivery.terms[chunk[TERMS][at]])
+            self._start(
+                now_ns, key, (offset,), chunk[LEASE][at], self._delivery.terms[chunk[TERMS][at]]
+            )
 
-    def _start(self, now_ns: int, key: QueueKey, offsets: Sequence[int], lease: int, terms: Terms) -> None:
+    def _start(
+        self, now_ns: int, key: QueueKey, offsets: Sequence[int], lease: int, terms: Terms
+    ) -> None:
         """Start one lease of messages that have none here; the offsets ascend."""
         base = self._base(now_ns)
         if self._open_ns != base:
@@ -192,7 +210,11 @@ class LeaseClock:
 
     def _begin(self, now_ns: int, terms: Terms) -> _Batch:
         base, duration_ms = self._base(now_ns), terms.duration_ms
-        end = None if duration_ms is None else (now_ns if duration_ms == 0 else base + duration_ms * MS)
+        end = (
+            None
+            if duration_ms is None
+            else (now_ns if duration_ms == 0 else base + duration_ms * MS)
+        )
         self._begun += 1
         batch = self._batches[self._begun] = _Batch(self._begun, base, terms.client, end)
         if end is None:
@@ -229,13 +251,20 @@ class LeaseClock:
             return batch.end_ns
         client = self._clients.get(batch.client)
         seen = 0 if client is None else client.seen_ns
-        return min(batch.base_ns + self._times.cap_ns, max(batch.base_ns, seen) + self._times.liveness_ns)
+        return min(
+            batch.base_ns + self._times.cap_ns, max(batch.base_ns, seen) + self._times.liveness_ns
+        )
 
     def _push(self, deadline_ns: int, number: int) -> None:
         heappush(self.ends, (deadline_ns, number))
         if len(self.ends) > 2 * len(self._batches) + _SLACK_OF_HEAP:
-            # Most items belong to leases that ended early. The heap must not grow with the number of acknowledged messages.
-            self.ends = [(self._deadline(batch), batch.number) for batch in self._batches.values() if not batch.ready]
+            # Most items belong to leases that ended early. The heap must not grow with the number
+            # of acknowledged messages.
+            self.ends = [
+                (self._deadline(batch), batch.number)
+                for batch in self._batches.values()
+                if not batch.ready
+            ]
             heapify(self.ends)
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
@@ -246,7 +275,8 @@ class LeaseClock:
                 client.seen_ns = max(client.seen_ns, at_ns)
 
     def gone(self, client_id: str, at_ns: int) -> None:
-        """The client has terminated: its auto-renewed leases end one second later, even if a client with the same name comes back."""
+        """The client has terminated: its auto-renewed leases end one second later, even if a client
+        with the same name comes back."""
         self._open.clear()
         for session, client in list(self._clients.items()):
             if client_of(session) == client_id:
@@ -256,7 +286,8 @@ class LeaseClock:
                     self._push(batch.end_ns, batch.number)
 
     def expire(self, now_ns: int) -> dict[tuple[str, str], None]:
-        """Make the messages of ended leases ready. Returns the (group, topic) pairs that have newly visible messages."""
+        """Make the messages of ended leases ready. Returns the (group, topic) pairs that have newly
+        visible messages."""
         found: dict[tuple[str, str], None] = {}
         while self.ends and self.ends[0][0] <= now_ns:
             _, number = heappop(self.ends)
@@ -285,9 +316,12 @@ class LeaseClock:
     def visible(self, key: QueueKey) -> tuple[int, int | None]:
         """How many messages of a queue are visible again, and the lowest offset of them."""
         batches = self._ready.get(key, {}).values()
-        return sum([len(batch.rows[key]) for batch in batches]), min([batch.rows[key][0] for batch in batches], default=None)
+        return sum([len(batch.rows[key]) for batch in batches]), min(
+            [batch.rows[key][0] for batch in batches], default=None
+        )
 
     def ready(self, key: QueueKey) -> Iterator[int]:
-        """Offsets that are visible again, longest ready first. Records must not be applied during the iteration."""
+        """Offsets that are visible again, longest ready first. Records must not be applied during
+        the iteration."""
         for batch in self._ready.get(key, {}).values():
             yield from batch.rows[key]

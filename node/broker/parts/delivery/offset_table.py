@@ -1,8 +1,10 @@
-"""A compact table of integer columns keyed by queue offset, for facts about messages in flight (invariant I11).
+"""A compact table of integer columns keyed by queue offset, for facts about messages in flight
+(invariant I11).
 
-Offsets are grouped in chunks of a few thousand. Within a chunk every column is one array, in ascending order of offsets. A row takes the
-bytes of its columns plus two for its place, whether or not its neighbours have rows. Appending after the last offset and removing anywhere
-move at most one chunk. The owners of a table define what its columns mean.
+Offsets are grouped in chunks of a few thousand. Within a chunk every column is one array, in
+ascending order of offsets. A row takes the bytes of its columns plus two for its place, whether or
+not its neighbours have rows. Appending after the last offset and removing anywhere move at most one
+chunk. The owners of a table define what its columns mean.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class OffsetTable:
                 yield first + place
 
     def find(self, offset: int) -> tuple[Chunk, int] | None:
-        """The position of a row: column k (from 1) is `chunk[k][at]`, for reading or writing. Valid until a row is added or removed."""
+        """The position of a row: column k (from 1) is `chunk[k][at]`, for reading or writing. Valid
+        until a row is added or removed."""
         chunk = self._chunks.get(offset >> _CHUNK_BITS)
         if chunk is None:
             return None
@@ -59,7 +62,8 @@ class OffsetTable:
         return (chunk, at) if at < len(places) and places[at] == place else None
 
     def find_run(self, offsets: Sequence[int]) -> tuple[Chunk, int] | None:
-        """The position of the first of these offsets, if the next rows of its chunk are those of the others, in order."""
+        """The position of the first of these offsets, if the next rows of its chunk are those of
+        the others, in order."""
         found = self.find(offsets[0])
         if found is None or offsets[0] >> _CHUNK_BITS != offsets[-1] >> _CHUNK_BITS:
             return None
@@ -71,7 +75,10 @@ class OffsetTable:
         """Add a row for an offset that has none."""
         chunk = self._chunks.get(offset >> _CHUNK_BITS)
         if chunk is None:
-            chunk = self._chunks[offset >> _CHUNK_BITS] = [array("H"), *[array(letter) for letter in self._types]]
+            chunk = self._chunks[offset >> _CHUNK_BITS] = [
+                array("H"),
+                *[array(letter) for letter in self._types],
+            ]
         places, place = chunk[0], offset & _MASK
         at = len(places)
         if at and places[-1] >= place:
@@ -83,7 +90,8 @@ class OffsetTable:
         self._length += 1
 
     def extend(self, offsets: Sequence[int], *columns: Sequence[int]) -> None:
-        """Add rows behind all others; the offsets ascend, and each column has a value for each of them."""
+        """Add rows behind all others; the offsets ascend, and each column has a value for each of
+        them."""
         number = offsets[0] >> _CHUNK_BITS
         border = bisect_left(offsets, (number + 1) << _CHUNK_BITS)
         if border < len(offsets):
@@ -93,7 +101,9 @@ class OffsetTable:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = [array("H"), *[array(letter) for letter in self._types]]
-        assert not chunk[0] or chunk[0][-1] < offsets[0] & _MASK, f"offset {offsets[0]} is not behind all rows"
+        assert not chunk[0] or chunk[0][-1] < offsets[0] & _MASK, (
+            f"offset {offsets[0]} is not behind all rows"
+        )
         chunk[0].extend([offset & _MASK for offset in offsets])
         for k, column in enumerate(columns, 1):
             chunk[k].extend(column)
@@ -144,18 +154,31 @@ class OffsetTable:
     def columns(self) -> list[NDArray[Any]]:
         """The offsets (int64), ascending, followed by the columns, as copies of equal length."""
         chunks = [(number << _CHUNK_BITS, self._chunks[number]) for number in sorted(self._chunks)]
-        offsets = [first + np.frombuffer(chunk[0], np.uint16).astype(np.int64) for first, chunk in chunks]
-        rest = [[np.frombuffer(chunk[k], letter) for _, chunk in chunks] for k, letter in enumerate(self._types, 1)]
+        offsets = [
+            first + np.frombuffer(chunk[0], np.uint16).astype(np.int64) for first, chunk in chunks
+        ]
+        rest = [
+            [np.frombuffer(chunk[k], letter) for _, chunk in chunks]
+            for k, letter in enumerate(self._types, 1)
+        ]
         empty = [np.empty(0, letter) for letter in ("q", *self._types)]
-        return [np.concatenate(column) if column else none for column, none in zip([offsets, *rest], empty, strict=True)]
+        return [
+            np.concatenate(column) if column else none
+            for column, none in zip([offsets, *rest], empty, strict=True)
+        ]
 
     def load(self, offsets: I64, *columns: NDArray[Any]) -> None:
         """Fill an empty table with ascending offsets (int64) and columns of the same length."""
         assert not self._chunks, "only an empty table is filled"
         numbers = offsets >> _CHUNK_BITS
         borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(offsets)]
-        wanted = [(offsets & _MASK).astype("H"), *[column.astype(letter) for letter, column in zip(self._types, columns, strict=True)]]
+        wanted = [
+            (offsets & _MASK).astype("H"),
+            *[column.astype(letter) for letter, column in zip(self._types, columns, strict=True)],
+        ]
         for begin, end in pairwise(borders):
             if begin < end:
-                self._chunks[int(numbers[begin])] = [array(column.dtype.char, column[begin:end].tobytes()) for column in wanted]
+                self._chunks[int(numbers[begin])] = [
+                    array(column.dtype.char, column[begin:end].tobytes()) for column in wanted
+                ]
         self._length = len(offsets)

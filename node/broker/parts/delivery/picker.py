@@ -1,17 +1,23 @@
-"""Picks the messages for a Receive: candidates of a (consumer group, topic), decided against the log's end.
+"""Picks the messages for a Receive: candidates of a (consumer group, topic), decided against the
+log's end.
 
-Read-only. Queues are examined in rotating order. Messages that are visible again and messages never leased take turns at being first, so
-that neither a poison message nor a flood of new ones starves the other. A filter is first tested by its tags on the hashes in the consume
-queue, and then on the properties in the record; messages that do not match are passed over and thereby consumed for the group. A message
-that has used up its group's attempts is picked for the dead-letter topic instead; if it lies in that very topic, it ends there.
+Read-only. Queues are examined in rotating order. Messages that are visible again and messages never
+leased take turns at being first, so that neither a poison message nor a flood of new ones starves
+the other. A filter is first tested by its tags on the hashes in the consume queue, and then on the
+properties in the record; messages that do not match are passed over and thereby consumed for the
+group. A message that has used up its group's attempts is picked for the dead-letter topic instead;
+if it lies in that very topic, it ends there.
 
-Messages that the same plan appends are picked like those in the consume queue, if no other message is between the cursor and them: then the
-lease is in the same batch as its message, behind it. The record of such a message is read when the batch is applied.
+Messages that the same plan appends are picked like those in the consume queue, if no other message
+is between the cursor and them: then the lease is in the same batch as its message, behind it. The
+record of such a message is read when the batch is applied.
 
-Messages that only the object store has are picked like others once they are at hand (`tier_messages.py`). A message that is not at hand is
-asked for and left in place; one that total retention has removed from the store is passed over.
+Messages that only the object store has are picked like others once they are at hand
+(`tier_messages.py`). A message that is not at hand is asked for and left in place; one that total
+retention has removed from the store is passed over.
 
-The number of records read for filters is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
+The number of records read for filters is bounded (`filters.py`). FIFO groups have steps of their
+own (`fifo_picker.py`).
 """
 
 from __future__ import annotations
@@ -38,13 +44,16 @@ from ledgermq.proto.types import Draft
 SCAN_UNITS = 4096
 """How many units one Receive examines per queue and turn; it continues in the next turn."""
 IN_FLIGHT_MAX = 65_536
-"""About how many messages of a queue a consumer group may have leased and unacknowledged: each takes memory on every replica (invariant
-I11). Beyond that only messages visible again are handed out."""
+"""About how many messages of a queue a consumer group may have leased and unacknowledged: each
+takes memory on every replica (invariant I11). Beyond that only messages visible again are handed
+out."""
 FIRST_UNITS = 64
 TURNS_MAX = 16_384
-"""For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them start over."""
+"""For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them
+start over."""
 DEAD_LETTERS_A_PICK = 64
-"""At most this many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
+"""At most this many messages go to the dead-letter topic for one Receive; the others follow in the
+next turn."""
 NOTHING_SENT: Mapping[int, Sent] = {}
 
 
@@ -62,27 +71,32 @@ class Picked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of a pick that depend on the consumer group, the topic and the state of the disk."""
+    """The rules of a pick that depend on the consumer group, the topic and the state of the
+    disk."""
 
     max_attempts: int
     letter: Callable[[QueueKey, int, int], Draft | None] | None = None
-    """Makes the dead letter of a message that is in flight under a lease. It returns None for one that fits no log file: that message is
-    delivered once more, because it must not be lost. Without a function no dead letter can be written now, and messages that used up their
-    attempts stay in place."""
+    """Makes the dead letter of a message that is in flight under a lease. It returns None for one
+    that fits no log file: that message is delivered once more, because it must not be lost. Without
+    a function no dead letter can be written now, and messages that used up their attempts stay in
+    place."""
     keeps_letters: bool = False
-    """The topic is that of the group's own dead letters: a message that used up its attempts ends where it is."""
+    """The topic is that of the group's own dead letters: a message that used up its attempts ends
+    where it is."""
     highest_first: bool = False
     """No message of a queue is picked while a higher queue has some."""
 
 
 @dataclass(slots=True)
 class Pick:
-    """The result for one Receive. `passed` are ranges of never leased messages that do not match, `passed_again` single offsets of messages
-    visible again that do not match. `dead` are (queue, offset, dead letter) of messages that used up their attempts, `waiting` are (queue,
-    offset) of new messages that a FIFO group skips.
+    """The result for one Receive. `passed` are ranges of never leased messages that do not match,
+    `passed_again` single offsets of messages visible again that do not match. `dead` are (queue,
+    offset, dead letter) of messages that used up their attempts, `waiting` are (queue, offset) of
+    new messages that a FIFO group skips.
 
-    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of the stored messages. `empty`: as of the
-    log's end no queue that was examined has a visible message.
+    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of
+    the stored messages. `empty`: as of the log's end no queue that was examined has a visible
+    message.
     """
 
     messages: list[Picked] = field(default_factory=list)
@@ -100,7 +114,8 @@ class Pick:
     ended: int = 0
     """How many of the passed messages are dead letters that their own group gave up."""
     held: bool = False
-    """This Receive waits for messages that it got before and that are not at hand; others may still get messages."""
+    """This Receive waits for messages that it got before and that are not at hand; others may still
+    get messages."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.passed or self.passed_again or self.dead)
@@ -140,16 +155,20 @@ class Picker:
         known: Iterable[int] | None = None,
         sent: Mapping[int, Sent] = NOTHING_SENT,
     ) -> Pick:
-        """Candidates for one Receive from queues 0 … `queues` − 1. `kind`: the steps for its kind of group; None: those of an ordinary
-        one. `known`: the only queues that may have a visible message; None: all. `sent`: the messages of the topic that the plan appends,
-        by queue."""
+        """Candidates for one Receive from queues 0 … `queues` − 1. `kind`: the steps for its kind
+        of group; None: those of an ordinary one. `known`: the only queues that may have a visible
+        message; None: all. `sent`: the messages of the topic that the plan appends, by queue."""
         turn = self._turns.get((call.group, call.topic), 0)
         job = (kind or Job)(self, call, rules, sent)
         if job.repeats(range(queues)):
             job.pick.bytes += job.bytes
             return job.pick
         steps = job.steps(turn % 2 == 0)
-        order = range(queues - 1, -1, -1) if rules.highest_first else [(turn // 2 + i) % queues for i in range(queues)]
+        order = (
+            range(queues - 1, -1, -1)
+            if rules.highest_first
+            else [(turn // 2 + i) % queues for i in range(queues)]
+        )
         if known is not None:
             wanted = {*known, *sent}
             order = [queue for queue in order if queue in wanted]
@@ -168,15 +187,18 @@ class Picker:
         job.pick.more |= job.looks.used_up
         job.pick.bytes += job.bytes
         if job.pick:
-            # A Receive that finds nothing does not count: how often queues are examined in vain must not decide who is next.
+            # A Receive that finds nothing does not count: how often queues are examined in vain
+            # must not decide who is next.
             if not turn and len(self._turns) >= TURNS_MAX:
-                # Members of broadcasting groups come and go under client-chosen names, so this table needs a bound.
+                # Members of broadcasting groups come and go under client-chosen names, so this
+                # table needs a bound.
                 self._turns.clear()
             self._turns[call.group, call.topic] = turn + 1
         return job.pick
 
     def is_new(self, key: QueueKey) -> bool:
-        """Whether the queue has applied messages that its consumer group has not leased yet, as of the log's end."""
+        """Whether the queue has applied messages that its consumer group has not leased yet, as of
+        the log's end."""
         return self.start(key) < self._messages.end(key[1], key[2])
 
     def start(self, key: QueueKey) -> int:
@@ -189,7 +211,9 @@ class Picker:
 class Job:
     """One call of `Picker.pick`."""
 
-    def __init__(self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT) -> None:
+    def __init__(
+        self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT
+    ) -> None:
         self._start = picker.start
         self._rules = rules
         self._sent = sent
@@ -210,7 +234,11 @@ class Job:
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
         """The steps to run on each queue, in order."""
-        return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again]
+        return (
+            [self.visible_again, self.never_leased]
+            if again_first
+            else [self.never_leased, self.visible_again]
+        )
 
     def repeats(self, queues: Sequence[int]) -> bool:
         """Whether the Receive gets exactly what an earlier attempt got."""
@@ -225,23 +253,47 @@ class Job:
     def _key(self, queue: int) -> QueueKey:
         return (self._call.group, self._call.topic, queue)
 
-    def _take(self, queue: int, offset: int, attempt: int, position: int, size: int, *, fresh: bool = False) -> bool:
+    def _take(
+        self,
+        queue: int,
+        offset: int,
+        attempt: int,
+        position: int,
+        size: int,
+        *,
+        fresh: bool = False,
+    ) -> bool:
         """Pick this message if it matches the filter. Returns whether it does."""
         if not self.looks.matches(self._messages, position, size):
             return False
         self._add(queue, offset, attempt, position, size, fresh=fresh)
         return True
 
-    def _add(self, queue: int, offset: int, attempt: int, position: int, size: int, *, fresh: bool = False) -> None:
+    def _add(
+        self,
+        queue: int,
+        offset: int,
+        attempt: int,
+        position: int,
+        size: int,
+        *,
+        fresh: bool = False,
+    ) -> None:
         self.bytes += size
-        self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size), fresh))
+        self.pick.messages.append(
+            Picked(queue, offset, attempt, self._messages.record(position, size), fresh)
+        )
 
     def _consider(self, key: QueueKey, offset: int) -> bool:
         """Decide about a message that is visible again. Returns False if it stays in place."""
         row = self._delivery.row(key, offset)
         if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
-        exhausted, letter_of, queue = row.attempt >= self._rules.max_attempts, self._rules.letter, key[2]
+        exhausted, letter_of, queue = (
+            row.attempt >= self._rules.max_attempts,
+            self._rules.letter,
+            key[2],
+        )
         if exhausted and self._rules.keeps_letters:
             self.pick.passed_again.append((queue, offset))
             self.pick.ended += 1
@@ -260,7 +312,11 @@ class Job:
         wanted = not self._codes or int(codes[0]) in self._codes
         if not wanted or not self.looks.matches(self._messages, position, size):
             self.pick.passed_again.append((queue, offset))
-        elif exhausted and letter_of is not None and (letter := letter_of(key, offset, row.lease)) is not None:
+        elif (
+            exhausted
+            and letter_of is not None
+            and (letter := letter_of(key, offset, row.lease)) is not None
+        ):
             self.bytes += size
             self.pick.bytes -= size
             self.pick.dead.append((queue, offset, letter))
@@ -274,9 +330,11 @@ class Job:
         begin, absent = self._messages.begin(key[1], queue), self.absent
         for offset in self._clock.ready(key):
             if offset < begin and self.absent > absent:
-                # One message of a queue is asked for at a time. While it does not come, the others must not cost every turn.
+                # One message of a queue is asked for at a time. While it does not come, the others
+                # must not cost every turn.
                 continue
-            # Also if it is taken: until that is applied, nothing tells apart what else is visible again.
+            # Also if it is taken: until that is applied, nothing tells apart what else is visible
+            # again.
             self.pick.empty = False
             if self.full():
                 return
@@ -290,14 +348,18 @@ class Job:
         return self._messages.at_hand(self._call.topic, queue, offset) - offset
 
     def _ask_for(self, queue: int, offset: int) -> None:
-        """The object store may have this message. The Receive is examined again when that is known."""
+        """The object store may have this message. The Receive is examined again when that is
+        known."""
         self._messages.want(self._key(queue), offset)
         self.pick.empty = False
         self.absent += 1
 
     def _enough(self) -> bool:
-        """Whether the pick already has as many skipped and dead messages as one record should contain."""
-        return len(self.pick.passed_again) >= SCAN_UNITS or len(self.pick.dead) >= DEAD_LETTERS_A_PICK
+        """Whether the pick already has as many skipped and dead messages as one record should
+        contain."""
+        return (
+            len(self.pick.passed_again) >= SCAN_UNITS or len(self.pick.dead) >= DEAD_LETTERS_A_PICK
+        )
 
     def never_leased(self, queue: int) -> None:
         """Pick new messages from one queue, from its cursor as of the log's end."""
@@ -335,8 +397,8 @@ class Job:
         self.pick.empty &= cursor >= end
 
     def _take_sent(self, queue: int, first: int, sent: Sent) -> int:
-        """Pick from the messages that the plan appends to this queue, from offset `first` on. Returns the offset of the first one not
-        examined."""
+        """Pick from the messages that the plan appends to this queue, from offset `first` on.
+        Returns the offset of the first one not examined."""
         fixed = entry_bytes(self._call.topic, 0, 0) - HEADER_BYTES
         for offset in range(first, sent.end):
             if self.full():
@@ -360,7 +422,8 @@ class Job:
         return 0 if known is None else len(known.rows) + cursor - known.cursor
 
     def _scan(self, queue: int, first: int, count: int) -> int:
-        """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
+        """Examine `count` messages from `first` on. Returns the offset of the first one not
+        examined."""
         positions, sizes, codes = self._messages.units(self._call.topic, queue, first, count)
         if not self._codes and not self.looks.reads:
             return self._take_all(queue, first, positions.tolist(), sizes.tolist())
@@ -378,7 +441,9 @@ class Job:
         self._pass(queue, done, first + count)
         return first + count
 
-    def _take_all(self, queue: int, first: int, positions: Sequence[int], sizes: Sequence[int]) -> int:
+    def _take_all(
+        self, queue: int, first: int, positions: Sequence[int], sizes: Sequence[int]
+    ) -> int:
         """`_scan` for a filter that matches every message."""
         picked, most = self.pick.messages, self._call.max_messages
         read = self._messages.reader(self._call.topic, queue, first)

@@ -1,11 +1,15 @@
-"""Waiting Receives: the long polls of this leader by (consumer group, topic), each until it gets messages or its deadline passes.
+"""Waiting Receives: the long polls of this leader by (consumer group, topic), each until it gets
+messages or its deadline passes.
 
-This module only keeps which Receives wait, which must be examined again, and in which queues; `lease_serving.py` decides what they get.
-Every iteration is in order of arrival (plain dicts, never sets), so that the same inputs give the same turn.
+This module only keeps which Receives wait, which must be examined again, and in which queues;
+`lease_serving.py` decides what they get. Every iteration is in order of arrival (plain dicts, never
+sets), so that the same inputs give the same turn.
 
-For a pair of an ordinary consumer group that was examined to the end of its queues, the queues that may have a visible message are *known*:
-too many may be listed, but never too few. So a Receive that finds nothing, and one that comes again after such an end, examines no queue.
-Whatever makes messages visible lists their queue (`arrived`) or ends the knowledge (`wake`, `forget`, `forget_all`, `wake_topic`).
+For a pair of an ordinary consumer group that was examined to the end of its queues, the queues that
+may have a visible message are *known*: too many may be listed, but never too few. So a Receive that
+finds nothing, and one that comes again after such an end, examines no queue. Whatever makes
+messages visible lists their queue (`arrived`) or ends the knowledge (`wake`, `forget`,
+`forget_all`, `wake_topic`).
 """
 
 from __future__ import annotations
@@ -19,15 +23,21 @@ from ledgermq.node.broker.plan import NEVER_NS, Poll
 from ledgermq.node.broker.queues import Pair, QueueKey, lite_pair
 
 END_GRID_NS = 20_000_000
-"""A fifth of the time by which a long poll ends before its caller's deadline (`node/frontend/rocketmq/service_config.py`)."""
+"""A fifth of the time by which a long poll ends before its caller's deadline
+(`node/frontend/rocketmq/service_config.py`)."""
 
 KNOWN_MAX = 16_384
-"""For how many pairs the queues with visible messages are known; beyond that all of them are examined again. Members of broadcasting groups
-come under names that clients choose, so this table needs a bound."""
+"""For how many pairs the queues with visible messages are known; beyond that all of them are
+examined again. Members of broadcasting groups come under names that clients choose, so this table
+needs a bound."""
 
 
 def _pair_of(call: Receive) -> Pair:
-    return lite_pair(call.group, call.topic, client_of(call.client_id)) if call.lite else (call.group, call.topic)
+    return (
+        lite_pair(call.group, call.topic, client_of(call.client_id))
+        if call.lite
+        else (call.group, call.topic)
+    )
 
 
 class Polls:
@@ -39,7 +49,8 @@ class Polls:
         self._pairs_of: dict[str, dict[Pair, None]] = {}
         self.woken: dict[Pair, None] = {}
         self._known: dict[Pair, dict[int, None]] = {}
-        """Pair → the queues that may have a visible message. Pairs that are not here may have one in any queue."""
+        """Pair → the queues that may have a visible message. Pairs that are not here may have one
+        in any queue."""
         self.known_of: dict[str, dict[Pair, None]] = {}
         """Stored topic → its pairs in `_known`."""
         self.deadlines: list[tuple[int, Token]] = []
@@ -48,7 +59,8 @@ class Polls:
         return len(self._polls)
 
     def add(self, call: Receive) -> None:
-        """Accept a Receive. This turn examines it, unless it is known that there is nothing for it."""
+        """Accept a Receive. This turn examines it, unless it is known that there is nothing for
+        it."""
         pair = _pair_of(call)
         poll = self._polls[call.token] = Poll(call, pair)
         self.waiting_for.setdefault(pair, {})[call.token] = poll
@@ -61,16 +73,19 @@ class Polls:
         return self._polls.get(token)
 
     def waiting(self, pair: Pair) -> Collection[Poll]:
-        """The Receives that wait for messages of this pair, longest waiting first. Valid until one is added or removed."""
+        """The Receives that wait for messages of this pair, longest waiting first. Valid until one
+        is added or removed."""
         return self.waiting_for.get(pair, {}).values()
 
     def is_lite(self, pair: Pair) -> bool:
-        """Whether the Receives of this pair ask for messages of lite topics. All of a pair do, or none."""
+        """Whether the Receives of this pair ask for messages of lite topics. All of a pair do, or
+        none."""
         first = next(iter(self.waiting(pair)), None)
         return first is not None and first.call.lite
 
     def pairs_of(self, topic: str) -> Collection[Pair]:
-        """The pairs with Receives that wait for messages of this topic, in the order in which the first Receive came."""
+        """The pairs with Receives that wait for messages of this topic, in the order in which the
+        first Receive came."""
         return self._pairs_of.get(topic, {}).keys()
 
     def known(self, pair: Pair) -> Mapping[int, None] | None:
@@ -78,10 +93,12 @@ class Polls:
         return self._known.get(pair)
 
     def leasing(self, poll: Poll) -> None:
-        """A lease for this Receive was appended. It stops waiting, and is answered when the lease is applied."""
+        """A lease for this Receive was appended. It stops waiting, and is answered when the lease
+        is applied."""
         poll.leasing = True
         self._unwait(poll)
-        # An empty answer now would discard the lease, cost each message an attempt, and look like an empty topic to the caller.
+        # An empty answer now would discard the lease, cost each message an attempt, and look like
+        # an empty topic to the caller.
         self._deadline(_end_ns(poll), poll.call.token)
 
     def remove(self, token: Token) -> Poll | None:
@@ -112,12 +129,16 @@ class Polls:
             self.forget(pair)
         self.woken.update(self._pairs_of.get(topic, {}))
 
-    def arrived(self, topic: str, queues: Iterable[int], is_new: Callable[[QueueKey], bool]) -> None:
-        """Messages of this topic were applied in these queues. `is_new`: whether a queue has messages that its consumer group has not
-        leased yet, as of the log's end. In other queues nothing became visible."""
+    def arrived(
+        self, topic: str, queues: Iterable[int], is_new: Callable[[QueueKey], bool]
+    ) -> None:
+        """Messages of this topic were applied in these queues. `is_new`: whether a queue has
+        messages that its consumer group has not leased yet, as of the log's end. In other queues
+        nothing became visible."""
         for pair in [*self.known_of.get(topic, ())]:
             if pair not in self.waiting_for:
-                # Nothing is to be decided for it now, and it must not cost anything with every message.
+                # Nothing is to be decided for it now, and it must not cost anything with every
+                # message.
                 self.forget(pair)
                 continue
             found = [queue for queue in queues if is_new((*pair, queue))]
@@ -167,7 +188,8 @@ class Polls:
             self.woken[pair] = None
 
     def settled(self, pair: Pair, *, empty: bool) -> None:
-        """This pair has no work left until it is woken again. `empty`: none of its queues has a visible message, as of the log's end."""
+        """This pair has no work left until it is woken again. `empty`: none of its queues has a
+        visible message, as of the log's end."""
         self.woken.pop(pair, None)
         if empty:
             if len(self._known) >= KNOWN_MAX:
@@ -180,7 +202,9 @@ class Polls:
         return list(self._polls.values())
 
     def of_client(self, client_id: str) -> list[Poll]:
-        return [poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id]
+        return [
+            poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id
+        ]
 
     def clear(self) -> list[Poll]:
         """Return all Receives and forget them, because this node no longer leads."""
@@ -198,7 +222,8 @@ class Polls:
             heapify(self.deadlines)
 
     def due(self, now_ns: int, has_patience: Callable[[Poll], bool]) -> list[Poll]:
-        """The Receives whose time is over, for the caller to remove. One that `has_patience` waits longer, as one that is leasing does."""
+        """The Receives whose time is over, for the caller to remove. One that `has_patience` waits
+        longer, as one that is leasing does."""
         due: dict[Token, Poll] = {}
         while self.deadlines and self.deadlines[0][0] <= now_ns:
             _, token = heappop(self.deadlines)
@@ -213,7 +238,8 @@ class Polls:
         return list(due.values())
 
     def wake_at_ns(self) -> int:
-        """The next deadline, rounded up to a grid so that many polls end in one turn. The delay is less than their callers allow."""
+        """The next deadline, rounded up to a grid so that many polls end in one turn. The delay is
+        less than their callers allow."""
         return -(-self.deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self.deadlines else NEVER_NS
 
 

@@ -1,12 +1,15 @@
-"""Messages that only the object store has: the leader asks for them in batches, and has those of the last batches at hand.
+"""Messages that only the object store has: the leader asks for them in batches, and has those of
+the last batches at hand.
 
-Invariant: a batch at hand consists of committed messages at their offsets, so it stays valid under every leader and after every trim. A
-message counts as removed only after a node has read where the store begins, and that is behind the message. A fetch that fails decides
-nothing. No call blocks: a decision that needs a message which is not at hand asks for it (`want`) and leaves it out. The pair is woken when
-the fetch has ended.
+Invariant: a batch at hand consists of committed messages at their offsets, so it stays valid under
+every leader and after every trim. A message counts as removed only after a node has read where the
+store begins, and that is behind the message. A fetch that fails decides nothing. No call blocks: a
+decision that needs a message which is not at hand asks for it (`want`) and leaves it out. The pair
+is woken when the fetch has ended.
 
-Memory is bounded (I11): the batches at hand and those under way have at most `BYTES_MAX`, unless a single message is longer. Each consumer
-group has at most one wish for a queue, and at most `FETCHES_MAX` are under way; the others follow in their order.
+Memory is bounded (I11): the batches at hand and those under way have at most `BYTES_MAX`, unless a
+single message is longer. Each consumer group has at most one wish for a queue, and at most
+`FETCHES_MAX` are under way; the others follow in their order.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ RETRY_NS = 2_000_000_000
 """Pause before a fetch is repeated that failed."""
 NOT_YET = "they have not come from the object store yet; ask again"
 GONE = "\0"
-"""The message group of a message that is gone begins with this, which no other one does: it keeps no other message waiting."""
+"""The message group of a message that is gone begins with this, which no other one does: it keeps
+no other message waiting."""
 Place = tuple[str, int]
 """(stored topic, queue)"""
 Target = tuple[str, int, int]
@@ -82,7 +86,15 @@ class TierMessages:
 
     def resign(self) -> None:
         """Leadership is lost: forget everything. What is under way arrives in vain."""
-        for part in (self._batches, self._numbers, self._by_position, self._gone, self._wanted, self.queued, self._under_way):
+        for part in (
+            self._batches,
+            self._numbers,
+            self._by_position,
+            self._gone,
+            self._wanted,
+            self.queued,
+            self._under_way,
+        ):
             part.clear()
         self._retries.clear()
         self.retry_ns = NEVER_NS
@@ -92,14 +104,16 @@ class TierMessages:
     # What is at hand
 
     def at_hand(self, topic: str, queue: int, offset: int) -> int:
-        """The first offset from `offset` on that is not at hand; `offset` itself if only the object store may have it."""
+        """The first offset from `offset` on that is not at hand; `offset` itself if only the object
+        store may have it."""
         if offset >= self._machine.begin(topic, queue):
             return self._machine.end(topic, queue)
         batch = self._batch(topic, queue, offset)
         return offset if batch is None else batch.end
 
     def gone_to(self, topic: str, queue: int, offset: int) -> int:
-        """The first offset from `offset` on that may exist: above `offset` if total retention has removed the message from the store."""
+        """The first offset from `offset` on that may exist: above `offset` if total retention has
+        removed the message from the store."""
         return max(offset, self._gone.get((topic, queue), 0))
 
     def _batch(self, topic: str, queue: int, offset: int) -> _Batch | None:
@@ -121,13 +135,20 @@ class TierMessages:
         if first >= self._machine.begin(topic, queue):
             return self._machine.units(topic, queue, first, count)
         batch = self._batch(topic, queue, first)
-        assert batch is not None and first + count <= batch.end, f"message {first} of {topic}/{queue} is not at hand"
+        assert batch is not None and first + count <= batch.end, (
+            f"message {first} of {topic}/{queue} is not at hand"
+        )
         rows = batch.messages[first - batch.first : first - batch.first + count]
         positions = np.array([row.position for row in rows], np.int64)
-        return positions, np.array([len(row.record) for row in rows], np.int32), np.array([row.tags_code for row in rows], np.int64)
+        return (
+            positions,
+            np.array([len(row.record) for row in rows], np.int32),
+            np.array([row.tags_code for row in rows], np.int64),
+        )
 
     def reader(self, topic: str, queue: int, first: int) -> Callable[[int, int], bytes]:
-        """What `record` does, for messages that `at_hand` returned together with this one. It costs nothing above the local begin."""
+        """What `record` does, for messages that `at_hand` returned together with this one. It costs
+        nothing above the local begin."""
         return self._machine.record if first >= self._machine.begin(topic, queue) else self.record
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -152,10 +173,15 @@ class TierMessages:
         return self._machine.tags_code(tag)
 
     def _fetched(self, physical_offset: int) -> TierMessage | None:
-        return self._by_position[physical_offset] if self._by_position and physical_offset < self._machine.begin_pos else None
+        return (
+            self._by_position[physical_offset]
+            if self._by_position and physical_offset < self._machine.begin_pos
+            else None
+        )
 
     def message_group_of(self, key: QueueKey, offset: int) -> str | None:
-        """The message group of an existing message. None if the message is not at hand; then it is asked for."""
+        """The message group of an existing message. None if the message is not at hand; then it is
+        asked for."""
         _, topic, queue = key
         if self.at_hand(topic, queue, offset) == offset:
             if self.gone_to(topic, queue, offset) > offset:
@@ -168,24 +194,29 @@ class TierMessages:
     # What is asked for
 
     def want(self, key: QueueKey, offset: int) -> None:
-        """The decisions about this queue of a consumer group need a message that is not at hand. One at a time: the next one is asked for
-        when this one is there."""
+        """The decisions about this queue of a consumer group need a message that is not at hand.
+        One at a time: the next one is asked for when this one is there."""
         group, topic, queue = key
-        if key not in self._retries and self._wanted.setdefault((group, topic), {}).setdefault(queue, offset) == offset:
+        if (
+            key not in self._retries
+            and self._wanted.setdefault((group, topic), {}).setdefault(queue, offset) == offset
+        ):
             target = topic, queue, offset
             if target not in self._under_way:
                 self.queued[target] = None
 
     def fetches(self) -> tuple[TierFetch, ...]:
-        """The fetches to start now. None while a trim is half applied: where the queues begin and where the log does would not fit each
-        other, and what lies between would look gone."""
+        """The fetches to start now. None while a trim is half applied: where the queues begin and
+        where the log does would not fit each other, and what lies between would look gone."""
         started: list[TierFetch] = []
         while self.queued and len(self._under_way) < FETCHES_MAX and self._machine.settled:
             target = topic, queue, _ = next(iter(self.queued))
             del self.queued[target]
             self._number += 1
             begin = self._machine.begin(topic, queue), self._machine.begin_pos
-            fetch = self._under_way[target] = TierFetch(self._number, *target, *begin, BATCH_BYTES, BATCH_MESSAGES)
+            fetch = self._under_way[target] = TierFetch(
+                self._number, *target, *begin, BATCH_BYTES, BATCH_MESSAGES
+            )
             started.append(fetch)
         return tuple(started)
 
@@ -203,19 +234,42 @@ class TierMessages:
                 self.retry_ns = min(self.retry_ns, now_ns + RETRY_NS)
                 self._failing.setdefault(pair, {})[fetch.queue] = fetched.failure
             return {}
-        for pair in [pair for pair, whys in self._failing.items() if pair[1] == fetch.topic and fetch.queue in whys]:
+        for pair in [
+            pair
+            for pair, whys in self._failing.items()
+            if pair[1] == fetch.topic and fetch.queue in whys
+        ]:
             _drop(self._failing, pair, fetch.queue)
         if fetched.first > fetch.first:
             self._gone[place] = max(self._gone.get(place, 0), fetched.first)
         if fetched.messages:
-            self._keep(fetch.number, _Batch(place, fetched.first, fetched.messages, sum(len(m.record) for m in fetched.messages)))
-        self.queued = {other: None for other in self.queued if other[:2] != place or not self._is_known(place, other[2])}
-        return self._end_wishes(place, lambda offset: offset == fetch.first or self._is_known(place, offset))
+            self._keep(
+                fetch.number,
+                _Batch(
+                    place,
+                    fetched.first,
+                    fetched.messages,
+                    sum(len(m.record) for m in fetched.messages),
+                ),
+            )
+        self.queued = {
+            other: None
+            for other in self.queued
+            if other[:2] != place or not self._is_known(place, other[2])
+        }
+        return self._end_wishes(
+            place, lambda offset: offset == fetch.first or self._is_known(place, offset)
+        )
 
     def _end_wishes(self, place: Place, ends: Callable[[int], bool]) -> dict[Pair, None]:
-        """Forget the wishes of this queue that have come true or failed. Returns whose they were."""
+        """Forget the wishes of this queue that have come true or failed. Returns whose they
+        were."""
         topic, queue = place
-        ended = {p: None for p, offsets in self._wanted.items() if p[1] == topic and queue in offsets and ends(offsets[queue])}
+        ended = {
+            p: None
+            for p, offsets in self._wanted.items()
+            if p[1] == topic and queue in offsets and ends(offsets[queue])
+        }
         for pair in ended:
             _drop(self._wanted, pair, queue)
         return ended
@@ -253,23 +307,35 @@ class TierMessages:
         return {(group, topic): None for group, topic, _ in due}
 
     def lacks(self, pair: Pair) -> str:
-        """Why there may be messages for this pair that only the store has and that were not looked at; empty if there are none."""
+        """Why there may be messages for this pair that only the store has and that were not looked
+        at; empty if there are none."""
         waits = any(self._is_below((*pair, queue)) for queue in self._wanted.get(pair, ()))
         return self.failure_of(pair) or (NOT_YET if waits else "")
 
     def failure_of(self, pair: Pair) -> str:
-        """Why messages for this pair could not be fetched; empty if they could, or if it needs none any more."""
-        return next((why for queue, why in self._failing.get(pair, {}).items() if self._is_below((*pair, queue))), "")
+        """Why messages for this pair could not be fetched; empty if they could, or if it needs none
+        any more."""
+        return next(
+            (
+                why
+                for queue, why in self._failing.get(pair, {}).items()
+                if self._is_below((*pair, queue))
+            ),
+            "",
+        )
 
     def paused(self, key: QueueKey) -> str:
-        """Why messages for this queue of a consumer group are not fetched now; empty if they are."""
+        """Why messages for this queue of a consumer group are not fetched now; empty if they
+        are."""
         return self._failing.get(key[:2], {}).get(key[2], "") if key in self._retries else ""
 
     def _is_below(self, key: QueueKey) -> bool:
         """Whether the group has anything to get below the local begin."""
         delivery = self._machine.delivery
         first = None if key not in delivery.queues else delivery.queues[key].rows.first()
-        return (delivery.cursor(key) if first is None else first) < self._machine.begin(key[1], key[2])
+        return (delivery.cursor(key) if first is None else first) < self._machine.begin(
+            key[1], key[2]
+        )
 
     @property
     def waiting(self) -> int:

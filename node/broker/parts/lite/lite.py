@@ -1,10 +1,13 @@
-"""The lite topics that the clients of a consumer group subscribe to: replicated state, a pure function of the log (invariant I8).
+"""The lite topics that the clients of a consumer group subscribe to: replicated state, a pure
+function of the log (invariant I8).
 
-A client has one set per (consumer group, topic of kind lite). Only `lite` records change it, and a record is written only for a change, so
-the clients' periodic repetitions cost the log nothing, and a new leader knows every set at once. The leader alone knows which clients are
-alive, which lite topics have messages and who gets them (`lite_serving.py`).
+A client has one set per (consumer group, topic of kind lite). Only `lite` records change it, and a
+record is written only for a change, so the clients' periodic repetitions cost the log nothing, and
+a new leader knows every set at once. The leader alone knows which clients are alive, which lite
+topics have messages and who gets them (`lite_serving.py`).
 
-Memory is bounded by the sets (I11): a client with an empty set is forgotten together with its version.
+Memory is bounded by the sets (I11): a client with an empty set is forgotten together with its
+version.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ class _Set:
 
 
 class LiteSets(StatePart):
-    """The sets of one broker group. They hold the names of lite topics without their parent topic."""
+    """The sets of one broker group. They hold the names of lite topics without their parent
+    topic."""
 
     KEY = "lite"
 
@@ -71,32 +75,42 @@ class LiteSets(StatePart):
         return any(reader == group for reader, _ in self.readers(stored))
 
     def take_record(self, index: int, record: LiteRecord, effects: Effects) -> None:
-        """A group that is new to a lite topic begins at its end. A position in a lite topic without messages is forgotten once no client of
-        the group reads from it. Idempotent, because a full disk may interrupt the range."""
+        """A group that is new to a lite topic begins at its end. A position in a lite topic without
+        messages is forgotten once no client of the group reads from it. Idempotent, because a full
+        disk may interrupt the range."""
         places, delivery = self._places, self._delivery
         new, gone = self.apply(record)
         positions = dict(record.positions)
         for name in new:
             topic = lite_stored(record.topic, name)
             if name in positions:
-                effects.touched += delivery.apply_reset(record.group, topic, ((0, positions[name]),))
+                effects.touched += delivery.apply_reset(
+                    record.group, topic, ((0, positions[name]),)
+                )
                 # Other clients of the group may find messages again.
                 effects.topics[topic] = None
             else:
                 delivery.meet((record.group, topic, 0), places.end(topic, 0))
         for name in gone:
             topic = lite_stored(record.topic, name)
-            if places.begin(topic, 0) == places.end(topic, 0) and not self.read_by(record.group, topic):
+            if places.begin(topic, 0) == places.end(topic, 0) and not self.read_by(
+                record.group, topic
+            ):
                 delivery.leave((record.group, topic, 0))
         effects.lite.append(((record.group, record.topic, record.client), new))
 
     RECORDS: ClassVar[Takers] = {LiteRecord: take_record}
 
     def topics_vanished(self, effects: Effects) -> None:
-        """The positions in vanished lite topics vanish with them, except those of groups in which a client reads from them."""
+        """The positions in vanished lite topics vanish with them, except those of groups in which a
+        client reads from them."""
         gone = set(effects.vanished)
         if gone:
-            unread = [key for key in self._delivery.queues if key[1] in gone and not self.read_by(key[0], key[1])]
+            unread = [
+                key
+                for key in self._delivery.queues
+                if key[1] in gone and not self.read_by(key[0], key[1])
+            ]
             effects.touched += self._delivery.forget(unread)
 
     def apply(self, record: LiteRecord) -> tuple[list[str], list[str]]:
@@ -106,13 +120,19 @@ class LiteSets(StatePart):
         if known is None:
             known = self._sets[key] = _Set()
         wanted = dict.fromkeys(record.added)
-        gone = [name for name in known.names if name not in wanted] if record.whole else [n for n in record.removed if n in known.names]
+        gone = (
+            [name for name in known.names if name not in wanted]
+            if record.whole
+            else [n for n in record.removed if n in known.names]
+        )
         new = [name for name in wanted if name not in known.names]
         for name in gone:
             self._leave(key, name)
         for name in new:
             known.names[name] = None
-            self._readers.setdefault(lite_stored(record.topic, name), {})[record.group, record.client] = None
+            self._readers.setdefault(lite_stored(record.topic, name), {})[
+                record.group, record.client
+            ] = None
         self.count += len(new)
         known.version = max(known.version, record.version)
         if not known.names:
@@ -152,7 +172,10 @@ class LiteSets(StatePart):
         out: dict[str, Any] = {}
         for group, topic, client in sorted(self._sets):
             known = self._sets[group, topic, client]
-            out.setdefault(group, {}).setdefault(topic, {})[client] = [known.version, sorted(known.names)]
+            out.setdefault(group, {}).setdefault(topic, {})[client] = [
+                known.version,
+                sorted(known.names),
+            ]
         return out
 
     def values(self) -> dict[str, Any]:

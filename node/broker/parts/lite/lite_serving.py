@@ -1,13 +1,16 @@
-"""Lite topics at the leader: changes clients' sets, removes dead clients' sets, and serves Receives from the lite topics of a client's set.
+"""Lite topics at the leader: changes clients' sets, removes dead clients' sets, and serves Receives
+from the lite topics of a client's set.
 
-A lite topic is one ordered queue, locked as a whole: while a consumer group has a message of it under a running lease, no client of the
-group gets another one. When all leases in flight have ended, those messages are delivered again from the first on. Until all of them are
-done, the group gets no new one.
+A lite topic is one ordered queue, locked as a whole: while a consumer group has a message of it
+under a running lease, no client of the group gets another one. When all leases in flight have
+ended, those messages are delivered again from the first on. Until all of them are done, the group
+gets no new one.
 
-A client may read from thousands of lite topics, so those without messages are not examined: each client has a list of lite topics that may
-have some, which grows when messages arrive, leases end and sets grow. The list may contain too much, but never too little. Examining a lite
-topic removes it from the list if it is empty or locked; the event that unlocks it adds it again. All of this is local to the leader; the
-next leader rebuilds it (`lead`).
+A client may read from thousands of lite topics, so those without messages are not examined: each
+client has a list of lite topics that may have some, which grows when messages arrive, leases end
+and sets grow. The list may contain too much, but never too little. Examining a lite topic removes
+it from the list if it is empty or locked; the event that unlocks it adds it again. All of this is
+local to the leader; the next leader rebuilds it (`lead`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
+from ledgermq.node.broker.calls.consumer_calls import (
+    Lease,
+    LiteSynced,
+    Receive,
+    SyncLite,
+    client_of,
+)
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.machine import Machine
@@ -26,7 +35,12 @@ from ledgermq.node.broker.parts.ports import WaitingReceives
 from ledgermq.node.broker.plan import NEVER_NS, Leased, Plan, Poll
 from ledgermq.node.broker.ports import ReadBudget
 from ledgermq.node.broker.queues import LiteKey, Pair, QueueKey, lite_pair
-from ledgermq.node.broker.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.uncommitted import (
+    UncommittedState,
+    group_name,
+    reset_pair_name,
+    topic_name,
+)
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
 from ledgermq.proto.records import control
 from ledgermq.proto.types import TopicKind
@@ -100,11 +114,13 @@ class LiteServer(LeaderPart):
         self.due_ns = now_ns + self._liveness_ns // LOOKS if self.seen else NEVER_NS
 
     def follow(self, effects: Effects, now_ns: int) -> None:
-        """Entries were applied while there are sets, or that changed some: list the lite topics that may have messages now, for the clients
-        that read them."""
+        """Entries were applied while there are sets, or that changed some: list the lite topics
+        that may have messages now, for the clients that read them."""
         for topic in effects.topics:
             self._wake(topic, self._machine.lite.readers(topic))
-        for group, topic in dict.fromkeys((key[0], key[1]) for key, _ in effects.touched if LITE_SEPARATOR in key[1]):
+        for group, topic in dict.fromkeys(
+            (key[0], key[1]) for key, _ in effects.touched if LITE_SEPARATOR in key[1]
+        ):
             self.unlocked(group, topic)
         for key, names in effects.lite:
             self.seen.setdefault(key[2], now_ns)
@@ -116,8 +132,11 @@ class LiteServer(LeaderPart):
                 self._list(key, names)
 
     def unlocked(self, group: str, topic: str) -> None:
-        """A message in flight of a consumer group was acknowledged, changed, or is visible again."""
-        self._wake(topic, (reader for reader in self._machine.lite.readers(topic) if reader[0] == group))
+        """A message in flight of a consumer group was acknowledged, changed, or is visible
+        again."""
+        self._wake(
+            topic, (reader for reader in self._machine.lite.readers(topic) if reader[0] == group)
+        )
 
     def _wake(self, topic: str, readers: Iterable[tuple[str, str]]) -> None:
         parent, _ = parse_lite(topic)
@@ -130,7 +149,9 @@ class LiteServer(LeaderPart):
         listed = self._maybe.setdefault(key, {})
         for name in names:
             topic = lite_stored(parent, name)
-            if self._machine.delivery.cursor((group, topic, 0)) < self._machine.end(topic, 0) or self._rows((group, topic, 0)):
+            if self._machine.delivery.cursor((group, topic, 0)) < self._machine.end(
+                topic, 0
+            ) or self._rows((group, topic, 0)):
                 listed[topic] = None
         if listed:
             self._polls.wake(lite_pair(group, parent, client))
@@ -164,7 +185,8 @@ class LiteServer(LeaderPart):
         self._look_at(now_ns)
 
     def end_plan(self, plan: Plan) -> None:
-        """Plan records that empty the sets of clients that are gone. A client that comes back starts with a new set."""
+        """Plan records that empty the sets of clients that are gone. A client that comes back
+        starts with a new set."""
         if plan.full:
             return
         dropped: list[str] = []
@@ -195,7 +217,10 @@ class LiteServer(LeaderPart):
         if config is None or config.kind is not TopicKind.LITE:
             plan.refuse(call.token, "unknown-topic", call.topic)
             return
-        if any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), _set_name(key))):
+        if any(
+            self._uncommitted.configuring(n) is not None
+            for n in (topic_name(call.topic), group_name(call.group), _set_name(key))
+        ):
             plan.deferred.append(call)
             return
         if call.client_id in self.seen:
@@ -205,7 +230,9 @@ class LiteServer(LeaderPart):
             plan.assured.append(Done(call.token, LiteSynced(lite.size(key))))
             return
         wanted = dict.fromkeys(call.names)
-        new = [] if call.action == "remove" else [name for name in wanted if not lite.has(key, name)]
+        new = (
+            [] if call.action == "remove" else [name for name in wanted if not lite.has(key, name)]
+        )
         lost: list[str] = []
         if call.action == "remove":
             lost = [name for name in wanted if lite.has(key, name)]
@@ -213,37 +240,49 @@ class LiteServer(LeaderPart):
             lost = [name for name in lite.names(key) if name not in wanted]
         size = lite.size(key) + len(new) - len(lost)
         if new and (size > call.limit or lite.count + len(new) > SETS_MAX):
-            plan.refuse(call.token, "lite-subscriptions", f"{size} lite topics in the set of one client; the limit is {call.limit}")
+            plan.refuse(
+                call.token,
+                "lite-subscriptions",
+                f"{size} lite topics in the set of one client; the limit is {call.limit}",
+            )
             return
         if not new and not lost:
             plan.assured.append(Done(call.token, LiteSynced(size)))
             return
-        positions = tuple([(name, at) for name in new if (at := self._start(call, name)) is not None])
+        positions = tuple(
+            [(name, at) for name in new if (at := self._start(call, name)) is not None]
+        )
         record = control.LiteRecord(*key, call.version, False, tuple(new), tuple(lost), positions)
         index = plan.next_index
         plan.drafts.append(control.draft(record, plan.now_ms))
         plan.size += 64 * (len(new) + len(lost))
         self._uncommitted.mark_name(index, _set_name(key))
         for name, _ in positions:
-            # A lease planned before this record is applied would begin at the group's former position.
-            self._uncommitted.mark_name(index, _lease_name((call.group, lite_stored(call.topic, name), 0)))
+            # A lease planned before this record is applied would begin at the group's former
+            # position.
+            self._uncommitted.mark_name(
+                index, _lease_name((call.group, lite_stored(call.topic, name), 0))
+            )
         plan.awaited.append((index, call.token, LiteSynced(size)))
         plan.count("lite_sets_changed")
 
     def _start(self, call: SyncLite, name: str) -> int | None:
-        """The offset at which the group must begin in a lite topic; None: its former position, or the end if it has none."""
+        """The offset at which the group must begin in a lite topic; None: its former position, or
+        the end if it has none."""
         topic = lite_stored(call.topic, name)
         begin, end = self._machine.begin(topic, 0), self._machine.end(topic, 0)
         if call.start == "last":
             return None
         if call.start == "time":
             return self._machine.offset_at(topic, 0, call.start_at)
-        at = {"min": begin, "max": end, "offset": call.start_at, "tail": end - call.start_at}[call.start]
+        at = {"min": begin, "max": end, "offset": call.start_at, "tail": end - call.start_at}[
+            call.start
+        ]
         return min(max(at, begin), end)
 
     def crowded(self, plan: Plan, call: Produce) -> str | None:
-        """Why the limit forbids the lite topics that a send would create; None if it does not. Unapplied entries are not counted, so the
-        limit may be exceeded slightly."""
+        """Why the limit forbids the lite topics that a send would create; None if it does not.
+        Unapplied entries are not counted, so the limit may be exceeded slightly."""
         for draft in call.drafts:
             parent = parse_lite(draft.stored_topic)[0]
             known = self._machine.lite_topics(parent)
@@ -253,7 +292,10 @@ class LiteServer(LeaderPart):
             new[draft.stored_topic] = None
             if len(known) + len(new) > self._topics_max:
                 del new[draft.stored_topic]
-                return f"topic {parent} has {len(known)} lite topics with messages in this broker group; the limit is {self._topics_max}"
+                return (
+                    f"topic {parent} has {len(known)} lite topics with messages in this broker"
+                    f" group; the limit is {self._topics_max}"
+                )
         return None
 
     CALLS: ClassVar[Takers] = {SyncLite: decide}
@@ -261,7 +303,8 @@ class LiteServer(LeaderPart):
     # Receives
 
     def serve(self, plan: Plan, pair: Pair) -> None:
-        """Serve the Receives of one client, longest waiting first, until no messages are left for them."""
+        """Serve the Receives of one client, longest waiting first, until no messages are left for
+        them."""
         for poll in self._polls.waiting(pair):
             call = poll.call
             if not self._budget.open:
@@ -272,7 +315,10 @@ class LiteServer(LeaderPart):
             if config is None:
                 plan.unserved.append(poll)
                 continue
-            if any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group))):
+            if any(
+                self._uncommitted.configuring(n) is not None
+                for n in (topic_name(call.topic), group_name(call.group))
+            ):
                 return
             found = self._pick(call)
             if not found:
@@ -296,7 +342,9 @@ class LiteServer(LeaderPart):
             if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):
                 del listed[topic]
                 # This very plan may be what locks it, and the log may refuse the plan.
-                self._uncommitted.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
+                self._uncommitted.on_rollback(
+                    lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic)
+                )  # type: ignore[misc]
             else:
                 found.append(one)
                 count += len(one.records)
@@ -309,7 +357,9 @@ class LiteServer(LeaderPart):
         """The next messages of a lite topic; None if it is empty or locked."""
         machine, topic = self._machine, key[1]
         again = sorted(self._ready(key))
-        if self._rows(key) > len(again) or any(self._uncommitted.pending(key, offset) is not None for offset in again):
+        if self._rows(key) > len(again) or any(
+            self._uncommitted.pending(key, offset) is not None for offset in again
+        ):
             return None
         first = max(machine.delivery.cursor(key), machine.begin(topic, 0))
         found = _Found(topic, [], [], [])
@@ -317,8 +367,11 @@ class LiteServer(LeaderPart):
         for offset in [*again, *range(first, min(machine.end(topic, 0), first + most))][:most]:
             row = machine.delivery.row(key, offset)
             attempt = 1 if row is None else row.attempt + 1
-            # What was handed out comes again alone; what never was, or was resent from the dead letters, comes behind it.
-            if size >= max_bytes or (found.attempts and (attempt > 1) is not (found.attempts[0] > 1)):
+            # What was handed out comes again alone; what never was, or was resent from the dead
+            # letters, comes behind it.
+            if size >= max_bytes or (
+                found.attempts and (attempt > 1) is not (found.attempts[0] > 1)
+            ):
                 break
             positions, sizes, _ = machine.units(topic, 0, offset, 1)
             found.offsets.append(offset)
@@ -339,7 +392,12 @@ class LiteServer(LeaderPart):
             index = plan.next_index
             leased = ((0, tuple(one.offsets), tuple(one.attempts)),)
             plan.drafts.append(
-                control.draft(control.LeaseRecord(call.group, one.topic, call.client_id, call.invisible_ms, leased), plan.now_ms)
+                control.draft(
+                    control.LeaseRecord(
+                        call.group, one.topic, call.client_id, call.invisible_ms, leased
+                    ),
+                    plan.now_ms,
+                )
             )
             self._uncommitted.mark_name(index, _lease_name((call.group, one.topic, 0)))
             for offset, attempt, record in zip(one.offsets, one.attempts, one.records, strict=True):
@@ -349,16 +407,24 @@ class LiteServer(LeaderPart):
                     plan.count("leased_again")
             plan.count("leased", len(one.records))
             repeated = sum([attempt > 1 for attempt in one.attempts])
-            plan.traffic.append(Leased(call.group, one.topic, len(one.records), sum(map(len, one.records)), repeated))
+            plan.traffic.append(
+                Leased(
+                    call.group, one.topic, len(one.records), sum(map(len, one.records)), repeated
+                )
+            )
         if leases:
             self._budget.take(call.token, sum([len(lease.record) for lease in leases]))
             plan.leased.append((index, poll, tuple(leases)))
 
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
-        """Make dead letters of the messages that used up their attempts, and keep the others. While a dead letter cannot be written, all
-        messages stay in place."""
+        """Make dead letters of the messages that used up their attempts, and keep the others. While
+        a dead letter cannot be written, all messages stay in place."""
         limit = self._dead_lettering.max_attempts(key[0])
-        exhausted = [offset for offset, attempt in zip(found.offsets, found.attempts, strict=True) if attempt > limit]
+        exhausted = [
+            offset
+            for offset, attempt in zip(found.offsets, found.attempts, strict=True)
+            if attempt > limit
+        ]
         if exhausted and plan.full:
             found.records.clear()
             return
@@ -378,5 +444,6 @@ def _set_name(key: LiteKey) -> str:
 
 
 def _lease_name(key: QueueKey) -> str:
-    """The name that marks a pending lease of a lite topic, which locks the lite topic until it is applied."""
+    """The name that marks a pending lease of a lite topic, which locks the lite topic until it is
+    applied."""
     return f"lite-lease:{key[0]}\n{key[1]}"

@@ -1,9 +1,11 @@
-"""Leadership handovers of one broker group: the callers that wait for them, and the rule who should lead.
+"""Leadership handovers of one broker group: the callers that wait for them, and the rule who should
+lead.
 
-The replicator carries out a handover. The preferred leader should lead; a replica whose disk is full should not while another one has room,
-because as leader it refuses every send. Whoever should lead gets leadership once it has kept up without a gap for `SETTLED_NS`, so that a
-node that has just come back has time to settle. Leadership cannot flap: each time it comes back soon after a handover, the next one waits
-twice as long, whatever the reason.
+The replicator carries out a handover. The preferred leader should lead; a replica whose disk is
+full should not while another one has room, because as leader it refuses every send. Whoever should
+lead gets leadership once it has kept up without a gap for `SETTLED_NS`, so that a node that has
+just come back has time to settle. Leadership cannot flap: each time it comes back soon after a
+handover, the next one waits twice as long, whatever the reason.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ CALM_NS = 600 * SECOND
 """A later loss of leadership is not attributed to the handover."""
 PATIENCE_NS = 2 * SECOND
 LOOK_NS = SECOND // 20
-"""How often a leader looks whether another replica should lead, apart from turns in which it decides something anyway."""
+"""How often a leader looks whether another replica should lead, apart from turns in which it
+decides something anyway."""
 
 
 class Preference:
-    """When another replica should lead. Asked at least every `LOOK_NS` on a serving leader that has turns; time is monotonic."""
+    """When another replica should lead. Asked at least every `LOOK_NS` on a serving leader that has
+    turns; time is monotonic."""
 
     def __init__(self) -> None:
         self.settled_ns = SETTLED_NS
@@ -37,8 +41,9 @@ class Preference:
         self._tried_ns: int | None = None
 
     def due(self, now_ns: int, wanted: str | None) -> bool:
-        """True once per period in which the same replica was wanted, and kept up, for long enough. None: there is none, another replica
-        leads, or a handover is under way; the observation begins anew."""
+        """True once per period in which the same replica was wanted, and kept up, for long enough.
+        None: there is none, another replica leads, or a handover is under way; the observation
+        begins anew."""
         if wanted is None or wanted != self._wanted or self._since_ns is None:
             self._wanted, self._since_ns = wanted, now_ns
         if wanted is None or now_ns - self._since_ns < self.settled_ns:
@@ -120,9 +125,17 @@ class Handovers:
         leader, handover = replicator.leader, replicator.handover
         if leader not in (None, self._node):
             assert leader is not None
-            return HandedOver(leader) if call.to in (None, leader) else Refused("transfer-refused", leader, f"{leader} was elected instead")
+            return (
+                HandedOver(leader)
+                if call.to in (None, leader)
+                else Refused("transfer-refused", leader, f"{leader} was elected instead")
+            )
         if replicator.role is Role.LEADER and handover is None:
-            return Refused("transfer-refused", leader, replicator.handover_failure or f"{self._node} was elected again")
+            return Refused(
+                "transfer-refused",
+                leader,
+                replicator.handover_failure or f"{self._node} was elected again",
+            )
         if now_ns < call.until_ns:
             return None
         if handover is None:
@@ -143,8 +156,8 @@ class Handovers:
             replicator.transfer(now_ns, wanted, Cause.PREFERRED, PATIENCE_NS)
 
     def _wanted(self, now_ns: int) -> str | None:
-        """The voter that should lead instead of this one, and keeps up: the preferred leader or, if the disk here is full, any. Never one
-        whose disk is full."""
+        """The voter that should lead instead of this one, and keeps up: the preferred leader or, if
+        the disk here is full, any. Never one whose disk is full."""
         replicator, preferred, full = self._replicator, self._preferred, self.full
         voters = replicator.members.voters
         others: list[str] = sorted(voters) if self._node in full else []

@@ -1,4 +1,5 @@
-"""Conversions between the forms of a group's members: membership record and snapshot (format §11), the Raft core's, and `GroupMembers`.
+"""Conversions between the forms of a group's members: membership record and snapshot (format §11),
+the Raft core's, and `GroupMembers`.
 
 Conversions only: `raft/` decides which changes are allowed, `memberships.py` takes the requests.
 """
@@ -16,14 +17,31 @@ def members_of(index: int, record: Membership) -> GroupMembers:
     """The members of the record at `index`."""
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
     rule, towards, observers = record.rule, record.towards, frozenset(record.observers)
-    return GroupMembers(index, record.voters, *parts, rule, towards, observers, since=record.since, minimum=record.minimum)
+    return GroupMembers(
+        index,
+        record.voters,
+        *parts,
+        rule,
+        towards,
+        observers,
+        since=record.since,
+        minimum=record.minimum,
+    )
 
 
 def as_raft(members: GroupMembers) -> Members:
     """The form that the consensus core uses."""
     towards = None if members.towards is None else Rule(members.towards)
     parts = members.learners, members.incarnations, members.returning
-    return Members(members.voters, *parts, Rule(members.rule), towards, members.observers, members.since, members.minimum)
+    return Members(
+        members.voters,
+        *parts,
+        Rule(members.rule),
+        towards,
+        members.observers,
+        members.since,
+        members.minimum,
+    )
 
 
 def from_raft(index: int, members: Members) -> GroupMembers:
@@ -31,19 +49,42 @@ def from_raft(index: int, members: Members) -> GroupMembers:
     towards = None if members.towards is None else members.towards.value
     parts = members.learners, dict(members.incarnations), members.returning
     rule, observers = members.rule.value, members.observers
-    return GroupMembers(index, members.voters, *parts, rule, towards, observers, since=members.since, minimum=members.minimum)
+    return GroupMembers(
+        index,
+        members.voters,
+        *parts,
+        rule,
+        towards,
+        observers,
+        since=members.since,
+        minimum=members.minimum,
+    )
 
 
 def export_members(members: GroupMembers) -> dict[str, Any]:
     """The snapshot form (format §11): the record's index and fields."""
-    told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), ""
+    told = (
+        tuple(sorted(members.learners)),
+        members.incarnations,
+        tuple(sorted(members.returning)),
+        "",
+    )
     rule, towards, observers = members.rule, members.towards, tuple(sorted(members.observers))
-    record = Membership(members.voters, *told, rule, towards, observers, since=members.since, minimum=members.minimum)
+    record = Membership(
+        members.voters,
+        *told,
+        rule,
+        towards,
+        observers,
+        since=members.since,
+        minimum=members.minimum,
+    )
     return {"index": members.index, **record.fields()}
 
 
 def restore_members(exported: Any) -> GroupMembers | None:
-    """The members that `export_members` returned; None for none. Snapshots of version 2 have a list instead: the voters of entry 0."""
+    """The members that `export_members` returned; None for none. Snapshots of version 2 have a list
+    instead: the voters of entry 0."""
     if not exported:
         return None
     if isinstance(exported, list):

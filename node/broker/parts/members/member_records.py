@@ -1,12 +1,17 @@
-"""The records that a leader appends for its members: changes of them, raises of the feature level, time epochs, and early ends of
-log files, one entry each."""
+"""The records that a leader appends for its members: changes of them, raises of the feature level,
+time epochs, and early ends of log files, one entry each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.member_calls import BeginTimeEpoch, MembersChanged, RaiseLevel, TimeEpochBegun
+from ledgermq.node.broker.calls.member_calls import (
+    BeginTimeEpoch,
+    MembersChanged,
+    RaiseLevel,
+    TimeEpochBegun,
+)
 from ledgermq.node.broker.calls.operator_calls import EndFile, Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.leader_log import LeaderLog
@@ -52,7 +57,8 @@ class MemberRecords:
         self._level_index = self.time_epoch_index = -1
 
     def append(self, turn: Turn, *, serving: bool, full: bool) -> bool:
-        """Append the due records, one entry each; True if one was appended. `full`: clients' messages are refused for want of room."""
+        """Append the due records, one entry each; True if one was appended. `full`: clients'
+        messages are refused for want of room."""
         appended = False
         while (serving or self._memberships.master_begins) and not (turn.full or turn.stalled):
             request = self._memberships.due(turn.now_ns)
@@ -81,17 +87,27 @@ class MemberRecords:
         """Why the group's feature level forbids a change."""
         change, level = request.change, self._level_at_end
         if request.level_max is not None and request.level_max < level:
-            why = f"the group has feature level {level}, and {change.node} reads up to {request.level_max}"
+            why = (
+                f"the group has feature level {level}, and {change.node} reads up to"
+                f" {request.level_max}"
+            )
             return f"{why}: upgrade {change.node} first"
         if change.kind is Change.MINIMUM and level < MINIMUM_LEVEL:
-            why = f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group has level {level}"
-            return f"{why} (ledgermq upgrade finish); until then set min_in_sync in the files of the nodes, and restart the master"
+            why = (
+                f"a log records min_in_sync from feature level {MINIMUM_LEVEL} on, and the group"
+                f" has level {level}"
+            )
+            return (
+                f"{why} (ledgermq upgrade finish); until then set min_in_sync in the files of the"
+                " nodes, and restart the master"
+            )
         return None
 
     @property
     def _level_at_end(self) -> int:
-        """The feature level behind the last entry of a serving leader's log: it has applied all entries of earlier terms, so only its own
-        record can be pending. Of one that does not serve yet, a level that is certainly in force."""
+        """The feature level behind the last entry of a serving leader's log: it has applied all
+        entries of earlier terms, so only its own record can be pending. Of one that does not serve
+        yet, a level that is certainly in force."""
         return self._machine.level + (self._level_index > self._machine.applied_index)
 
     def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
@@ -117,7 +133,8 @@ class MemberRecords:
         return True
 
     def _begin_time_epoch(self, turn: Turn, call: BeginTimeEpoch) -> bool:
-        """Append a time-epoch record, unless one is appended already; True if this call appended it."""
+        """Append a time-epoch record, unless one is appended already; True if this call appended
+        it."""
         if self.time_epoch_index > self._machine.applied_index:
             self._await_entry(self.time_epoch_index, call.token, self._time_epoch)
             return False
@@ -127,7 +144,9 @@ class MemberRecords:
             turn.done.append(Done(call.token, Refused("time-epoch-refused", detail=why)))
             return False
         index, level = self._replicator.end_index + 1, self._level_at_end
-        batch = encode_entries([control.draft(control.TimeEpochRecord(before_ms, call.user), turn.now_ms, level)])
+        batch = encode_entries(
+            [control.draft(control.TimeEpochRecord(before_ms, call.user), turn.now_ms, level)]
+        )
         if self._log.append_batch(turn, batch, control_only=True, time_epoch=True) is None:
             reason = "disk-full" if self._replicator.accepting else "not-leader"
             turn.done.append(Done(call.token, Refused(reason, self._replicator.leader)))
@@ -139,18 +158,32 @@ class MemberRecords:
     def _why_no_time_epoch(self, before_ms: int, now_ms: int) -> str:
         """Why no time epoch may begin now; "" if one may."""
         if self._level_at_end < TIME_EPOCH_LEVEL:
-            what = f"broker group {self._group} has feature level {self._level_at_end}, and time epochs need level {TIME_EPOCH_LEVEL}"
+            what = (
+                f"broker group {self._group} has feature level {self._level_at_end}, and time"
+                f" epochs need level {TIME_EPOCH_LEVEL}"
+            )
             return f"{what}: run `ledgermq upgrade finish` when all nodes run this version"
         if before_ms - now_ms <= AHEAD_MS:
-            ahead = f"{(before_ms - now_ms) / 1000:.0f} s ahead of" if before_ms > now_ms else "not ahead of"
-            what = f"the newest store time of broker group {self._group} is {ahead} the clock of its leader {self._node}"
+            ahead = (
+                f"{(before_ms - now_ms) / 1000:.0f} s ahead of"
+                if before_ms > now_ms
+                else "not ahead of"
+            )
+            what = (
+                f"the newest store time of broker group {self._group} is {ahead} the clock of its"
+                f" leader {self._node}"
+            )
             return f"{what}; an epoch is for more than {AHEAD_MS // 1000} s"
         if self._machine.timers.former is not None:
-            return f"broker group {self._group} still moves delayed messages of before its last time epoch; try again later"
+            return (
+                f"broker group {self._group} still moves delayed messages of before its last time"
+                " epoch; try again later"
+            )
         return ""
 
     def _end_file(self, turn: Turn, call: EndFile, *, full: bool) -> bool:
-        """Begin a new log file behind an entry, unless one has begun; True if this call appended the marker with which it begins."""
+        """Begin a new log file behind an entry, unless one has begun; True if this call appended
+        the marker with which it begins."""
         refused = self._why_no_end(call, full=full)
         if refused is None and not self._replicator.is_in_last_file(call.index):
             turn.done.append(Done(call.token, Kept()))
@@ -159,9 +192,14 @@ class MemberRecords:
             refused = Refused("seal-not-yet", detail="the next log file is being made; ask again")
         index = self._replicator.end_index + 1
         if refused is None:
-            batch = encode_entries([control.draft(control.AuditRecord(call.user or "seal"), turn.now_ms)])
+            batch = encode_entries(
+                [control.draft(control.AuditRecord(call.user or "seal"), turn.now_ms)]
+            )
             if self._log.append_batch(turn, batch, control_only=True, new_file=True) is None:
-                refused = Refused("disk-full" if self._replicator.accepting else "not-leader", self._replicator.leader)
+                refused = Refused(
+                    "disk-full" if self._replicator.accepting else "not-leader",
+                    self._replicator.leader,
+                )
         if refused is not None:
             turn.done.append(Done(call.token, refused))
             return False
@@ -169,12 +207,21 @@ class MemberRecords:
         return True
 
     def _why_no_end(self, call: EndFile, *, full: bool) -> Refused | None:
-        """Why the file with an entry cannot end now, whatever file is being written; None if it can."""
+        """Why the file with an entry cannot end now, whatever file is being written; None if it
+        can."""
         if self._level_at_end < EARLY_END_LEVEL:
-            what = f"broker group {self._group} has feature level {self._level_at_end}, and a file that is not full is sealed from level"
-            why = f"{what} {EARLY_END_LEVEL} on: run `ledgermq upgrade finish` when all nodes run this version"
+            what = (
+                f"broker group {self._group} has feature level {self._level_at_end}, and a file"
+                " that is not full is sealed from level"
+            )
+            why = (
+                f"{what} {EARLY_END_LEVEL} on: run `ledgermq upgrade finish` when all nodes run"
+                " this version"
+            )
             return Refused("seal-refused", detail=why)
         if not 0 <= call.index <= self._machine.applied_index:
-            return Refused("seal-refused", detail=f"broker group {self._group} has no entry {call.index}")
+            return Refused(
+                "seal-refused", detail=f"broker group {self._group} has no entry {call.index}"
+            )
         # It costs the rest of a file.
         return Refused("disk-full") if full else None

@@ -1,4 +1,5 @@
-"""Answers about frames in the log: made from the append, or read again from the log for a frame that was sent twice."""
+"""Answers about frames in the log: made from the append, or read again from the log for a frame
+that was sent twice."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ _STORE_MS = slice(104, 112)
 _READ_BYTES = 1 << 20
 
 
-def answer(batch: UnsealedBatch, queue_offsets: I64, store_ms: int, ranges: Sequence[Range], durability: Durability) -> FrameProduced:
+def answer(
+    batch: UnsealedBatch,
+    queue_offsets: I64,
+    store_ms: int,
+    ranges: Sequence[Range],
+    durability: Durability,
+) -> FrameProduced:
     """The answer for a frame that was just appended."""
     first, last = ranges[0], ranges[-1]
     queues = _queue_ranges(batch.queues, queue_offsets)
@@ -27,8 +34,11 @@ def answer(batch: UnsealedBatch, queue_offsets: I64, store_ms: int, ranges: Sequ
     return FrameProduced(*at, queues, last.last_chain, store_ms, durability.value)
 
 
-def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicate: bool = True) -> FrameProduced:
-    """The answer for a frame that was stored before; `read` (first index, bytes) returns its entries, none of which may be trimmed."""
+def answer_in_log(
+    read: Callable[[int, int], Range], stored: Stored, *, duplicate: bool = True
+) -> FrameProduced:
+    """The answer for a frame that was stored before; `read` (first index, bytes) returns its
+    entries, none of which may be trimmed."""
     last_index = stored.first_index + stored.count - 1
     parts: list[Range] = []
     index = stored.first_index
@@ -40,11 +50,14 @@ def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicat
     offsets = np.concatenate([part.queue_offsets for part in columns])
     store_ms = int.from_bytes(parts[0].data[_STORE_MS], "big", signed=True)
     at = columns[0].topics[0], stored.first_index, parts[0].term, stored.count
-    return FrameProduced(*at, _queue_ranges(queues, offsets), parts[-1].last_chain, store_ms, duplicate=duplicate)
+    return FrameProduced(
+        *at, _queue_ranges(queues, offsets), parts[-1].last_chain, store_ms, duplicate=duplicate
+    )
 
 
 def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]:
-    """(queue, first offset, count), by queue. Within a frame, the offsets of a queue are consecutive."""
+    """(queue, first offset, count), by queue. Within a frame, the offsets of a queue are
+    consecutive."""
     low, high = int(queues.min()), int(queues.max())
     if low == high:
         return ((low, int(offsets[0]), len(queues)),)
@@ -54,11 +67,14 @@ def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]
     last[queues] = offsets
     distinct = np.flatnonzero(counts)
     counts = counts[distinct]
-    return tuple(zip(distinct.tolist(), (last[distinct] - counts + 1).tolist(), counts.tolist(), strict=True))
+    return tuple(
+        zip(distinct.tolist(), (last[distinct] - counts + 1).tolist(), counts.tolist(), strict=True)
+    )
 
 
 def certified(done: Iterable[Done], durable: Callable[[], Mapping[str, int]]) -> list[Done]:
-    """Adds to the answers the replicas that have the frame on stable storage; `durable` returns node → durable index."""
+    """Adds to the answers the replicas that have the frame on stable storage; `durable` returns
+    node → durable index."""
     known: list[tuple[str, int]] | None = None
     out = []
     for one in done:
@@ -67,6 +83,9 @@ def certified(done: Iterable[Done], durable: Callable[[], Mapping[str, int]]) ->
             if known is None:
                 known = sorted(durable().items())
             last_index = outcome.last_index
-            one = Done(one.token, replace(outcome, durable=tuple([item for item in known if item[1] >= last_index])))
+            one = Done(
+                one.token,
+                replace(outcome, durable=tuple([item for item in known if item[1] >= last_index])),
+            )
         out.append(one)
     return out

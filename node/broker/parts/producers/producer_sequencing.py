@@ -1,12 +1,14 @@
 """The leader's rules for native producers and their frames, against the state as of the log's end.
 
-That state is the applied one (`producers.py`) plus what this leader has appended since, which is kept here. Opening and resuming add drafts
-to the turn's plan and are undone with it. A frame is judged only when everything before it is in the log, and is then appended at once or
-not at all: nothing about a frame is undone here except by losing leadership.
+That state is the applied one (`producers.py`) plus what this leader has appended since, which is
+kept here. Opening and resuming add drafts to the turn's plan and are undone with it. A frame is
+judged only when everything before it is in the log, and is then appended at once or not at all:
+nothing about a frame is undone here except by losing leadership.
 
-No answer may become false later. Answers about committed and applied frames are final. An answer that depends on an unapplied entry waits
-for that entry. An answer that depends on something *missing* (no such producer, a missing message) is valid only if this replica still
-leads, because another leader may have it.
+No answer may become false later. Answers about committed and applied frames are final. An answer
+that depends on an unapplied entry waits for that entry. An answer that depends on something
+*missing* (no such producer, a missing message) is valid only if this replica still leads, because
+another leader may have it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import ClassVar
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    ProduceFrame,
+    ProducerOpened,
+    ResumeProducer,
+)
 from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.parts.producers.producers import Producer, Producers, Stored
 from ledgermq.node.broker.plan import NEVER_NS, Plan
@@ -29,7 +38,8 @@ from ledgermq.proto.records import control
 from ledgermq.proto.types import Frame, TopicKind
 
 PRODUCERS_MAX = 10_000
-"""Limit of a broker group. Beyond it, each newly opened producer replaces the one that has been silent for longest."""
+"""Limit of a broker group. Beyond it, each newly opened producer replaces the one that has been
+silent for longest."""
 DROPPED_MAX = 100
 """How many expired producers one record drops at most."""
 NAME_MAX = 1024
@@ -78,7 +88,8 @@ Verdict = Append | Told
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A producer as of the log's end. `index`: the last entry about it, which is not applied yet."""
+    """A producer as of the log's end. `index`: the last entry about it, which is not applied
+    yet."""
 
     name: str
     epoch: int
@@ -90,10 +101,16 @@ class _Standing:
 
 
 class ProducerSequencing(LeaderPart):
-    """Producers and frames that this leader has appended and not applied yet. Empty on a follower."""
+    """Producers and frames that this leader has appended and not applied yet. Empty on a
+    follower."""
 
     def __init__(
-        self, places: Places, producers: Producers, uncommitted: UncommittedState, entry_bytes_max: int, producers_max: int = PRODUCERS_MAX
+        self,
+        places: Places,
+        producers: Producers,
+        uncommitted: UncommittedState,
+        entry_bytes_max: int,
+        producers_max: int = PRODUCERS_MAX,
     ) -> None:
         self._places = places
         self._producers = producers
@@ -138,7 +155,11 @@ class ProducerSequencing(LeaderPart):
 
     def _at_end(self, number: int) -> _Standing | Producer | None:
         """The producer as of the log's end; None if there is none."""
-        return None if number in self._dropped else self._standing.get(number) or self._producers.get(number)
+        return (
+            None
+            if number in self._dropped
+            else self._standing.get(number) or self._producers.get(number)
+        )
 
     # Opening
 
@@ -149,28 +170,41 @@ class ProducerSequencing(LeaderPart):
             plan.refuse(call.token, "disk-full")
             return
         if len(call.name) > NAME_MAX:
-            plan.refuse(call.token, "too-large", f"the name of a producer has more than {NAME_MAX} characters")
+            plan.refuse(
+                call.token,
+                "too-large",
+                f"the name of a producer has more than {NAME_MAX} characters",
+            )
             return
-        known = (self._ids.get(call.name) or self._producers.named(call.name)) if call.name else None
+        known = (
+            (self._ids.get(call.name) or self._producers.named(call.name)) if call.name else None
+        )
         before = None if known is None else self._at_end(known)
         if known is not None and before is not None and before.epoch < EPOCH_MAX:
             plan.count("producers_opened")
-            record = control.ProducerRecord(known, before.epoch + 1, call.name, owner=call.owner, digest=digest)
+            record = control.ProducerRecord(
+                known, before.epoch + 1, call.name, owner=call.owner, digest=digest
+            )
             self._record(plan, call.token, record, before.next_sequence)
             return
         number = max(self._next_id, self._producers.next_id)
         if number > ID_MAX:
-            plan.refuse(call.token, "too-many-producers", "this broker group has used up all producer ids")
+            plan.refuse(
+                call.token, "too-many-producers", "this broker group has used up all producer ids"
+            )
             return
         # A name that has used up its epochs continues under another id.
-        sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
+        sequence, spent = (
+            (0, ()) if known is None or before is None else (before.next_sequence, (known,))
+        )
         dropped = (*spent, *self._drop(plan, set(spent)))
         plan.count("producers_opened")
         record = control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner, digest)
         self._record(plan, call.token, record, sequence)
 
     def resume(self, plan: Plan, call: ResumeProducer) -> None:
-        """Plan the continuation of an epoch. The record changes nothing, but its commit proves that this leader's log is complete."""
+        """Plan the continuation of an epoch. The record changes nothing, but its commit proves that
+        this leader's log is complete."""
         wrong = self._mistaken(call.producer_id, call.epoch)
         if plan.full:
             plan.refuse(call.token, "disk-full")
@@ -184,32 +218,67 @@ class ProducerSequencing(LeaderPart):
             known = self._at_end(call.producer_id)
             assert known is not None, "it is not mistaken"
             if known.owner != call.owner:
-                # Producer ids are small numbers and easily guessed, so only the user who opened a producer may use it.
+                # Producer ids are small numbers and easily guessed, so only the user who opened a
+                # producer may use it.
                 plan.assured.append(Done(call.token, _unknown(call.producer_id)))
                 return
             plan.count("producers_resumed")
-            record = control.ProducerRecord(call.producer_id, call.epoch, known.name, owner=known.owner)
+            record = control.ProducerRecord(
+                call.producer_id, call.epoch, known.name, owner=known.owner
+            )
             self._record(plan, call.token, record, known.next_sequence)
 
     def _drop(self, plan: Plan, spent: set[int]) -> list[int]:
-        """The producers to drop so that one more fits: never one with an entry in flight, in the log or in this plan."""
-        held = {*self._standing, *self._dropped, *spent, *plan.held, *(call.frame.producer_id for call in plan.frames)}
-        dropped = list(islice((n for n in self._producers.expired(plan.now_ms) if n not in held), DROPPED_MAX))
+        """The producers to drop so that one more fits: never one with an entry in flight, in the
+        log or in this plan."""
+        held = {
+            *self._standing,
+            *self._dropped,
+            *spent,
+            *plan.held,
+            *(call.frame.producer_id for call in plan.frames),
+        }
+        dropped = list(
+            islice((n for n in self._producers.expired(plan.now_ms) if n not in held), DROPPED_MAX)
+        )
         new = sum(self._producers.get(number) is None for number in self._standing)
-        over = len(self._producers) + new - len(self._dropped) - len(spent) - len(dropped) + 1 - self._producers_max
+        over = (
+            len(self._producers)
+            + new
+            - len(self._dropped)
+            - len(spent)
+            - len(dropped)
+            + 1
+            - self._producers_max
+        )
         if over > 0:
             held.update(dropped)
             dropped += islice((n for n in self._producers.by_silence() if n not in held), over)
         return dropped
 
-    def _record(self, plan: Plan, token: Token, record: control.ProducerRecord, sequence: int) -> None:
+    def _record(
+        self, plan: Plan, token: Token, record: control.ProducerRecord, sequence: int
+    ) -> None:
         number, index = record.producer_id, plan.next_index
-        before, known, next_id = self._standing.get(number), self._ids.get(record.name), self._next_id
-        plan.drafts.append(control.draft(record, plan.now_ms, DIGEST_LEVEL if record.digest else FIRST_LEVEL))
+        before, known, next_id = (
+            self._standing.get(number),
+            self._ids.get(record.name),
+            self._next_id,
+        )
+        plan.drafts.append(
+            control.draft(record, plan.now_ms, DIGEST_LEVEL if record.digest else FIRST_LEVEL)
+        )
         plan.size += _RECORD_BYTES
         plan.awaited.append((index, token, ProducerOpened(number, record.epoch, sequence)))
         plan.count("producers_dropped", len(record.dropped))
-        self._standing[number] = _Standing(record.name, record.epoch, sequence, index, before.frames if before else deque(), record.owner)
+        self._standing[number] = _Standing(
+            record.name,
+            record.epoch,
+            sequence,
+            index,
+            before.frames if before else deque(),
+            record.owner,
+        )
         if record.name:
             self._ids[record.name] = number
         self._next_id = max(self._next_id, number + 1)
@@ -231,20 +300,36 @@ class ProducerSequencing(LeaderPart):
     # Frames
 
     def accept(self, plan: Plan, call: ProduceFrame) -> None:
-        """Makes the checks that do not depend on the producer. `judge` makes the others once this plan's drafts are in the
-        log."""
+        """Makes the checks that do not depend on the producer. `judge` makes the others once this
+        plan's drafts are in the log."""
         frame, config = call.frame, self._places.topics.get(call.topic)
         if plan.full:
             plan.refuse(call.token, "disk-full")
-        elif frame.producer_id in plan.held or self._uncommitted.configuring(topic_name(call.topic)) is not None:
+        elif (
+            frame.producer_id in plan.held
+            or self._uncommitted.configuring(topic_name(call.topic)) is not None
+        ):
             plan.held.add(frame.producer_id)
             plan.deferred.append(call)
-        elif config is None or not len(frame) or not 0 <= int(frame.batch.queues.min()) <= int(frame.batch.queues.max()) < config.queues:
+        elif (
+            config is None
+            or not len(frame)
+            or not 0
+            <= int(frame.batch.queues.min())
+            <= int(frame.batch.queues.max())
+            < config.queues
+        ):
             plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
         elif config.kind not in (TopicKind.NORMAL, TopicKind.MIXED):
-            plan.refuse(call.token, "wrong-kind", f"topic {call.topic} is of kind {config.kind.value}: send to it message by message")
+            plan.refuse(
+                call.token,
+                "wrong-kind",
+                f"topic {call.topic} is of kind {config.kind.value}: send to it message by message",
+            )
         elif int(frame.batch.sizes.max()) > self._entry_bytes_max:
-            plan.refuse(call.token, "too-large", f"an entry of {int(frame.batch.sizes.max())} bytes")
+            plan.refuse(
+                call.token, "too-large", f"an entry of {int(frame.batch.sizes.max())} bytes"
+            )
         else:
             plan.frames.append(call)
             plan.size += len(frame.batch.data)
@@ -264,7 +349,10 @@ class ProducerSequencing(LeaderPart):
             return Append()
         if frame.next_sequence > end:
             reason = "sequence-gap" if frame.first_sequence > end else "partial-frame"
-            detail = f"messages {frame.first_sequence} to {frame.next_sequence - 1} of producer {number}, whose next one is {end}"
+            detail = (
+                f"messages {frame.first_sequence} to {frame.next_sequence - 1} of producer"
+                f" {number}, whose next one is {end}"
+            )
             refused = Refused(reason, detail=detail, next_sequence=end)
             return IfLeading(refused) if standing is None else Later(standing.index, refused)
         return self._known(frame, standing)
@@ -274,7 +362,9 @@ class ProducerSequencing(LeaderPart):
         applied = self._producers.get(frame.producer_id)
         for first_sequence, answer in standing.frames if standing is not None else ():
             if (first_sequence, answer.count) == (frame.first_sequence, len(frame)):
-                return Later(answer.last_index, replace(answer, durability="durable", duplicate=True))
+                return Later(
+                    answer.last_index, replace(answer, durability="durable", duplicate=True)
+                )
         for stored in applied.frames if applied is not None else ():
             if (stored.first_sequence, stored.count) == (frame.first_sequence, len(frame)):
                 return InLog(stored)
@@ -292,7 +382,10 @@ class ProducerSequencing(LeaderPart):
             return IfLeading(_unknown(number))
         if epoch == known.epoch:
             return None
-        stale = Refused("stale-epoch", detail=f"producer {number} was opened again: its epoch is {known.epoch}, not {epoch}")
+        stale = Refused(
+            "stale-epoch",
+            detail=f"producer {number} was opened again: its epoch is {known.epoch}, not {epoch}",
+        )
         if applied is not None and epoch < applied.epoch:
             return Now(stale)
         return Later(self._standing[number].index, stale)
@@ -301,13 +394,22 @@ class ProducerSequencing(LeaderPart):
         """The frame is in the log."""
         number = frame.producer_id
         before, known = self._standing.get(number), self._at_end(number)
-        assert known is not None and known.next_sequence == frame.first_sequence, (frame.producer_id, frame.first_sequence, known)
+        assert known is not None and known.next_sequence == frame.first_sequence, (
+            frame.producer_id,
+            frame.first_sequence,
+            known,
+        )
         frames = before.frames if before is not None else deque()
         frames.append((frame.first_sequence, answer))
-        self._standing[number] = _Standing(known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner)
+        self._standing[number] = _Standing(
+            known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner
+        )
         self._by_index.append((answer.last_index, number))
         self.unapplied_index = min(self.unapplied_index, answer.last_index)
 
 
 def _unknown(number: int) -> Refused:
-    return Refused("unknown-producer", detail=f"producer {number} is not known here, or was silent for too long; open another one")
+    return Refused(
+        "unknown-producer",
+        detail=f"producer {number} is not known here, or was silent for too long; open another one",
+    )

@@ -1,20 +1,25 @@
-"""Native producers: their names, epochs and next sequence numbers, as replicated state, a pure function of the log (invariant I8).
+"""Native producers: their names, epochs and next sequence numbers, as replicated state, a pure
+function of the log (invariant I8).
 
 `producer_sequencing.py` decides what a leader does with a frame.
 
-Invariant: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 … without a gap or a repetition, over all its
-epochs and all leaders. Epochs only rise, by `producer` records. A message of another epoch than the current one, of an unknown producer, or
-out of order changes nothing here; no leader appends such messages (`astray` counts them).
+Invariant: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 …
+without a gap or a repetition, over all its epochs and all leaders. Epochs only rise, by `producer`
+records. A message of another epoch than the current one, of an unknown producer, or out of order
+changes nothing here; no leader appends such messages (`astray` counts them).
 
-The places of a producer's last `FRAMES_KEPT` frames are kept; everything else about them is read from the log. If a leader change cut a
-frame, the part that remained in the log counts as a frame. The entries of a frame may be applied in any number of ranges.
+The places of a producer's last `FRAMES_KEPT` frames are kept; everything else about them is read
+from the log. If a leader change cut a frame, the part that remained in the log counts as a frame.
+The entries of a frame may be applied in any number of ranges.
 
-A producer that was opened with one has a digest of its messages (`native_ids.content_digest`), by which a restarted writer recognises that
-it is about to write other messages under the same sequence numbers. The others cost nothing.
+A producer that was opened with one has a digest of its messages (`native_ids.content_digest`), by
+which a restarted writer recognises that it is about to write other messages under the same sequence
+numbers. The others cost nothing.
 
-Memory is bounded (I11): when a leader opens a producer beyond the limit, the record drops another one (`producer_sequencing.py`). Store
-times determine which one, but only the record removes it. No producer expires by itself, so none disappears between the acceptance of a
-frame and its application.
+Memory is bounded (I11): when a leader opens a producer beyond the limit, the record drops another
+one (`producer_sequencing.py`). Store times determine which one, but only the record removes it. No
+producer expires by itself, so none disappears between the acceptance of a frame and its
+application.
 """
 
 from __future__ import annotations
@@ -49,7 +54,8 @@ class Stored:
 
 @dataclass(slots=True)
 class Producer:
-    """One producer. `last_ms`: store time of its last entry in the log. `owner`: the user who opened it, if calls are signed."""
+    """One producer. `last_ms`: store time of its last entry in the log. `owner`: the user who
+    opened it, if calls are signed."""
 
     name: str
     epoch: int
@@ -73,7 +79,8 @@ class Producers(StatePart):
         self._named: OrderedDict[int, Producer] = OrderedDict()
         self._ids: dict[str, int] = {}
         self.astray = 0
-        """Runs of messages that fitted no producer. Not part of the state: it starts at 0 in every process."""
+        """Runs of messages that fitted no producer. Not part of the state: it starts at 0 in every
+        process."""
 
     def __len__(self) -> int:
         return len(self._unnamed) + len(self._named)
@@ -89,11 +96,17 @@ class Producers(StatePart):
     def expired(self, now_ms: int) -> Iterator[int]:
         """The ids of producers that have been silent for longer than their limit."""
         for table, limit_ms in ((self._unnamed, UNNAMED_MS), (self._named, NAMED_MS)):
-            yield from takewhile(lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until, table)  # type: ignore[misc]
+            yield from takewhile(
+                lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until,
+                table,
+            )  # type: ignore[misc]
 
     def by_silence(self) -> Iterator[int]:
         """All ids, longest silent first."""
-        tables = [((producer.last_ms, number) for number, producer in table.items()) for table in (self._unnamed, self._named)]
+        tables = [
+            ((producer.last_ms, number) for number, producer in table.items())
+            for table in (self._unnamed, self._named)
+        ]
         return (number for _, number in merge(*tables, key=itemgetter(0)))
 
     # Applying
@@ -106,24 +119,40 @@ class Producers(StatePart):
         producer = self.get(number)
         if producer is None:
             table = self._named if record.name else self._unnamed
-            producer = table[number] = Producer(record.name, record.epoch, record.sequence, store_ms, owner=record.owner)
+            producer = table[number] = Producer(
+                record.name, record.epoch, record.sequence, store_ms, owner=record.owner
+            )
             if record.name:
                 self._ids[record.name] = number
         elif record.epoch >= producer.epoch:
             producer.epoch, producer.owner = record.epoch, record.owner
             self._heard(number, producer, store_ms)
-        if record.digest and producer.epoch == record.epoch and producer.next_sequence == 0 and producer.digest is None:
+        if (
+            record.digest
+            and producer.epoch == record.epoch
+            and producer.next_sequence == 0
+            and producer.digest is None
+        ):
             producer.digest = 0
         self.next_id = max(self.next_id, number + 1)
 
     def apply_run(self, index: int, run: Run, store_ms: int, entries: Sealed) -> None:
-        """Apply messages of one frame, which are in the log from `index` on; `entries` is the range of the run."""
+        """Apply messages of one frame, which are in the log from `index` on; `entries` is the range
+        of the run."""
         producer = self.get(run.producer_id)
-        if producer is None or producer.epoch != run.epoch or producer.next_sequence != run.first_sequence:
+        if (
+            producer is None
+            or producer.epoch != run.epoch
+            or producer.next_sequence != run.first_sequence
+        ):
             self.astray += 1
             return
         frames, last = producer.frames, producer.frames[-1] if producer.frames else None
-        if run.position and last is not None and (last.count, last.first_index + last.count) == (run.position, index):
+        if (
+            run.position
+            and last is not None
+            and (last.count, last.first_index + last.count) == (run.position, index)
+        ):
             frames[-1] = Stored(last.first_sequence, last.count + run.count, last.first_index)
         else:
             frames.append(Stored(run.first_sequence, run.count, index))
@@ -163,7 +192,8 @@ class Producers(StatePart):
             return {}
         rows = {
             key: [
-                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *_told(p)] for number, p in table.items()
+                [number, p.epoch, p.next_sequence, p.last_ms, _columns(p.frames), *_told(p)]
+                for number, p in table.items()
             ]
             for key, table in (("unnamed", self._unnamed), ("named", self._named))
         }
@@ -179,7 +209,9 @@ class Producers(StatePart):
                 frames = [Stored(*places[at : at + 3]) for at in range(0, len(places), 3)]
                 name = told.pop(0) if key == "named" else ""
                 digest = told.pop() if told and isinstance(told[-1], int) else None
-                table[number] = Producer(name, epoch, sequence, last_ms, frames, told[0] if told else "", digest)
+                table[number] = Producer(
+                    name, epoch, sequence, last_ms, frames, told[0] if told else "", digest
+                )
                 if name:
                     self._ids[name] = number
 
@@ -192,4 +224,8 @@ def _told(producer: Producer) -> list[str | int]:
 
 def _columns(frames: list[Stored]) -> list[int]:
     """The snapshot form: three numbers per frame."""
-    return [number for frame in frames for number in (frame.first_sequence, frame.count, frame.first_index)]
+    return [
+        number
+        for frame in frames
+        for number in (frame.first_sequence, frame.count, frame.first_index)
+    ]

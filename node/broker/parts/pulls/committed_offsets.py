@@ -1,10 +1,13 @@
-"""Offsets that consumer groups have committed: the position of a pulling group, per (consumer group, stored topic, queue).
+"""Offsets that consumer groups have committed: the position of a pulling group, per (consumer
+group, stored topic, queue).
 
-Replicated state, a pure function of the log (invariant I8): the same on leader and followers and after a restart. An offset is the next one
-to read. It moves, forwards or backwards, when its group commits it and when an operator resets the group, and never otherwise: neither a
-change of leaders nor a trim moves it. Readers of an offset clamp it to the queue.
+Replicated state, a pure function of the log (invariant I8): the same on leader and followers and
+after a restart. An offset is the next one to read. It moves, forwards or backwards, when its group
+commits it and when an operator resets the group, and never otherwise: neither a change of leaders
+nor a trim moves it. Readers of an offset clamp it to the queue.
 
-A group that leases (`delivery.py`) has no row here unless it also commits. Memory is one number per queue that a group commits (I11).
+A group that leases (`delivery.py`) has no row here unless it also commits. Memory is one number per
+queue that a group commits (I11).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from ledgermq.proto.types import GroupConfig
 
 
 class Offsets(StatePart):
-    """The committed offsets of one broker group. A `reset` record moves both these and the cursors of `delivery`."""
+    """The committed offsets of one broker group. A `reset` record moves both these and the cursors
+    of `delivery`."""
 
     KEY = "offsets"
 
@@ -52,7 +56,8 @@ class Offsets(StatePart):
                 self._pairs.setdefault((group, topic), {})[queue] = offset
 
     def take_reset(self, index: int, record: ResetRecord, effects: Effects) -> None:
-        """It also moves a group that commits offsets in this topic. Receives that wait for the topic may find messages again."""
+        """It also moves a group that commits offsets in this topic. Receives that wait for the
+        topic may find messages again."""
         effects.touched += self._delivery.apply_reset(record.group, record.topic, record.queues)
         effects.topics[record.topic] = None
         known = self._pairs.get((record.group, record.topic))

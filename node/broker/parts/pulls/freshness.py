@@ -1,9 +1,10 @@
 """The age of a follower's state, for readers that a follower serves instead of the leader.
 
-Every message of a leader carries its commit index. Once everything up to that index is applied here, a reader here sees everything that was
-acknowledged before the leader sent that message. The age counts from the arrival of the message, because the clocks of two nodes cannot be
-compared. A leader's commit index counts only when an entry of its own term is applied here: before, the leader may know less than its
-predecessor did.
+Every message of a leader carries its commit index. Once everything up to that index is applied
+here, a reader here sees everything that was acknowledged before the leader sent that message. The
+age counts from the arrival of the message, because the clocks of two nodes cannot be compared. A
+leader's commit index counts only when an entry of its own term is applied here: before, the leader
+may know less than its predecessor did.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections import deque
 from ledgermq.raft.messages import LeaderContact
 
 NOTES_MAX = 256
-"""How many contacts may wait for their commit index to be applied. Further ones are ignored; the state here then only seems older."""
+"""How many contacts may wait for their commit index to be applied. Further ones are ignored; the
+state here then only seems older."""
 NOTE_EVERY_NS = 10_000_000
 
 
 class Freshness:
-    """The freshness of one replica. The owner of the group calls `note`; `age_ns` may be called from any thread."""
+    """The freshness of one replica. The owner of the group calls `note`; `age_ns` may be called
+    from any thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, int]] = deque()
@@ -26,15 +29,20 @@ class Freshness:
         self._known_ns: int | None = None
 
     def note(self, heard: LeaderContact | None, applied_index: int, applied_term: int) -> None:
-        """Called after each turn that heard from the leader or applied entries. `heard`: the last contact of the leader; None on a leader,
-        and while the replica follows none. Invariant: a second call with the same arguments changes nothing."""
+        """Called after each turn that heard from the leader or applied entries. `heard`: the last
+        contact of the leader; None on a leader, and while the replica follows none. Invariant: a
+        second call with the same arguments changes nothing."""
         self._take_applied(applied_index, applied_term)
         if heard is not None and self._is_newer(heard):
             self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
             self._take_applied(applied_index, applied_term)
 
     def _take_applied(self, applied_index: int, applied_term: int) -> None:
-        while self._waiting and self._waiting[0][1] <= applied_index and self._waiting[0][2] <= applied_term:
+        while (
+            self._waiting
+            and self._waiting[0][1] <= applied_index
+            and self._waiting[0][2] <= applied_term
+        ):
             self._known_ns = self._waiting.popleft()[0]
 
     def _is_newer(self, heard: LeaderContact) -> bool:
@@ -48,6 +56,7 @@ class Freshness:
         return self._known_ns is None or heard.at_ns > self._known_ns
 
     def age_ns(self, now_ns: int) -> int | None:
-        """The state here contains everything that was acknowledged this long ago, or longer; None: unknown."""
+        """The state here contains everything that was acknowledged this long ago, or longer; None:
+        unknown."""
         known_ns = self._known_ns
         return None if known_ns is None else max(0, now_ns - known_ns)

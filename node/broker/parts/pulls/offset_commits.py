@@ -20,14 +20,22 @@ class OffsetCommits(LeaderPart):
         self._uncommitted = uncommitted
 
     def decide(self, plan: Plan, call: CommitOffset) -> None:
-        """A consumer has pulled only applied messages, so the applied end bounds the offsets that it can commit. The offsets of a turn
-        share one record; an offset that comes after a reset must wait for the next turn's record."""
+        """A consumer has pulled only applied messages, so the applied end bounds the offsets that
+        it can commit. The offsets of a turn share one record; an offset that comes after a reset
+        must wait for the next turn's record."""
         key = (call.group, call.topic, call.queue)
         if not 0 <= call.queue < self._places.queues_of(call.topic):
             plan.refuse(call.token, "unknown-topic", f"queue {call.queue} of topic {call.topic}")
         elif not 0 <= call.offset <= (end := self._places.end(call.topic, call.queue)):
-            plan.refuse(call.token, "illegal-offset", f"queue {call.queue} of topic {call.topic} ends at offset {end}, not {call.offset}")
-        elif any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), reset_name(key))):
+            plan.refuse(
+                call.token,
+                "illegal-offset",
+                f"queue {call.queue} of topic {call.topic} ends at offset {end}, not {call.offset}",
+            )
+        elif any(
+            self._uncommitted.configuring(n) is not None
+            for n in (topic_name(call.topic), group_name(call.group), reset_name(key))
+        ):
             plan.deferred.append(call)
         else:
             plan.rows += 1

@@ -1,9 +1,12 @@
-"""Pulls: reads of one queue from an offset on that wait for messages. They lease nothing and write nothing.
+"""Pulls: reads of one queue from an offset on that wait for messages. They lease nothing and write
+nothing.
 
-A pull arrives here once the leader is known to have everything that was acknowledged before it (`reads.py`). It returns committed messages,
-so the answer stays true under later leaders. Only a leader serves pulls, because on a follower a pull could wait for messages that the
-leader already has; the exception is a pull that begins far before the end (`Cold`). Messages that do not match the filter still advance the
-pull's offset, so no message is examined twice during a wait, and the caller learns how far the pull came.
+A pull arrives here once the leader is known to have everything that was acknowledged before it
+(`reads.py`). It returns committed messages, so the answer stays true under later leaders. Only a
+leader serves pulls, because on a follower a pull could wait for messages that the leader already
+has; the exception is a pull that begins far before the end (`Cold`). Messages that do not match the
+filter still advance the pull's offset, so no message is examined twice during a wait, and the
+caller learns how far the pull came.
 """
 
 from __future__ import annotations
@@ -72,7 +75,11 @@ class Pulls:
         done: list[Done] = []
         budget = self._budget
         if budget.version != self._version:
-            self._version, self.turned_away, self.woken = budget.version, {}, self.turned_away | self.woken
+            self._version, self.turned_away, self.woken = (
+                budget.version,
+                {},
+                self.turned_away | self.woken,
+            )
         dirty, self.woken = self.woken, {}
         for place, token in enumerate(dirty):
             if not budget.admits(token):
@@ -96,8 +103,9 @@ class Pulls:
         return done
 
     def due(self, now_ns: int) -> list[Done]:
-        """Answer the pulls whose deadline has passed with an empty result, or refuse them if their messages may not be read now. Each was
-        examined at least once, however short its deadline."""
+        """Answer the pulls whose deadline has passed with an empty result, or refuse them if their
+        messages may not be read now. Each was examined at least once, however short its
+        deadline."""
         done: list[Done] = []
         while self.deadlines and self.deadlines[0][0] <= now_ns:
             _, token = heappop(self.deadlines)
@@ -144,14 +152,18 @@ class Pulls:
             del self._of_topic[topic]
 
     def _look(self, waiting: _Waiting) -> Pulled | Refused:
-        """The messages that a pull can get now; without any, `next_offset` says how far the filter came."""
+        """The messages that a pull can get now; without any, `next_offset` says how far the filter
+        came."""
         call, machine = waiting.call, self._machine
         queues = machine.queues_of(call.topic)
         if not 0 <= call.queue < queues:
             return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
         begin, end = machine.begin(call.topic, call.queue), machine.end(call.topic, call.queue)
         if not begin <= waiting.offset <= end:
-            what = f"offset {waiting.offset} is outside of queue {call.queue} of topic {call.topic}, which holds {begin} to {end}"
+            what = (
+                f"offset {waiting.offset} is outside of queue {call.queue} of topic {call.topic},"
+                f" which holds {begin} to {end}"
+            )
             return Refused("illegal-offset", detail=f"{what} (exclusive)")
         found = _Scan(machine, call, self.looks.of_call(call.filter))
         offset, stop, chunk = waiting.offset, min(end, waiting.offset + SCAN_UNITS), _FIRST_UNITS
@@ -182,7 +194,8 @@ class _Scan:
         return len(self.records) >= self._call.max_messages or self._bytes >= self._call.max_bytes
 
     def scan(self, first: int, count: int) -> int:
-        """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
+        """Examine `count` messages from `first` on. Returns the offset of the first one not
+        examined."""
         call, machine = self._call, self._machine
         positions, sizes, codes = machine.units(call.topic, call.queue, first, count)
         hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)

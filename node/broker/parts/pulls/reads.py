@@ -1,11 +1,13 @@
-"""Linearizable reads: they see everything acknowledged before the call. Only the leader answers them, once a quorum confirmed that it led
-after the call came.
+"""Linearizable reads: they see everything acknowledged before the call. Only the leader answers
+them, once a quorum confirmed that it led after the call came.
 
-This module keeps the waiting calls: each is answered when the entries up to its *read index* are applied. The replicator asks a quorum for
-that index (ReadIndex, Raft dissertation §6.4), once for all calls of a turn; questions that come while a round is under way share the next
-one. The index is taken after the call arrived, so everything acknowledged before the call lies below it, whichever leader acknowledged it.
-What is applied stays applied: the state may be read later, also by a replica that was deposed meanwhile, and misses nothing of that. The
-machine knows the data; `raft/` decides who leads.
+This module keeps the waiting calls: each is answered when the entries up to its *read index* are
+applied. The replicator asks a quorum for that index (ReadIndex, Raft dissertation §6.4), once for
+all calls of a turn; questions that come while a round is under way share the next one. The index is
+taken after the call arrived, so everything acknowledged before the call lies below it, whichever
+leader acknowledged it. What is applied stays applied: the state may be read later, also by a
+replica that was deposed meanwhile, and misses nothing of that. The machine knows the data; `raft/`
+decides who leads.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ import numpy as np
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
-from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, OffsetRead, Peek, Peeked, Pull, ReadOffset
+from ledgermq.node.broker.calls.read_calls import (
+    Confirm,
+    Confirmed,
+    FindOffset,
+    OffsetRead,
+    Peek,
+    Peeked,
+    Pull,
+    ReadOffset,
+)
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers
 from ledgermq.node.broker.parts.pulls.pulls import Pulls
@@ -29,7 +40,8 @@ Read = Peek | Pull | ReadOffset | FindOffset | Confirm
 
 @dataclass(frozen=True, slots=True)
 class Assured:
-    """An answer that a leader derived from its state as of the log's end. It is valid if the replica still led at that time."""
+    """An answer that a leader derived from its state as of the log's end. It is valid if the
+    replica still led at that time."""
 
     token: Token
     outcome: Result | Refused
@@ -58,7 +70,8 @@ class Reads:
         return len(self.fresh) + sum(map(len, self._asked.values())) + len(self.indexed)
 
     def take(self, call: _Asked, now_ns: int, *, serving: bool) -> list[Done]:
-        """Accept a read; only a leader whose state covers every earlier term does. Returns the answers that need no waiting."""
+        """Accept a read; only a leader whose state covers every earlier term does. Returns the
+        answers that need no waiting."""
         if not serving:
             return [Done(call.token, self._not_leader())]
         self.fresh.append(call)
@@ -117,7 +130,11 @@ class Reads:
         return self._refuse_all(Refused("disk-full"))
 
     def _refuse_all(self, refused: Refused) -> list[Done]:
-        calls = [*self.fresh, *(call for asked in self._asked.values() for call in asked), *(call for _, call in self.indexed)]
+        calls = [
+            *self.fresh,
+            *(call for asked in self._asked.values() for call in asked),
+            *(call for _, call in self.indexed),
+        ]
         self.fresh, self.indexed = [], []
         self._asked.clear()
         return [Done(call.token, refused) for call in calls]
@@ -127,7 +144,8 @@ class Reads:
 
 
 def read_offset(machine: Machine, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
-    """The offset that a group committed, clamped to the queue; or the offset where a queue begins, ends, or was at a given time."""
+    """The offset that a group committed, clamped to the queue; or the offset where a queue begins,
+    ends, or was at a given time."""
     topic, queue = call.topic, call.queue
     if not 0 <= queue < machine.queues_of(topic):
         return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
@@ -148,7 +166,11 @@ def peek(machine: Machine, call: Peek) -> Peeked | Refused:
     first = min(max(call.offset, begin), end)
     count = max(0, min(call.max_messages, end - first))
     positions, sizes, _ = machine.units(call.topic, call.queue, first, count)
-    fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
+    fits = (
+        max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right")))
+        if count
+        else 0
+    )
     rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
     records = tuple([machine.record(position, size) for position, size in rows])
     return Peeked(records, first + len(records), end, begin, machine.time_epochs)

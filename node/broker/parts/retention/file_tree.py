@@ -1,8 +1,10 @@
-"""The log tree of a broker group: a Merkle tree whose leaves are the sealed log files, in order (docs/decisions/2026-11-27-log-tree.md).
+"""The log tree of a broker group: a Merkle tree whose leaves are the sealed log files, in order
+(docs/decisions/2026-11-27-log-tree.md).
 
-A pure function of the applied seals and trims, as all state. The tree only ever grows: a leaf is added when the file behind the last leaf
-is sealed with a root, and stays when the file is trimmed. Seals may come in any order; one that comes early waits among the seals. A file
-that a full disk removed before it was sealed gets a leaf with the root NO_ROOT, under which nothing can be proven.
+A pure function of the applied seals and trims, as all state. The tree only ever grows: a leaf is
+added when the file behind the last leaf is sealed with a root, and stays when the file is trimmed.
+Seals may come in any order; one that comes early waits among the seals. A file that a full disk
+removed before it was sealed gets a leaf with the root NO_ROOT, under which nothing can be proven.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class FileTree:
     """The hashes of the leaves, and where the tree begins and continues."""
 
     def __init__(self, first_index: int, pos: int) -> None:
-        """A tree without leaves that begins with entry `first_index`, at `pos` or behind a blank there."""
+        """A tree without leaves that begins with entry `first_index`, at `pos` or behind a blank
+        there."""
         self.first_index = first_index
         self.base: int | None = None
         """Where the first leaf's file begins; None before the first leaf."""
@@ -42,14 +45,27 @@ class FileTree:
     def skip(self, trim: TrimRecord) -> None:
         """Add one leaf for what a trim removed before it had a leaf."""
         if trim.begin_index > self.next_index:
-            base = min((base for base, _ in trim.files if base >= self.end_pos), default=self.end_pos)
-            self._add(FileLeaf(base, self.next_index, trim.begin_index - self.next_index, trim.begin_pos, NO_ROOT))
+            base = min(
+                (base for base, _ in trim.files if base >= self.end_pos), default=self.end_pos
+            )
+            self._add(
+                FileLeaf(
+                    base,
+                    self.next_index,
+                    trim.begin_index - self.next_index,
+                    trim.begin_pos,
+                    NO_ROOT,
+                )
+            )
 
     def number_of(self, seal: SealRecord, seals: Iterable[SealRecord]) -> int | None:
-        """The number of the leaf of a sealed file that is still part of the log; None if it has no leaf."""
+        """The number of the leaf of a sealed file that is still part of the log; None if it has no
+        leaf."""
         if not self.first_index <= seal.first_index < self.next_index:
             return None
-        return len(self.hashes) - sum(seal.first_index <= other.first_index < self.next_index for other in seals)
+        return len(self.hashes) - sum(
+            seal.first_index <= other.first_index < self.next_index for other in seals
+        )
 
     def _add(self, leaf: FileLeaf) -> None:
         if self.base is None:
@@ -60,7 +76,13 @@ class FileTree:
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11)."""
         leaves = base64.b64encode(b"".join(self.hashes)).decode()
-        return {"first": self.first_index, "base": self.base, "next": self.next_index, "end": self.end_pos, "leaves": leaves}
+        return {
+            "first": self.first_index,
+            "base": self.base,
+            "next": self.next_index,
+            "end": self.end_pos,
+            "leaves": leaves,
+        }
 
     @classmethod
     def restored(cls, exported: dict[str, Any]) -> FileTree:

@@ -1,8 +1,10 @@
-"""The log's own record of its files: where it begins, the digests of sealed files, and which files were trimmed and why.
+"""The log's own record of its files: where it begins, the digests of sealed files, and which files
+were trimmed and why.
 
-A pure function of the applied records, the same on every replica (invariant I8). Bounded: seals are kept for files that are still part of
-the log, trims for the last `TRIMS_KEPT`; a rolling digest covers all trims of the log's history. The log tree, which a group has from
-feature level 2 on, keeps 32 bytes of every file for ever. The host of the replica deletes the files.
+A pure function of the applied records, the same on every replica (invariant I8). Bounded: seals are
+kept for files that are still part of the log, trims for the last `TRIMS_KEPT`; a rolling digest
+covers all trims of the log's history. The log tree, which a group has from feature level 2 on,
+keeps 32 bytes of every file for ever. The host of the replica deletes the files.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Trimmed:
 
 
 class Retained(StatePart):
-    """Begin, seals and trims at the applied index. A log that was never trimmed begins with entry 0 at position 0."""
+    """Begin, seals and trims at the applied index. A log that was never trimmed begins with entry 0
+    at position 0."""
 
     KEY = "retained"
 
@@ -37,13 +40,15 @@ class Retained(StatePart):
         self.begin_pos = 0
         self.begin_term = -1
         self.begin_chain: int | None = None
-        """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) while the log is untrimmed."""
+        """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) while the
+        log is untrimmed."""
         self.seals: dict[int, SealRecord] = {}
         """Base of a file that is still part of the log → its seal. Replaced, never mutated."""
         self.trims: tuple[Trimmed, ...] = ()
         """The last trims, oldest first."""
         self.trim_digest = ""
-        """Hexadecimal SHA-256 over the previous digest (hexadecimal, at first empty) and the body of the trim record."""
+        """Hexadecimal SHA-256 over the previous digest (hexadecimal, at first empty) and the body
+        of the trim record."""
         self.tree: FileTree | None = None
         """The log tree; None below its feature level."""
 
@@ -54,21 +59,32 @@ class Retained(StatePart):
 
     @property
     def stored(self) -> bool:
-        """Whether what lies before the begin may still be readable in the object store, so that consumer groups have positions there."""
+        """Whether what lies before the begin may still be readable in the object store, so that
+        consumer groups have positions there."""
         return bool(self.trims) and self.trims[-1].record.stored
 
     def sealing(self, record: SealRecord) -> bool:
-        """Whether the record would add a seal. The first seal of a file stands. With a tree, a seal without a root changes nothing."""
-        return record.base >= self.begin_pos and record.base not in self.seals and (self.tree is None or bool(record.root))
+        """Whether the record would add a seal. The first seal of a file stands. With a tree, a seal
+        without a root changes nothing."""
+        return (
+            record.base >= self.begin_pos
+            and record.base not in self.seals
+            and (self.tree is None or bool(record.root))
+        )
 
     def trimming(self, record: TrimRecord) -> bool:
         """Whether the record would move the begin."""
         return record.begin_index > self.begin_index
 
     def begin_tree(self) -> None:
-        """Begin the log tree, because the group reached its feature level: behind the last file that is sealed without a root."""
+        """Begin the log tree, because the group reached its feature level: behind the last file
+        that is sealed without a root."""
         last = max(self.seals.values(), key=lambda seal: seal.last_index, default=None)
-        self.tree = FileTree(self.begin_index, self.begin_pos) if last is None else FileTree(last.last_index + 1, last.end_pos)
+        self.tree = (
+            FileTree(self.begin_index, self.begin_pos)
+            if last is None
+            else FileTree(last.last_index + 1, last.end_pos)
+        )
 
     def take_seal(self, index: int, record: SealRecord, effects: Effects) -> None:
         self.apply_seal(record)
@@ -80,7 +96,8 @@ class Retained(StatePart):
                 self.tree.grow(self.seals.values())
 
     def apply_trim(self, index: int, store_ms: int, record: TrimRecord) -> None:
-        """Apply a trim record. One that moves nothing, because two leaders decided the same, has no effect."""
+        """Apply a trim record. One that moves nothing, because two leaders decided the same, has no
+        effect."""
         if not self.trimming(record):
             return
         self.begin_index, self.begin_pos = record.begin_index, record.begin_pos
@@ -94,7 +111,10 @@ class Retained(StatePart):
 
     def trim_of(self, base: int) -> Trimmed | None:
         """The kept trim that removed this file; None if there is none."""
-        return next((trim for trim in self.trims if any(base == gone for gone, _ in trim.record.files)), None)
+        return next(
+            (trim for trim in self.trims if any(base == gone for gone, _ in trim.record.files)),
+            None,
+        )
 
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11)."""
@@ -114,7 +134,12 @@ class Retained(StatePart):
         self.begin_index, self.begin_pos = exported["begin_index"], exported["begin_pos"]
         self.begin_term, self.begin_chain = exported["begin_term"], exported["begin_chain"]
         self.seals = {fields["base"]: SealRecord.read(fields) for fields in exported["seals"]}
-        self.trims = tuple([Trimmed(index, store_ms, TrimRecord.read(fields)) for index, store_ms, fields in exported["trims"]])
+        self.trims = tuple(
+            [
+                Trimmed(index, store_ms, TrimRecord.read(fields))
+                for index, store_ms, fields in exported["trims"]
+            ]
+        )
         self.trim_digest = exported["trim_digest"]
         self.tree = FileTree.restored(exported["tree"]) if "tree" in exported else None
 

@@ -21,11 +21,16 @@ class RetentionRecords(LeaderPart):
         self._uncommitted = uncommitted
 
     def retain(self, plan: Plan, call: Seal | Trim) -> None:
-        """A seal or a trim that changes nothing is answered at once; one that follows an unapplied one waits for it."""
+        """A seal or a trim that changes nothing is answered at once; one that follows an unapplied
+        one waits for it."""
         retained = self._machine.retained
         if self._uncommitted.configuring(RETAINED) is not None:
             plan.deferred.append(call)
-        elif retained.sealing(call.record) if isinstance(call, Seal) else retained.trimming(call.record):
+        elif (
+            retained.sealing(call.record)
+            if isinstance(call, Seal)
+            else retained.trimming(call.record)
+        ):
             index = plan.next_index
             plan.drafts.append(control.draft(call.record, plan.now_ms, self._machine.level))
             self._uncommitted.mark_name(index, RETAINED)

@@ -1,8 +1,10 @@
-"""The leader's rules for topics with a deduplication window: which messages of a call are stored, and how duplicates are answered.
+"""The leader's rules for topics with a deduplication window: which messages of a call are stored,
+and how duplicates are answered.
 
-Decided against the state as of the log's end: applied messages (`message_ids.py`), and ids of unapplied entries, which the uncommitted
-state marks. A call with a message whose id an unapplied entry has waits for that commit: only then can the answer not become false, and
-only then is it decided whether that entry is a copy, or the message of another sender with the same id.
+Decided against the state as of the log's end: applied messages (`message_ids.py`), and ids of
+unapplied entries, which the uncommitted state marks. A call with a message whose id an unapplied
+entry has waits for that commit: only then can the answer not become false, and only then is it
+decided whether that entry is a copy, or the message of another sender with the same id.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from ledgermq.proto.names import parent_of
 def without_duplicates(
     plan: Plan, call: Produce | Prepare, state: Machine, uncommitted: UncommittedState
 ) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
-    """The call reduced to messages that are not stored yet, and the names that mark their ids. None if no message is left, or if the call
-    must wait until a message with one of its ids is committed. `Plan.known` gets the places of duplicates for the answer."""
+    """The call reduced to messages that are not stored yet, and the names that mark their ids. None
+    if no message is left, or if the call must wait until a message with one of its ids is
+    committed. `Plan.known` gets the places of duplicates for the answer."""
     names: list[str] = []
     fresh: list[int] = []
     slots: list[int | Known] = []
@@ -58,27 +61,41 @@ def without_duplicates(
     if not fresh:
         places = [slot for slot in slots if isinstance(slot, Known)]
         offsets, fire_ms = _columns([(place.offset, place.fire_ms) for place in places])
-        store_ms, queues = max(place.store_ms for place in places), tuple(place.queue for place in places)
-        plan.done.append(Done(call.token, Produced(-1, -1, offsets, store_ms, fire_ms=fire_ms, queues=queues)))
+        store_ms, queues = (
+            max(place.store_ms for place in places),
+            tuple(place.queue for place in places),
+        )
+        plan.done.append(
+            Done(call.token, Produced(-1, -1, offsets, store_ms, fire_ms=fire_ms, queues=queues))
+        )
         return None
     if duplicates:
         plan.known[call.token] = tuple(slots)
-        rest = {"recovery_ms": [call.recovery_ms[at] for at in fresh]} if isinstance(call, Prepare) else {}
+        rest = (
+            {"recovery_ms": [call.recovery_ms[at] for at in fresh]}
+            if isinstance(call, Prepare)
+            else {}
+        )
         call = replace(call, drafts=[call.drafts[at] for at in fresh], **rest)  # type: ignore[arg-type]
     return call, tuple(names)
 
 
 def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) -> None:
-    """Mark the ids of the next drafts of the plan: a repeated message waits until its first copy is applied."""
+    """Mark the ids of the next drafts of the plan: a repeated message waits until its first copy is
+    applied."""
     for at, name in enumerate(names):
         if name:
             uncommitted.mark_name(plan.next_index + at, name)
 
 
-def with_known(slots: Sequence[int | Known], offsets: tuple[int, ...], fire_ms: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def with_known(
+    slots: Sequence[int | Known], offsets: tuple[int, ...], fire_ms: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Queue offsets and fire times of all messages of a call, given those of the new ones."""
     fresh = [(offset, fire_ms[at] if fire_ms else 0) for at, offset in enumerate(offsets)]
-    return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Known) else fresh[slot] for slot in slots])
+    return _columns(
+        [(slot.offset, slot.fire_ms) if isinstance(slot, Known) else fresh[slot] for slot in slots]
+    )
 
 
 def _columns(rows: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,4 +1,5 @@
-"""The leader's rules for sends: which messages are stored, and how durable they are before they are acknowledged."""
+"""The leader's rules for sends: which messages are stored, and how durable they are before they are
+acknowledged."""
 
 from __future__ import annotations
 
@@ -41,22 +42,31 @@ class SendAdmission(LeaderPart):
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._classes: dict[tuple[TopicDurability, int, bool], Durability] = {}
-        """Durability of the topic, priority, whether the master acknowledges alone → the class of such a message. Priorities are few."""
+        """Durability of the topic, priority, whether the master acknowledges alone → the class of
+        such a message. Priorities are few."""
 
     def decide(self, plan: Plan, call: Produce) -> None:
-        """The fast path for nearly every send: one message without special requirements, while no configuration is pending. The full path
-        would accept the same calls, with the same effect."""
+        """The fast path for nearly every send: one message without special requirements, while no
+        configuration is pending. The full path would accept the same calls, with the same
+        effect."""
         if len(call.drafts) != 1 or plan.full or self._uncommitted.names:
             return self._produce(plan, call)
         draft = call.drafts[0]
         name = draft.stored_topic
         topic = self._machine.topics.get(name)
-        if topic is None or topic.dedup_ms or draft.deliver_ms or not 0 <= draft.queue < topic.queues:
+        if (
+            topic is None
+            or topic.dedup_ms
+            or draft.deliver_ms
+            or not 0 <= draft.queue < topic.queues
+        ):
             return self._produce(plan, call)
         body, properties = len(draft.body), len(draft.properties)
         # A character has at most four bytes, so this is at least the size of the entry.
         large = _BARE_ENTRY_BYTES + 4 * len(name) + body + properties > self._entry_bytes_max
-        if (large and entry_bytes(name, body, properties) > self._entry_bytes_max) or properties > PROPERTIES_MAX:
+        if (
+            large and entry_bytes(name, body, properties) > self._entry_bytes_max
+        ) or properties > PROPERTIES_MAX:
             return self._produce(plan, call)
         kind = topic.durability, draft.priority, plan.alone
         durability = self._classes.get(kind)
@@ -75,14 +85,21 @@ class SendAdmission(LeaderPart):
             return
         for draft in call.drafts:
             if not 0 <= draft.queue < self._machine.queues_of(draft.stored_topic):
-                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
+                plan.refuse(
+                    call.token,
+                    "unknown-topic",
+                    f"queue {draft.queue} of topic {draft.stored_topic}",
+                )
                 return
             size = entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))
             room = STORED_BYTES if draft.deliver_ms else 0
             if size + room > self._entry_bytes_max or len(draft.properties) + room > PROPERTIES_MAX:
                 plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
                 return
-        if any(self._uncommitted.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
+        if any(
+            self._uncommitted.configuring(topic_name(topic)) is not None
+            for topic in {draft.stored_topic for draft in call.drafts}
+        ):
             plan.deferred.append(call)
             return
         if not call.drafts:
@@ -104,11 +121,17 @@ class SendAdmission(LeaderPart):
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was
-        durability = strongest(self._durability_of(topics[parent_of(d.stored_topic)], d, plan) for d in call.drafts)
+        durability = strongest(
+            self._durability_of(topics[parent_of(d.stored_topic)], d, plan) for d in call.drafts
+        )
         # The watermark may have to be raised first, by a record of its own.
-        drafts = [self._timer_firing.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
+        drafts = [
+            self._timer_firing.stored(plan, draft) if draft.deliver_ms else draft
+            for draft in call.drafts
+        ]
         if names:
-            # An id counts as stored only when it is durable, so the first send and its repetitions are answered as durable.
+            # An id counts as stored only when it is durable, so the first send and its repetitions
+            # are answered as durable.
             durability = Durability.DURABLE
             mark_ids(plan, self._uncommitted, names)
         plan.produced.append((call, len(plan.drafts), durability))

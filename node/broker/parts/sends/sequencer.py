@@ -1,8 +1,10 @@
-"""The sequencer: assigns the queue offset of the next message of a queue, against the state as of the log's end.
+"""The sequencer: assigns the queue offset of the next message of a queue, against the state as of
+the log's end.
 
-Only the leader of a broker group has one. The next offset of a queue is the applied one plus the entries of the log beyond it. A new leader
-rebuilds it from the uncommitted tail; afterwards it moves only with appends. Offsets must be dense for ever (invariant I6), so `assign`
-only plans and `appended` confirms: a batch that the log refuses leaves no gap.
+Only the leader of a broker group has one. The next offset of a queue is the applied one plus the
+entries of the log beyond it. A new leader rebuilds it from the uncommitted tail; afterwards it
+moves only with appends. Offsets must be dense for ever (invariant I6), so `assign` only plans and
+`appended` confirms: a batch that the log refuses leaves no gap.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Assignment:
 
 
 class Sequencer:
-    """Next queue offsets and the last store time at the log's end. `applied(topic, queue)` is the next offset in the applied state."""
+    """Next queue offsets and the last store time at the log's end. `applied(topic, queue)` is the
+    next offset in the applied state."""
 
     def __init__(self, applied: Callable[[str, int], int]) -> None:
         self._applied = applied
@@ -36,7 +39,8 @@ class Sequencer:
         self._store_ms = 0
 
     def reset(self, store_ms: int) -> None:
-        """Forget the tail: the log ends with the applied state, whose last store time is `store_ms`."""
+        """Forget the tail: the log ends with the applied state, whose last store time is
+        `store_ms`."""
         self._next.clear()
         self._store_ms = store_ms
 
@@ -56,7 +60,8 @@ class Sequencer:
         return self._applied(topic, queue) if known is None else known
 
     def assign(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
-        """Plan the queue offsets and the store time of a batch. Store times never decrease along the log."""
+        """Plan the queue offsets and the store time of a batch. Store times never decrease along
+        the log."""
         store_ms = max(now_ms, self._store_ms)
         if len(batch) <= FEW_ENTRIES:
             offsets, after = self._assign_each(batch)
@@ -65,7 +70,8 @@ class Sequencer:
         return Assignment(offsets, after, store_ms)
 
     def assign_time_epoch(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
-        """The same for a record that begins a time epoch: the only one with a store time that may be lower than the last."""
+        """The same for a record that begins a time epoch: the only one with a store time that may
+        be lower than the last."""
         return replace(self.assign(batch, now_ms), store_ms=now_ms)
 
     @property
@@ -93,7 +99,11 @@ class Sequencer:
             first = self.next_offset(batch.topics[0], most)
             return np.arange(first, first + n), {(batch.topics[0], most): first + n}
         # int16 keys are sorted by radix sort, without comparisons.
-        keys = queues.astype(np.int16) if one_topic and most < _SHORT else (batch.topic_of.astype(np.int64) << 32) | queues.astype(np.int64)
+        keys = (
+            queues.astype(np.int16)
+            if one_topic and most < _SHORT
+            else (batch.topic_of.astype(np.int64) << 32) | queues.astype(np.int64)
+        )
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         begins = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
@@ -101,7 +111,8 @@ class Sequencer:
         named = [(batch.topics[key >> 32], key & 0xFFFFFFFF) for key in ordered[begins].tolist()]
         firsts = np.array([self.next_offset(*queue) for queue in named], np.int64)
         offsets = np.empty(n, np.int64)
-        # In `order` the messages of a queue are adjacent, in batch order: offset = the queue's first offset + place within its run.
+        # In `order` the messages of a queue are adjacent, in batch order: offset = the queue's
+        # first offset + place within its run.
         offsets[order] = np.arange(n) + np.repeat(firsts - begins, counts)
         return offsets, dict(zip(named, (firsts + counts).tolist(), strict=True))
 

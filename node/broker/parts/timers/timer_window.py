@@ -1,8 +1,9 @@
 """A window on the next timers of one epoch, read from its slot in columns and steps.
 
-A slot holds its messages in order of arrival. To get the next ones in firing order, a window reads the whole slot in steps of a bounded
-number of units and keeps the lowest keys. If the slot has more messages than the window holds, the slot is read again when the window is
-used up. So memory is bounded, however many messages are due in one minute, or in one millisecond.
+A slot holds its messages in order of arrival. To get the next ones in firing order, a window reads
+the whole slot in steps of a bounded number of units and keeps the lowest keys. If the slot has more
+messages than the window holds, the slot is read again when the window is used up. So memory is
+bounded, however many messages are due in one minute, or in one millisecond.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ _OFFSET_MASK = (1 << 40) - 1
 
 
 class Window:
-    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet. `end`: where the slot ends for it;
-    None: at the end of the queue."""
+    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet.
+    `end`: where the slot ends for it; None: at the end of the queue."""
 
-    def __init__(self, units: Messages, epoch: int, first: int, after: int, end: int | None = None) -> None:
+    def __init__(
+        self, units: Messages, epoch: int, first: int, after: int, end: int | None = None
+    ) -> None:
         self.epoch = epoch
         self.at = 0
         self._units = units
@@ -71,7 +74,11 @@ class Window:
         """One past the last row that fires at or before this time."""
         if fire_ms >= (self.epoch + 1) * SLOT_MS:
             return len(self.keys)
-        return int(np.searchsorted(self.keys, key_of(fire_ms, _OFFSET_MASK - 1), side="right")) if fire_ms >= self.epoch * SLOT_MS else 0
+        return (
+            int(np.searchsorted(self.keys, key_of(fire_ms, _OFFSET_MASK - 1), side="right"))
+            if fire_ms >= self.epoch * SLOT_MS
+            else 0
+        )
 
     def step(self) -> None:
         """Examine more of the slot; at its end, sort the rows."""
@@ -79,9 +86,13 @@ class Window:
         self._next = max(self._next, self._units.begin(TIMER_TOPIC, self._slot))
         count = min(SCAN_UNITS, self._slot_end - self._next)
         if count > 0:
-            positions, sizes, fire_times = self._units.units(TIMER_TOPIC, self._slot, self._next, count)
+            positions, sizes, fire_times = self._units.units(
+                TIMER_TOPIC, self._slot, self._next, count
+            )
             keys = (fire_times % SLOT_MS) << 40 | (np.arange(self._next, self._next + count) + 1)
-            wanted = (fire_times // SLOT_MS == self.epoch) & (keys > self._after) & (keys <= self._bound)
+            wanted = (
+                (fire_times // SLOT_MS == self.epoch) & (keys > self._after) & (keys <= self._bound)
+            )
             self._next += count
             if wanted.any():
                 self._parts.append((keys[wanted], positions[wanted], sizes[wanted]))
@@ -90,12 +101,23 @@ class Window:
             self._merge()
 
     def _merge(self) -> None:
-        parts = [(self.keys[self.at :], self.positions[self.at :], self.sizes[self.at :]), *self._parts]
+        parts = [
+            (self.keys[self.at :], self.positions[self.at :], self.sizes[self.at :]),
+            *self._parts,
+        ]
         keys = np.concatenate([part[0] for part in parts])
-        positions, sizes = np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
+        positions, sizes = (
+            np.concatenate([part[1] for part in parts]),
+            np.concatenate([part[2] for part in parts]),
+        )
         order = np.argsort(keys, kind="stable")[: 2 * WINDOW_ROWS]
         if len(order) < len(keys):
             order = order[:WINDOW_ROWS]
             self._bound = int(keys[order[-1]])
-        self.keys, self.positions, self.sizes, self.at = keys[order], positions[order], sizes[order], 0
+        self.keys, self.positions, self.sizes, self.at = (
+            keys[order],
+            positions[order],
+            sizes[order],
+            0,
+        )
         self._parts, self._found = [], 0

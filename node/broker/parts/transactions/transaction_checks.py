@@ -1,8 +1,10 @@
-"""The clock of transaction checks: decides which undecided halves are due for a check. Derived on the leader only; never replicated.
+"""The clock of transaction checks: decides which undecided halves are due for a check. Derived on
+the leader only; never replicated.
 
-A half is due one immunity period after it was applied here or after this node started to lead, whichever is later, on the monotonic clock;
-and again one interval after each counted check. A due half is handed out and postponed for a while. If it cannot be checked, because no
-producer of its topic is connected, it is handed out again later and nothing is counted.
+A half is due one immunity period after it was applied here or after this node started to lead,
+whichever is later, on the monotonic clock; and again one interval after each counted check. A due
+half is handed out and postponed for a while. If it cannot be checked, because no producer of its
+topic is connected, it is handed out again later and nothing is counted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _SLACK_OF_HEAP = 1024
 
 @dataclass(frozen=True, slots=True)
 class TransactionRules:
-    """How long transactions may stay undecided, and how many at once. Local to each leader: nothing replicated depends on these rules."""
+    """How long transactions may stay undecided, and how many at once. Local to each leader: nothing
+    replicated depends on these rules."""
 
     check_ns: int = 6_000 * MS
     """Immunity of a half message that does not set its own."""
@@ -33,7 +36,8 @@ class TransactionRules:
 
 
 class CheckClock:
-    """Deadlines of all halves of a `Transactions`, on the leader. `lead` starts it, `touched` follows applied entries."""
+    """Deadlines of all halves of a `Transactions`, on the leader. `lead` starts it, `touched`
+    follows applied entries."""
 
     def __init__(self, transactions: Transactions, rules: TransactionRules) -> None:
         self._transactions = transactions
@@ -53,7 +57,8 @@ class CheckClock:
         self._heap.clear()
 
     def touched(self, now_ns: int, offset: int) -> None:
-        """An entry about this half was applied: the half is new, a check was counted, or it ended."""
+        """An entry about this half was applied: the half is new, a check was counted, or it
+        ended."""
         half = self._transactions.halves.get(offset)
         if half is None:
             self._due.pop(offset, None)
@@ -77,6 +82,7 @@ class CheckClock:
         self._due[offset] = at_ns
         heappush(self._heap, (at_ns, offset))
         if len(self._heap) > 2 * len(self._due) + _SLACK_OF_HEAP:
-            # Most items belong to halves that were decided early. The heap must not grow with their number.
+            # Most items belong to halves that were decided early. The heap must not grow with their
+            # number.
             self._heap = [(at, half) for half, at in self._due.items()]
             heapify(self._heap)

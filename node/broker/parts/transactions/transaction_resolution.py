@@ -1,8 +1,10 @@
-"""Decisions about transactions, against the state as of the log's end: which halves are accepted, how they end, and which are checked.
+"""Decisions about transactions, against the state as of the log's end: which halves are accepted,
+how they end, and which are checked.
 
-Each method adds the work of one call to the plan of the turn: drafts, answers, and marks in the uncommitted state for later decisions. A
-transaction ends once: with the message that it becomes, or with a row in the turn's `transaction` record. From the planned end until it is
-applied, the uncommitted state marks it, and every other call about the transaction waits.
+Each method adds the work of one call to the plan of the turn: drafts, answers, and marks in the
+uncommitted state for later decisions. A transaction ends once: with the message that it becomes, or
+with a row in the turn's `transaction` record. From the planned end until it is applied, the
+uncommitted state marks it, and every other call about the transaction waits.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import LeaderPart, Takers
 from ledgermq.node.broker.parts.sends.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.parts.transactions.transaction_checks import CheckClock, TransactionRules
-from ledgermq.node.broker.parts.transactions.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft, half_record
+from ledgermq.node.broker.parts.transactions.transactions import (
+    AGE,
+    CHECKS,
+    COMMIT,
+    ROLLBACK,
+    Half,
+    committed,
+    half_draft,
+    half_record,
+)
 from ledgermq.node.broker.plan import Plan
 from ledgermq.node.broker.uncommitted import UncommittedState, topic_name
 from ledgermq.proto.entries.entry_encoding import entry_bytes
@@ -38,7 +49,8 @@ from ledgermq.proto.types import Draft
 
 _ROW_BYTES = 64
 _CHECK_BYTES = 8 << 20
-"""How many bytes of half messages are read for the checks of one call; at least one message is read. The others come again later."""
+"""How many bytes of half messages are read for the checks of one call; at least one message is
+read. The others come again later."""
 _DROPS = (CHECKS, AGE)
 
 
@@ -46,7 +58,12 @@ class TransactionResolver(LeaderPart):
     """The leader's rules about transactions. Stateless except for the clock of checks."""
 
     def __init__(
-        self, machine: Machine, clock: CheckClock, uncommitted: UncommittedState, entry_bytes_max: int, rules: TransactionRules
+        self,
+        machine: Machine,
+        clock: CheckClock,
+        uncommitted: UncommittedState,
+        entry_bytes_max: int,
+        rules: TransactionRules,
     ) -> None:
         self._machine = machine
         self._clock = clock
@@ -57,20 +74,34 @@ class TransactionResolver(LeaderPart):
     # Half messages
 
     def prepare(self, plan: Plan, call: Prepare) -> None:
-        """Half messages are checked against their real topic. They are always acknowledged as durable, whatever the topic's class: an id
-        that a client holds must identify the same half for ever."""
+        """Half messages are checked against their real topic. They are always acknowledged as
+        durable, whatever the topic's class: an id that a client holds must identify the same half
+        for ever."""
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
-        if len(self._machine.transactions.halves) + plan.halves + len(call.drafts) > self._rules.undecided_max:
-            plan.refuse(call.token, "too-many-transactions", f"{self._rules.undecided_max} transactions of this broker group are undecided")
+        if (
+            len(self._machine.transactions.halves) + plan.halves + len(call.drafts)
+            > self._rules.undecided_max
+        ):
+            plan.refuse(
+                call.token,
+                "too-many-transactions",
+                f"{self._rules.undecided_max} transactions of this broker group are undecided",
+            )
             return
-        if any(self._uncommitted.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
+        if any(
+            self._uncommitted.configuring(topic_name(draft.stored_topic)) is not None
+            for draft in call.drafts
+        ):
             plan.deferred.append(call)
             return
         names: tuple[str, ...] = ()
         topics = self._machine.topics
-        if any(draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms for draft in call.drafts):
+        if any(
+            draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms
+            for draft in call.drafts
+        ):
             rest = without_duplicates(plan, call, self._machine, self._uncommitted)
             if rest is None:
                 return
@@ -79,11 +110,19 @@ class TransactionResolver(LeaderPart):
         for draft, recovery_ms in zip(call.drafts, call.recovery_ms, strict=True):
             config = self._machine.topics.get(draft.stored_topic)
             if config is None or not 0 <= draft.queue < config.queues:
-                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
+                plan.refuse(
+                    call.token,
+                    "unknown-topic",
+                    f"queue {draft.queue} of topic {draft.stored_topic}",
+                )
                 return
             half = self._half(draft, recovery_ms)
             if half is None:
-                plan.refuse(call.token, "too-large", f"a half message of {len(draft.body)} bytes and its properties")
+                plan.refuse(
+                    call.token,
+                    "too-large",
+                    f"a half message of {len(draft.body)} bytes and its properties",
+                )
                 return
             drafts.append(half)
         if not drafts:
@@ -97,13 +136,20 @@ class TransactionResolver(LeaderPart):
             plan.count("half_messages", len(drafts))
 
     def _half(self, draft: Draft, recovery_ms: int | None) -> Draft | None:
-        """The half message; None if it is too large. It names two topics, so the message that it becomes is never larger."""
+        """The half message; None if it is too large. It names two topics, so the message that it
+        becomes is never larger."""
         try:
             half = half_draft(draft, recovery_ms)
         except LedgerError:
             return None
-        size = entry_bytes(HALF_TOPIC, len(half.body), len(half.properties)) + len(draft.stored_topic)
-        return half if size <= self._entry_bytes_max and len(half.properties) + _ROW_BYTES <= PROPERTIES_MAX else None
+        size = entry_bytes(HALF_TOPIC, len(half.body), len(half.properties)) + len(
+            draft.stored_topic
+        )
+        return (
+            half
+            if size <= self._entry_bytes_max and len(half.properties) + _ROW_BYTES <= PROPERTIES_MAX
+            else None
+        )
 
     # Their end
 
@@ -117,7 +163,9 @@ class TransactionResolver(LeaderPart):
         half = self._machine.transactions.halves.get(call.offset)
         if half is None:
             ended = self._machine.transactions.ended.get(call.offset)
-            plan.assured.append(Done(call.token, Resolved(ended is not None and _agrees(ended, outcome))))
+            plan.assured.append(
+                Done(call.token, Resolved(ended is not None and _agrees(ended, outcome)))
+            )
             return
         record, properties = self._read(call.offset)
         if properties.get(MESSAGE_ID, "") != call.message_id or half.topic != call.topic:
@@ -125,7 +173,11 @@ class TransactionResolver(LeaderPart):
         elif self._uncommitted.configuring(topic_name(half.topic)) is not None:
             plan.deferred.append(call)
         elif not call.commit:
-            index = self._end(plan, call.offset, ROLLBACK) if call.user is None else self._cancel(plan, call.offset, call.user)
+            index = (
+                self._end(plan, call.offset, ROLLBACK)
+                if call.user is None
+                else self._cancel(plan, call.offset, call.user)
+            )
             plan.awaited.append((index, call.token, Resolved(True)))
             plan.count("transactions_rolled_back")
         elif plan.full:
@@ -133,10 +185,22 @@ class TransactionResolver(LeaderPart):
         else:
             self._commit(plan, call, half, record, properties)
 
-    def _commit(self, plan: Plan, call: Resolve, half: Half, record: Record, properties: dict[str, str]) -> None:
+    def _commit(
+        self, plan: Plan, call: Resolve, half: Half, record: Record, properties: dict[str, str]
+    ) -> None:
         queues = self._machine.topics[half.topic].queues
         index = plan.next_index
-        plan.drafts.append(committed(call.offset, half, queues, record.body, record.properties, properties, record.born_ms))
+        plan.drafts.append(
+            committed(
+                call.offset,
+                half,
+                queues,
+                record.body,
+                record.properties,
+                properties,
+                record.born_ms,
+            )
+        )
         plan.size += len(record.body)
         self._uncommitted.mark_name(index, half_name(call.offset, COMMIT))
         plan.awaited.append((index, call.token, Resolved(True)))
@@ -151,14 +215,18 @@ class TransactionResolver(LeaderPart):
         return index
 
     def _cancel(self, plan: Plan, offset: int, user: str) -> int:
-        """An operator rolls a half back, by a record of its own that says who. Returns its index."""
+        """An operator rolls a half back, by a record of its own that says who. Returns its
+        index."""
         index = plan.next_index
-        plan.drafts.append(control.draft(control.TransactionRecord(((offset, ROLLBACK),), user=user), plan.now_ms))
+        plan.drafts.append(
+            control.draft(control.TransactionRecord(((offset, ROLLBACK),), user=user), plan.now_ms)
+        )
         self._uncommitted.mark_name(index, half_name(offset, ROLLBACK))
         return index
 
     def _pending(self, offset: int) -> tuple[int, str] | None:
-        """(entry index, kind) of the end of this half, if it is in the log or planned, and not applied yet."""
+        """(entry index, kind) of the end of this half, if it is in the log or planned, and not
+        applied yet."""
         for how in (COMMIT, ROLLBACK, *_DROPS):
             index = self._uncommitted.configuring(half_name(offset, how))
             if index is not None:
@@ -199,13 +267,18 @@ class TransactionResolver(LeaderPart):
         return AGE if now_ms - half.stored_ms > self._rules.age_max_ms else None
 
     def count_checks(self, plan: Plan, call: CountChecks) -> None:
-        """A check is counted before it is sent, so that changes of leaders never cause more checks than allowed."""
+        """A check is counted before it is sent, so that changes of leaders never cause more checks
+        than allowed."""
         halves: list[UndecidedHalf] = []
         index = -1
         size = 0
         for offset in call.offsets:
             half = self._machine.transactions.halves.get(offset)
-            if half is None or half.checks >= self._rules.checks_max or self._pending(offset) is not None:
+            if (
+                half is None
+                or half.checks >= self._rules.checks_max
+                or self._pending(offset) is not None
+            ):
                 continue
             if self._uncommitted.configuring(checked_name(offset)) is not None:
                 continue
@@ -224,7 +297,12 @@ class TransactionResolver(LeaderPart):
         else:
             plan.awaited.append((index, call.token, ChecksCounted(tuple(halves))))
 
-    CALLS: ClassVar[Takers] = {Prepare: prepare, Resolve: resolve, Overdue: overdue, CountChecks: count_checks}
+    CALLS: ClassVar[Takers] = {
+        Prepare: prepare,
+        Resolve: resolve,
+        Overdue: overdue,
+        CountChecks: count_checks,
+    }
 
     def lead(self, now_ns: int) -> None:
         self._clock.lead(now_ns)
@@ -248,5 +326,6 @@ def checked_name(offset: int) -> str:
 
 
 def _agrees(ended: str, wanted: str) -> bool:
-    """Whether the transaction ended as the caller wants. A dropped transaction counts as rolled back."""
+    """Whether the transaction ended as the caller wants. A dropped transaction counts as rolled
+    back."""
     return (ended == COMMIT) == (wanted == COMMIT)

@@ -1,8 +1,10 @@
-"""Transactions as a state machine fed by the log: which half messages are undecided, and how the most recent others ended.
+"""Transactions as a state machine fed by the log: which half messages are undecided, and how the
+most recent others ended.
 
-This is the replicated half: pure functions of (state, entry), with the same result on leader and followers and after a restart (invariant
-I8). The leader alone has clocks, asks producers and decides (`transaction_checks.py`, `transaction_resolution.py`). A half message is in
-queue 0 of the half topic (format §4.4); its offset there identifies the transaction for ever.
+This is the replicated half: pure functions of (state, entry), with the same result on leader and
+followers and after a restart (invariant I8). The leader alone has clocks, asks producers and
+decides (`transaction_checks.py`, `transaction_resolution.py`). A half message is in queue 0 of the
+half topic (format §4.4); its offset there identifies the transaction for ever.
 
 Transition table of one half offset:
 
@@ -15,8 +17,9 @@ Transition table of one half offset:
     its topic deleted or recreated         -              ended: topic             -
     trim to above it                       -              unknown                  -
 
-Memory is bounded (I11): an undecided half takes one row, and their number is limited when they are accepted. Of the ended ones the last
-`ENDED_MAX` are kept, in log order, so that a repeated decision gets the same answer.
+Memory is bounded (I11): an undecided half takes one row, and their number is limited when they are
+accepted. Of the ended ones the last `ENDED_MAX` are kept, in log order, so that a repeated decision
+gets the same answer.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from ledgermq.node.broker.part import Effects, StatePart, Takers
 from ledgermq.node.broker.queues import Places
 from ledgermq.proto.entries.layout import java_hash
 from ledgermq.proto.entries.message_record import decode_record
-from ledgermq.proto.entries.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited, parse
+from ledgermq.proto.entries.properties import (
+    ORIGIN,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    RECOVERY,
+    edited,
+    parse,
+)
 from ledgermq.proto.entries.ranges import record_of
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.records.control import TransactionRecord
@@ -53,7 +63,8 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """An undecided half message: the index of its entry, its real (stored) topic, and when it was stored."""
+    """An undecided half message: the index of its entry, its real (stored) topic, and when it was
+    stored."""
 
     index: int
     topic: str
@@ -92,7 +103,8 @@ class Transactions(StatePart):
             self.halves[offset] = replace(half, topic=topic)
 
     def apply_commit(self, offset: int) -> bool:
-        """Apply the visible message made from this half. Returns False if the half was not undecided."""
+        """Apply the visible message made from this half. Returns False if the half was not
+        undecided."""
         return self._end(offset, COMMIT)
 
     def apply_record(self, record: TransactionRecord) -> list[int]:
@@ -130,8 +142,8 @@ class Transactions(StatePart):
         effects.halves += gone
 
     def trimmed(self, effects: Effects) -> None:
-        """Undecided halves keep their files, so there are none below the begin, except in a cluster that was rebuilt from existing
-        files."""
+        """Undecided halves keep their files, so there are none below the begin, except in a cluster
+        that was rebuilt from existing files."""
         minimum = self._begin(HALF_TOPIC, HALF_QUEUE)
         gone = [offset for offset in self.halves if offset < minimum]
         for offset in gone:
@@ -153,18 +165,28 @@ class Transactions(StatePart):
 
     def export(self) -> dict[str, Any]:
         """The state as JSON values (format §11): columns."""
-        topics = {topic: place for place, topic in enumerate(dict.fromkeys(half.topic for half in self.halves.values()))}
+        topics = {
+            topic: place
+            for place, topic in enumerate(
+                dict.fromkeys(half.topic for half in self.halves.values())
+            )
+        }
         halves = self.halves.values()
         columns = {
             "o": _pack(self.halves),
             "i": _pack([half.index for half in halves]),
             "s": _pack([half.stored_ms for half in halves]),
-            "r": _pack([_NEVER if half.recovery_ms is None else half.recovery_ms for half in halves]),
+            "r": _pack(
+                [_NEVER if half.recovery_ms is None else half.recovery_ms for half in halves]
+            ),
             "c": _pack([half.checks for half in halves]),
             "t": _pack([topics[half.topic] for half in halves]),
             "topics": list(topics),
         }
-        ended = {"o": _pack(self.ended), "h": _pack([_ENDS.index(how) for how in self.ended.values()])}
+        ended = {
+            "o": _pack(self.ended),
+            "h": _pack([_ENDS.index(how) for how in self.ended.values()]),
+        }
         return {"halves": columns if self.halves else {}, "ended": ended if self.ended else {}}
 
     def restore(self, exported: dict[str, Any]) -> None:
@@ -174,9 +196,20 @@ class Transactions(StatePart):
             rows = zip(*(unpack(columns[name], "q").tolist() for name in "oistrc"), strict=True)
             for offset, index, stored_ms, topic, recovery_ms, checks in rows:
                 name = columns["topics"][topic]
-                self.apply_half(offset, Half(index, name, stored_ms, None if recovery_ms == _NEVER else recovery_ms, checks))
+                self.apply_half(
+                    offset,
+                    Half(
+                        index,
+                        name,
+                        stored_ms,
+                        None if recovery_ms == _NEVER else recovery_ms,
+                        checks,
+                    ),
+                )
         if ended:
-            pairs = zip(unpack(ended["o"], "q").tolist(), unpack(ended["h"], "q").tolist(), strict=True)
+            pairs = zip(
+                unpack(ended["o"], "q").tolist(), unpack(ended["h"], "q").tolist(), strict=True
+            )
             self.ended.update((offset, _ENDS[how]) for offset, how in pairs)
 
 
@@ -190,28 +223,62 @@ def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
     if recovery_ms is not None:
         put[RECOVERY] = str(recovery_ms)
     properties = edited(draft.properties, put)
-    return Draft(HALF_TOPIC, HALF_QUEUE, draft.body, properties, draft.born_ms, draft.tags_code, priority=draft.priority)
+    return Draft(
+        HALF_TOPIC,
+        HALF_QUEUE,
+        draft.body,
+        properties,
+        draft.born_ms,
+        draft.tags_code,
+        priority=draft.priority,
+    )
 
 
 def half_of(index: int, stored_ms: int, properties: dict[str, str]) -> Half:
     """The state of a half message, from its stored properties."""
     recovery = properties.get(RECOVERY)
-    return Half(index, properties[REAL_TOPIC], stored_ms, None if recovery is None else int(recovery))
+    return Half(
+        index, properties[REAL_TOPIC], stored_ms, None if recovery is None else int(recovery)
+    )
 
 
 def half_messages(entries: Range, places: Iterable[int]) -> Iterator[tuple[int, NewHalf]]:
     """(place in the range, half message) of the half messages at these places."""
     for at in places:
         record = decode_record(record_of(entries, at))
-        yield at, NewHalf(record.queue_offset, half_of(entries.first_index + at, record.store_ms, parse(record.properties)))
+        yield (
+            at,
+            NewHalf(
+                record.queue_offset,
+                half_of(entries.first_index + at, record.store_ms, parse(record.properties)),
+            ),
+        )
 
 
-def committed(offset: int, half: Half, queues: int, body: bytes, stored: bytes, properties: dict[str, str], born_ms: int) -> Draft:
-    """The visible message that a half becomes, which is also the mark that ends the half. `stored`: the half's property string;
-    `properties`: the same, parsed."""
-    text = edited(stored, {ORIGIN: origin_text(ORIGIN_KIND, offset)}, (REAL_TOPIC, REAL_QUEUE, RECOVERY))
+def committed(
+    offset: int,
+    half: Half,
+    queues: int,
+    body: bytes,
+    stored: bytes,
+    properties: dict[str, str],
+    born_ms: int,
+) -> Draft:
+    """The visible message that a half becomes, which is also the mark that ends the half. `stored`:
+    the half's property string; `properties`: the same, parsed."""
+    text = edited(
+        stored, {ORIGIN: origin_text(ORIGIN_KIND, offset)}, (REAL_TOPIC, REAL_QUEUE, RECOVERY)
+    )
     queue = int(properties.get(REAL_QUEUE, "0"))
-    return Draft(half.topic, min(queue, queues - 1), body, text, born_ms, _tags_code(properties), origin=half.index)
+    return Draft(
+        half.topic,
+        min(queue, queues - 1),
+        body,
+        text,
+        born_ms,
+        _tags_code(properties),
+        origin=half.index,
+    )
 
 
 def _tags_code(properties: dict[str, str]) -> int:

@@ -1,9 +1,10 @@
-"""Decompresses message bodies for clients of the contract: native producers may store them compressed (docs/format.md §4.5), and only
-native clients read those.
+"""Decompresses message bodies for clients of the contract: native producers may store them
+compressed (docs/format.md §4.5), and only native clients read those.
 
-Producers are not trusted: no body may exceed the largest size that a node accepts, and the memory for what bodies gain is asked for before
-they are decompressed (`AnswerBudget.grow`). A body that cannot be decompressed is delivered as it is stored, with a user property that says
-so: a message that no consumer can get would come again and again and block those behind it.
+Producers are not trusted: no body may exceed the largest size that a node accepts, and the memory
+for what bodies gain is asked for before they are decompressed (`AnswerBudget.grow`). A body that
+cannot be decompressed is delivered as it is stored, with a user property that says so: a message
+that no consumer can get would come again and again and block those behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def gain(records: Iterable[bytes]) -> int:
 
 
 def plain(record: Record) -> Record:
-    """The record with its body decompressed; the unchanged record if it is not compressed or cannot be decompressed."""
+    """The record with its body decompressed; the unchanged record if it is not compressed or cannot
+    be decompressed."""
     if not record.sysflag & COMPRESSED:
         return record
     try:

@@ -25,23 +25,39 @@ def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
 
 
 def leased(
-    out: pb.Message, handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None
+    out: pb.Message,
+    handles: Handles,
+    broker_group: str,
+    consumer_group: str,
+    topic: str,
+    lease: Lease,
+    invisible_ms: int | None,
 ) -> None:
-    """Make an empty message a leased one, with everything that official clients need: digest, encoding, handle, attempt, times, queue and
-    offset. It is filled in place because a message is copied when it is put into a response."""
+    """Make an empty message a leased one, with everything that official clients need: digest,
+    encoding, handle, attempt, times, queue and offset. It is filled in place because a message is
+    copied when it is put into a response."""
     topic = lease.topic or topic
     _pulled(out, topic, lease.queue, lease.queue_offset, lease.record)
     system = out.system_properties
     system.delivery_attempt = lease.attempt
     system.receipt_handle = handles.make(
-        broker_group, Handle(consumer_group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
+        broker_group,
+        Handle(
+            consumer_group,
+            topic,
+            lease.queue,
+            lease.queue_offset,
+            lease.lease_number,
+            lease.attempt,
+        ),
     )
     if invisible_ms is not None:
         system.invisible_duration.FromMilliseconds(invisible_ms)
 
 
 def undecided(topic: str, record: Record) -> pb.Message:
-    """A half message for the producer that is asked to decide it: complete, but without a handle to acknowledge."""
+    """A half message for the producer that is asked to decide it: complete, but without a handle to
+    acknowledge."""
     out = pb.Message()
     _fill(out, topic, record)
     return out

@@ -1,8 +1,8 @@
 """Counts the calls of each method of the client contract: number, status code, duration.
 
-The loop counts into plain numbers, because every call pays for it; they become Prometheus families when `/metrics` is read. The code of an
-answer is read from its first bytes, because every response of the contract begins with its status; a stream is counted by the message that
-holds its status.
+The loop counts into plain numbers, because every call pays for it; they become Prometheus families
+when `/metrics` is read. The code of an answer is read from its first bytes, because every response
+of the contract begins with its status; a stream is counted by the message that holds its status.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The permissions that each method of the client contract needs (contract §3.2), as one table. Pure.
+"""The permissions that each method of the client contract needs (contract §3.2), as one table.
+Pure.
 
-A method that is not in the table is forbidden to every user. Every row gives a list of needs, all of which must be met; a need is a tuple
-of alternatives. Names are checked here first, with the same texts as in the methods themselves.
+A method that is not in the table is forbidden to every user. Every row gives a list of needs, all
+of which must be met; a need is a tuple of alternatives. Names are checked here first, with the same
+texts as in the methods themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def _use_topic(request: Any, caller: Caller) -> Needs:
 
 
 def _send(request: Any, caller: Caller) -> Needs:
-    topics = {(message.topic.resource_namespace, message.topic.name): message.topic for message in request.messages}
+    topics = {
+        (message.topic.resource_namespace, message.topic.name): message.topic
+        for message in request.messages
+    }
     return [_publish(topic, caller) for topic in topics.values()]
 
 
@@ -95,4 +100,7 @@ def needs_of_settings(settings: pb.Settings, caller: Caller) -> Needs:
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_publish(topic, caller) for topic in settings.publishing.topics]
     entries = settings.subscription.subscriptions
-    return [_as_group(settings.subscription.group, caller), *(_read(entry.topic, caller) for entry in entries)]
+    return [
+        _as_group(settings.subscription.group, caller),
+        *(_read(entry.topic, caller) for entry in entries),
+    ]

@@ -1,4 +1,5 @@
-"""`Status` values of the contract, and the one translation of refusals and unexpected errors into them."""
+"""`Status` values of the contract, and the one translation of refusals and unexpected errors into
+them."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ OK = pb.Status(code=pb.OK, message="OK")
 
 
 def status(code: int, message: str) -> pb.Status:
-    """A status; codes that this version's table does not have pass unchanged (proto3 enums are open)."""
+    """A status; codes that this version's table does not have pass unchanged (proto3 enums are
+    open)."""
     return pb.Status(code=int(code), message=message)  # type: ignore[arg-type]
 
 
 def status_of(error: LedgerError) -> pb.Status:
-    """The status for a call, or an entry of one, that was refused. Of a receipt handle RocketMQ says the name of the code, which clients
-    look for; the reason is behind it."""
+    """The status for a call, or an entry of one, that was refused. Of a receipt handle RocketMQ
+    says the name of the code, which clients look for; the reason is behind it."""
     name = "INVALID_RECEIPT_HANDLE: " if error.code == Code.INVALID_RECEIPT_HANDLE else ""
     return status(error.code, f"{name}{error.message}")
 
@@ -32,16 +34,25 @@ def unreadable() -> LedgerError:
 
 
 def refusal_error(refusal: Refused, node: str) -> LedgerError:
-    """The error for the caller of a call that a broker group refused. `node` is the node that received the refusal."""
+    """The error for the caller of a call that a broker group refused. `node` is the node that
+    received the refusal."""
     if refusal.reason == "disk-full":
-        return refused(refusal.reason, f"the disk of node {node} is full: nothing was stored; writing resumes by itself when space returns")
+        return refused(
+            refusal.reason,
+            f"the disk of node {node} is full: nothing was stored; writing resumes by itself when"
+            " space returns",
+        )
     if refusal.reason == "too-large":
-        return refused(refusal.reason, f"the message does not fit into a log file of this broker group ({refusal.detail})")
+        return refused(
+            refusal.reason,
+            f"the message does not fit into a log file of this broker group ({refusal.detail})",
+        )
     return refused(refusal.reason, refusal.detail)
 
 
 def as_error(error: Exception, node: str, method: str) -> LedgerError:
-    """The LedgerError for whatever ended a call. An unexpected exception is logged with its traceback and never shown to the client."""
+    """The LedgerError for whatever ended a call. An unexpected exception is logged with its
+    traceback and never shown to the client."""
     if isinstance(error, LedgerError):
         return error
     if isinstance(error, CallRefused):
@@ -49,4 +60,6 @@ def as_error(error: Exception, node: str, method: str) -> LedgerError:
     if isinstance(error, DecodeError):
         return unreadable()
     log.error("client call failed", method=method, exc_info=error)
-    return fail(Code.INTERNAL_SERVER_ERROR, f"internal error on node {node}; its log has the details")
+    return fail(
+        Code.INTERNAL_SERVER_ERROR, f"internal error on node {node}; its log has the details"
+    )

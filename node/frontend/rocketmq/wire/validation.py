@@ -1,7 +1,9 @@
-"""Validates requests of the client contract, in its order (§2.5, §2.6, §2.8). Pure functions over messages.
+"""Validates requests of the client contract, in its order (§2.5, §2.6, §2.8). Pure functions over
+messages.
 
-The first broken rule wins and is raised as a `LedgerError`. Rules that depend on the state of the cluster (whether the topic exists and may
-be written) are checked elsewhere, after these. Error texts name the offending value; bodies are never quoted.
+The first broken rule wins and is raised as a `LedgerError`. Rules that depend on the state of the
+cluster (whether the topic exists and may be written) are checked elsewhere, after these. Error
+texts name the offending value; bodies are never quoted.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
 from ledgermq.proto.entries.properties import MESSAGE_ID
-from ledgermq.proto.names import RESERVED_KEYS, check_lite, group_name, has_control_character, topic_name
+from ledgermq.proto.names import (
+    RESERVED_KEYS,
+    check_lite,
+    group_name,
+    has_control_character,
+    topic_name,
+)
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind
 
@@ -31,7 +39,8 @@ NODE_BOOT = "x-ledgermq-node-boot"
 """Only in forwarded calls: the process that received the call from its client."""
 
 MESSAGES_MAX = 4096
-"""The most messages in one request: each costs the loop and the engine about 50 µs, however small it is."""
+"""The most messages in one request: each costs the loop and the engine about 50 µs, however small
+it is."""
 MESSAGE_ID_MAX = 255
 """Bytes; transaction ids and recall handles contain the message id."""
 MESSAGE_GROUP_BYTES = 64
@@ -62,10 +71,12 @@ class Caller:
     client_id: str
     """The client's own id; in signed calls with the user's name in front."""
     session: str
-    """The client as the node that received the call knows it (node/broker/calls/consumer_calls.py)."""
+    """The client as the node that received the call knows it
+    (node/broker/calls/consumer_calls.py)."""
     namespace: str = ""
     user: str = ""
-    """The authenticated user; empty without authentication, and in a forwarded call, which was authenticated where it came in."""
+    """The authenticated user; empty without authentication, and in a forwarded call, which was
+    authenticated where it came in."""
     namespaces: bool = True
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
     peer: str = ""
@@ -73,21 +84,35 @@ class Caller:
 
     def metadata(self) -> dict[str, str]:
         """The caller's metadata for another node."""
-        known = {CLIENT_ID: self.client_id, NODE_BOOT: self.session[len(session_of(self.client_id, "")) :]}
+        known = {
+            CLIENT_ID: self.client_id,
+            NODE_BOOT: self.session[len(session_of(self.client_id, "")) :],
+        }
         return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
 def caller_of(
-    metadata: Mapping[str, str], session: Callable[[str, str], str], user: str = "", *, namespaces: bool = True, peer: str = ""
+    metadata: Mapping[str, str],
+    session: Callable[[str, str], str],
+    user: str = "",
+    *,
+    namespaces: bool = True,
+    peer: str = "",
 ) -> Caller:
-    """The caller; only the client id is required (§3.1). `session` returns the session of a client id on a connection."""
+    """The caller; only the client id is required (§3.1). `session` returns the session of a client
+    id on a connection."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
-        raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
+        raise fail(
+            Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it"
+        )
     if user:
-        # Clients choose their ids; the user's name in front keeps a user from acting as another user's client.
+        # Clients choose their ids; the user's name in front keeps a user from acting as another
+        # user's client.
         client_id = f"{user}@{client_id}"
-    return Caller(client_id, session(client_id, peer), metadata.get(NAMESPACE, ""), user, namespaces, peer)
+    return Caller(
+        client_id, session(client_id, peer), metadata.get(NAMESPACE, ""), user, namespaces, peer
+    )
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:
@@ -113,14 +138,22 @@ def check_send(request: pb.SendMessageRequest, caller: Caller, limits: Limits, n
     if not messages:
         raise fail(Code.MESSAGE_CORRUPTED, "the request holds no message")
     if len(messages) > MESSAGES_MAX:
-        raise fail(Code.BAD_REQUEST, f"the request holds {len(messages)} messages; the limit is {MESSAGES_MAX}")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"the request holds {len(messages)} messages; the limit is {MESSAGES_MAX}",
+        )
     topic = messages[0].topic
     stored = topic_of(topic, caller)
     if len(messages) > 1:
         for message in messages:
-            if message.topic.name != topic.name or message.topic.resource_namespace != topic.resource_namespace:
+            if (
+                message.topic.name != topic.name
+                or message.topic.resource_namespace != topic.resource_namespace
+            ):
                 raise fail(
-                    Code.MESSAGE_CORRUPTED, f"the messages of a request must have one topic, not {topic.name} and {message.topic.name}"
+                    Code.MESSAGE_CORRUPTED,
+                    f"the messages of a request must have one topic, not {topic.name} and"
+                    f" {message.topic.name}",
                 )
     for message in messages:
         _check_message(message, limits, now_ms)
@@ -133,10 +166,15 @@ def _check_message(message: pb.Message, limits: Limits, now_ms: int) -> None:
     if not size:
         raise fail(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
     if size > limits.max_body_bytes:
-        raise fail(Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {size} bytes; the limit is {limits.max_body_bytes}")
+        raise fail(
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"the message body has {size} bytes; the limit is {limits.max_body_bytes}",
+        )
     _check_properties(message, system, limits)
     if not system.message_id.strip() or has_control_character(system.message_id):
-        raise fail(Code.ILLEGAL_MESSAGE_ID, "the message id is blank or contains a control character")
+        raise fail(
+            Code.ILLEGAL_MESSAGE_ID, "the message id is blank or contains a control character"
+        )
     if len(system.message_id.encode()) > MESSAGE_ID_MAX:
         raise fail(Code.ILLEGAL_MESSAGE_ID, f"the message id has more than {MESSAGE_ID_MAX} bytes")
     _check_times(system, now_ms, limits.max_delay_ms)
@@ -151,46 +189,79 @@ def _check_properties(message: pb.Message, system: pb.SystemProperties, limits: 
     user = message.user_properties
     if len(user) > limits.max_user_properties:
         raise fail(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message has {len(user)} user properties; the limit is {limits.max_user_properties}"
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message has {len(user)} user properties; the limit is"
+            f" {limits.max_user_properties}",
         )
     size = 0
     for key, value in user.items():
         if not key or key in RESERVED_KEYS:
-            raise fail(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property key {key!r} is reserved or empty; choose another")
+            raise fail(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"the property key {key!r} is reserved or empty; choose another",
+            )
         if has_control_character(key) or has_control_character(value):
-            raise fail(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {key!r} contains a control character")
+            raise fail(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"the property {key!r} contains a control character",
+            )
         size += len(key.encode()) + len(value.encode())
     tag = system.tag
     if tag:
         if not tag.strip() or "|" in tag or has_control_character(tag):
-            raise fail(Code.ILLEGAL_MESSAGE_TAG, f"the tag {tag!r} is blank, contains '|' or a control character")
+            raise fail(
+                Code.ILLEGAL_MESSAGE_TAG,
+                f"the tag {tag!r} is blank, contains '|' or a control character",
+            )
         size += len(tag.encode())
     for key in system.keys:
         if key and (not key.strip() or has_control_character(key)):
-            raise fail(Code.ILLEGAL_MESSAGE_KEY, f"the message key {key!r} is blank or contains a control character")
+            raise fail(
+                Code.ILLEGAL_MESSAGE_KEY,
+                f"the message key {key!r} is blank or contains a control character",
+            )
         size += len(key.encode())
     if size > limits.max_properties_bytes:
         raise fail(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message properties have {size} bytes; the limit is {limits.max_properties_bytes}"
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message properties have {size} bytes; the limit is {limits.max_properties_bytes}",
         )
 
 
 def _check_times(system: pb.SystemProperties, now_ms: int, max_delay_ms: int) -> None:
     if system.HasField("orphaned_transaction_recovery_duration"):
         recovery = system.orphaned_transaction_recovery_duration
-        if recovery.seconds > RECOVERY_MAX_S or (recovery.seconds == RECOVERY_MAX_S and recovery.nanos > 0):
-            raise fail(Code.BAD_REQUEST, f"orphaned_transaction_recovery_duration is {recovery.seconds} s; the limit is {RECOVERY_MAX_S} s")
+        if recovery.seconds > RECOVERY_MAX_S or (
+            recovery.seconds == RECOVERY_MAX_S and recovery.nanos > 0
+        ):
+            raise fail(
+                Code.BAD_REQUEST,
+                f"orphaned_transaction_recovery_duration is {recovery.seconds} s; the limit is"
+                f" {RECOVERY_MAX_S} s",
+            )
     if system.HasField("delivery_timestamp"):
-        at_ms = system.delivery_timestamp.seconds * 1000 + system.delivery_timestamp.nanos // 1_000_000
+        at_ms = (
+            system.delivery_timestamp.seconds * 1000 + system.delivery_timestamp.nanos // 1_000_000
+        )
         if at_ms > now_ms + max_delay_ms:
             limit = f"the limit is {units.duration_text(max_delay_ms)} (limits.max_delay_ms)"
-            raise fail(Code.ILLEGAL_DELIVERY_TIME, f"the delivery timestamp is too far ahead, {limit}; it counts seconds since 1970")
+            raise fail(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the delivery timestamp is too far ahead, {limit}; it counts seconds since 1970",
+            )
 
 
 def _check_groups(system: pb.SystemProperties) -> None:
     group = system.message_group
-    if group and (not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES or has_control_character(group)):
-        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group must be plain text, not blank, below {MESSAGE_GROUP_BYTES} bytes")
+    if group and (
+        not group.strip()
+        or len(group.encode()) >= MESSAGE_GROUP_BYTES
+        or has_control_character(group)
+    ):
+        raise fail(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"a message group must be plain text, not blank, below {MESSAGE_GROUP_BYTES} bytes",
+        )
     if system.lite_topic:
         check_lite(system.lite_topic)
 
@@ -230,23 +301,36 @@ def kind_of(system: pb.SystemProperties) -> int:
 
 
 def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
-    """Check 17 of §2.5. Checks every message, because a half message stored as a normal one would be delivered at once."""
+    """Check 17 of §2.5. Checks every message, because a half message stored as a normal one would
+    be delivered at once."""
     accepted = ACCEPTED[kind]
     for message in request.messages:
         is_kind = kind_of(message.system_properties)
         if is_kind not in accepted:
-            name, taken = pb.MessageType.Name(is_kind), " or ".join([pb.MessageType.Name(each) for each in accepted])
-            detail = f"a message of type {name} does not fit the topic, which takes {taken} messages"
+            name, taken = (
+                pb.MessageType.Name(is_kind),
+                " or ".join([pb.MessageType.Name(each) for each in accepted]),
+            )
+            detail = (
+                f"a message of type {name} does not fit the topic, which takes {taken} messages"
+            )
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, detail)
     if len(request.messages) == 1:
         return
-    transactional = sum(message.system_properties.message_type == pb.TRANSACTION for message in request.messages)
+    transactional = sum(
+        message.system_properties.message_type == pb.TRANSACTION for message in request.messages
+    )
     if 0 < transactional < len(request.messages):
-        raise fail(Code.BAD_REQUEST, "a request must not mix messages of transactions with others; send them in two requests")
+        raise fail(
+            Code.BAD_REQUEST,
+            "a request must not mix messages of transactions with others; send them in two"
+            " requests",
+        )
 
 
 def recovery_ms(system: pb.SystemProperties) -> int | None:
-    """After how many ms the producer of a half message wants to be asked about it; None if it does not say."""
+    """After how many ms the producer of a half message wants to be asked about it; None if it does
+    not say."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return None
     return max(0, duration_ms(system.orphaned_transaction_recovery_duration))
@@ -278,14 +362,22 @@ def _sql_filter(text: str) -> Filter:
 def _tag_filter(text: str) -> TagFilter:
     """`*` or an empty text accepts everything; `a || b` are alternatives (§5.8)."""
     if len(text) > FILTER_MAX or has_control_character(text):
-        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"a tag filter must have at most {FILTER_MAX} characters and no control character")
+        raise fail(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"a tag filter must have at most {FILTER_MAX} characters and no control character",
+        )
     if text.strip() in ("", "*"):
         return TagFilter()
     tags = frozenset(tag for tag in (part.strip() for part in text.split("||")) if tag)
     if not tags:
-        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"the tag filter {text!r} names no tag; use '*' or 'a || b'")
+        raise fail(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"the tag filter {text!r} names no tag; use '*' or 'a || b'",
+        )
     if any("|" in tag for tag in tags):
-        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"the tag filter {text!r} is not of the form 'a || b'")
+        raise fail(
+            Code.ILLEGAL_FILTER_EXPRESSION, f"the tag filter {text!r} is not of the form 'a || b'"
+        )
     return TagFilter() if "*" in tags else TagFilter(tags)
 
 
@@ -294,7 +386,9 @@ def invisible_ms(request: pb.ReceiveMessageRequest, delivery: Delivery) -> int |
     if request.auto_renew:
         return None
     if not request.HasField("invisible_duration"):
-        raise fail(Code.ILLEGAL_INVISIBLE_TIME, "invisible_duration is missing; give it, or set auto_renew")
+        raise fail(
+            Code.ILLEGAL_INVISIBLE_TIME, "invisible_duration is missing; give it, or set auto_renew"
+        )
     length = duration_ms(request.invisible_duration)
     if not delivery.min_invisible_ms <= length <= delivery.max_invisible_ms:
         raise _illegal_invisible(length, delivery.min_invisible_ms, delivery.max_invisible_ms)
@@ -314,7 +408,10 @@ def changed_ms(request: pb.ChangeInvisibleDurationRequest, delivery: Delivery) -
 def _illegal_invisible(length: int, least: int, most: int) -> Exception:
     # RocketMQ's words, which clients look for.
     limit = f"small. min is {least}" if length < least else f"large. max is {most}"
-    return fail(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {limit}, not {length} ms; give {least} to {most} ms")
+    return fail(
+        Code.ILLEGAL_INVISIBLE_TIME,
+        f"the invisibleTime is too {limit}, not {length} ms; give {least} to {most} ms",
+    )
 
 
 def duration_ms(duration: Duration) -> int:
@@ -323,7 +420,8 @@ def duration_ms(duration: Duration) -> int:
 
 
 def attempt_id(request: pb.ReceiveMessageRequest) -> str:
-    """The id that makes a repeated Receive of a FIFO group the same one; it is stored with the lease."""
+    """The id that makes a repeated Receive of a FIFO group the same one; it is stored with the
+    lease."""
     if len(request.attempt_id.encode()) > ATTEMPT_ID_MAX:
         raise fail(Code.BAD_REQUEST, f"the attempt id has more than {ATTEMPT_ID_MAX} bytes")
     return request.attempt_id
@@ -340,11 +438,15 @@ def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:
 def check_settings(settings: pb.Settings, caller: Caller) -> None:
     """The rules of §2.4 for a client's Settings.
 
-    Filters are checked when the client receives: the answer to a call reaches the application, but the reason why a stream ended does not.
-    The Java client, for example, tries again on the ended stream and reports only that.
+    Filters are checked when the client receives: the answer to a call reaches the application, but
+    the reason why a stream ended does not. The Java client, for example, tries again on the ended
+    stream and reports only that.
     """
     if settings.ByteSize() > SETTINGS_MAX:
-        raise fail(Code.BAD_REQUEST, f"the settings have {settings.ByteSize()} bytes; the limit is {SETTINGS_MAX}")
+        raise fail(
+            Code.BAD_REQUEST,
+            f"the settings have {settings.ByteSize()} bytes; the limit is {SETTINGS_MAX}",
+        )
     kind = settings.WhichOneof("pub_sub")
     if kind is None:
         raise fail(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
