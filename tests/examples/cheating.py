@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledgermq.client.proofs import Proof
 from ledgermq.node.process.local import LocalCluster
+from ledgermq.proto.json_checksum import opened, sealed
 from ledgermq.proto.proofs.signed_notes import ED25519, Checkpoint, Note, VerifierKey, sign
 from tests.audit.fuzz.rewriting import slot
 from tests.client.fake_log_tree import log_of, proof_fields
@@ -203,9 +204,9 @@ class Operator:
         self.start()
         self.send(1, self.work / "newest.parquet")
         path = self.work / "witness/groups/g1/nodes.json"
-        value = json.loads(path.read_text())
+        value = opened(json.loads(path.read_text()))
         value["newest"]["since"] -= 7_200
-        path.write_text(json.dumps(value))
+        path.write_text(json.dumps(sealed(value)))
 
     def rolls_back(self) -> None:
         """One node has monday's directory again, and its peers are down, so that it cannot catch

@@ -270,8 +270,10 @@ class ReplicaHost:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
             self._end_running(
-                State.REPAIRING, str(damage), lambda damage=damage: self._opener.repair(damage)
-            )  # type: ignore[misc]
+                State.REPAIRING,
+                str(damage),
+                lambda damage=damage: self._opener.repair(damage),  # type: ignore[misc]
+            )
             # The interrupted turn may not have seen these results, and a failed sync must end the
             # process (invariant I9).
             return self._turn_without(now_ns, (), synced)

@@ -22,6 +22,7 @@ from ledgermq.node.replica.shipping.shipping_wire import (
     EntriesSent,
     EntriesWanted,
     FactsWanted,
+    Sent,
     ShippingMessage,
     SnapshotSent,
     SnapshotWanted,
@@ -213,13 +214,13 @@ class Shipper:
         self.sent_bytes += len(found.data)
         return len(found.data)
 
-    def _answer(self, message: ShippingMessage, content: Missing | object) -> None:
+    def _answer(self, message: ShippingMessage, content: Sent) -> None:
         self._out.append(
             (
                 message.sender,
                 encode(self.node, message.sender, message.log_id, message.session, content),
             )
-        )  # type: ignore[arg-type]
+        )
 
 
 class _Refusal(Exception):

@@ -343,8 +343,8 @@ class LiteServer(LeaderPart):
                 del listed[topic]
                 # This very plan may be what locks it, and the log may refuse the plan.
                 self._uncommitted.on_rollback(
-                    lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic)
-                )  # type: ignore[misc]
+                    lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic)  # type: ignore[misc]
+                )
             else:
                 found.append(one)
                 count += len(one.records)

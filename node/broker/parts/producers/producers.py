@@ -97,9 +97,9 @@ class Producers(StatePart):
         """The ids of producers that have been silent for longer than their limit."""
         for table, limit_ms in ((self._unnamed, UNNAMED_MS), (self._named, NAMED_MS)):
             yield from takewhile(
-                lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until,
+                lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until,  # type: ignore[misc]
                 table,
-            )  # type: ignore[misc]
+            )
 
     def by_silence(self) -> Iterator[int]:
         """All ids, longest silent first."""
