@@ -23,14 +23,14 @@ demo: ## three nodes, 20,000 flights and 1,000 in order, a killed leader, a Spar
 
 test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify"
+	@$(VENV)/python -m pytest $(RECORD) -q -n 3 --dist worksteal -m "not slow and not soak and not verify"
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "without ledgermq-native:"; \
-		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify" $(TWINS); fi
+		LEDGERMQ_PURE=1 $(VENV)/python -m pytest $(RECORD) -q -n 3 --dist worksteal -m "not slow and not soak and not verify" $(TWINS); fi
 
 # Of the tests with real processes: what needs quiet, then three files at a time.
 define slow_tests
-@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and $(1) and not soak" $(SLOW_FILES)
-@$(VENV)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 -m "slow and not quiet and $(1) and not soak" $(SLOW_FILES)
+@$(VENV)/python -m pytest $(RECORD) -q --durations 10 -m "slow and quiet and $(1) and not soak" $(SLOW_FILES)
+@$(VENV)/python -m pytest $(RECORD) -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 -m "slow and not quiet and $(1) and not soak" $(SLOW_FILES)
 endef
 
 test-slow: ## real processes, the official Python client, Spark
@@ -45,19 +45,22 @@ images: ## container images of a node and of Spark; with ledgermq-native inside 
 	docker build --target spark --tag ledgermq-spark:local $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
 # Containers get what is built, so the compiled package comes first. Tests of hypothesis try six times as many examples as in `make test`.
-# The commit chooses the eighth of `make exhaust`.
+# The commit chooses the eighth of `make exhaust`. What passed is recorded in .verify/, and a second run of the same code leaves it out.
+ONCE := $(VENV)/python -m tests.verify --once
 verify: export PYTEST_ADDOPTS := --hypothesis-profile=verify
+verify: export RECORD := -p tests.verify
 verify: ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, an eighth of exhaust
 	@bash deploy/setup-venv.sh dev
-	@if command -v cargo >/dev/null; then bash deploy/native.sh build && bash deploy/native.sh check; \
+	@if command -v cargo >/dev/null; then bash deploy/native.sh build && $(ONCE) native bash deploy/native.sh check; \
 		else echo "no cargo: ledgermq-native is neither built nor checked"; fi
 	@$(MAKE) --no-print-directory test test-slow
-	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
+	@$(VENV)/python -m pytest $(RECORD) -q -n 2 --durations 20 -m "verify and not slow and not soak"
 	$(call slow_tests,verify)
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "clients of nodes without ledgermq-native:"; \
-		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
-	@$(VENV)/python -m bench.alone.sim_soak --for 1800 --from-commit
-	@$(VENV)/python -m tests.audit.exhaust --share $$((0x$$(git rev-parse --short=7 HEAD) % 8))/8
+		LEDGERMQ_PURE=1 $(VENV)/python -m pytest $(RECORD) -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
+	@$(ONCE) seeds $(VENV)/python -m bench.alone.sim_soak --for 1800 --from-commit
+	@$(ONCE) exhaust $(VENV)/python -m tests.audit.exhaust --share $$((0x$$(git rev-parse --short=7 HEAD) % 8))/8
+	@$(VENV)/python -m tests.verify
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md (python -m tests.soak: docs/soak.md)
 	@bash deploy/setup-venv.sh dev
