@@ -49,7 +49,7 @@ images: ## container images of a node and of Spark; with ledgermq-native inside 
 ONCE := $(VENV)/python -m tests.verify --once
 verify: export PYTEST_ADDOPTS := --hypothesis-profile=verify
 verify: export RECORD := -p tests.verify
-verify: ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, an eighth of exhaust
+verify: ## the long check, which goes on where it ended: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, an eighth of exhaust
 	@bash deploy/setup-venv.sh dev
 	@if command -v cargo >/dev/null; then bash deploy/native.sh build && $(ONCE) native bash deploy/native.sh check; \
 		else echo "no cargo: ledgermq-native is neither built nor checked"; fi
