@@ -811,7 +811,7 @@ class AuditRecord:
     TOPIC: ClassVar[str] = STORAGE_TOPIC
 
     id: str
-    """The user who requested it."""
+    """The name that its requester gave it."""
 
     def encode(self) -> bytes:
         return _body({"id": self.id})

@@ -1,10 +1,9 @@
-"""Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the
-checkers find it.
+"""Planted bugs: each breaks one rule of the product's code, to prove that the checkers find it.
 
-Each class below breaks exactly the method that enforces a rule; only `AsksOneLess` breaks the
-simulated operator instead, because `ledgermq upgrade finish` is not part of a node. If the
-simulator cannot find a bug within the default seeds, that is a defect of the simulator, and
-`tests/sim/test_planted_bugs.py` fails.
+A subclass of the product's class breaks the method that enforces a rule; three functions take the
+place of the quorum's `elect`. Only `AsksOneLess` breaks the simulated operator instead, because
+`ledgermq upgrade finish` is not part of a node. If the simulator cannot find a bug within the
+default seeds, that is a defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
 from __future__ import annotations
