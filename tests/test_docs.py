@@ -294,7 +294,9 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 def citations() -> Iterator[tuple[Path, str]]:
     """What code and decisions cite of the architecture: an invariant or a section."""
     for path in [path for pattern in ("*.py", "docs/decisions/*.md") for path in tracked(pattern)]:
-        yield from ((path, cited) for cited in CITATION.findall(path.read_text()))
+        # A sentence may go on in the next line, of a comment as well.
+        text = re.sub(r"\s+(# )?", " ", path.read_text())
+        yield from ((path, cited) for cited in CITATION.findall(text))
 
 
 def test_what_the_code_cites_is_defined() -> None:
