@@ -119,13 +119,14 @@ def spark_session(
     master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error"
 ) -> Any:
     """A Spark session on this machine's packaged Java, with what the data source `ledgermq` can
-    use. The caller stops it."""
+    use. The caller stops it. Raises NoJava."""
     alone = master.startswith("local")
     os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if alone:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise NoJava(
@@ -154,4 +155,12 @@ def spark_session(
     builder = SparkSession.builder.master(master).appName(app)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        raise NoJava(
+            "Java ended before Spark was ready",
+            "see above what it said; it needs 1 GiB of memory, start it again when that is free",
+        ) from error

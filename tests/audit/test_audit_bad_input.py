@@ -291,6 +291,20 @@ def test_java_missing(
     assert f"LEDGERMQ_JAVA_HOME={tmp_path} has no bin/java" in text_of(capsys)[1][-1]
 
 
+def test_java_that_ends_before_spark_is_ready_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cluster(tmp_path, history(3))
+    java = tmp_path / "java/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho no memory >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("LEDGERMQ_JAVA_HOME", str(tmp_path / "java"))
+    assert run(["audit", *map(str, nodes(tmp_path))]) == 64
+    line = text_of(capsys)[1][-1]
+    assert "Java ended before Spark was ready" in line and "or use --engine local" in line
+
+
 def test_a_directory_that_vanishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_cluster(tmp_path, history(3))
     shutil.rmtree(tmp_path / "n2")
