@@ -12,7 +12,7 @@ export PYTHON
 # pytest rewrites the asserts of every test file. Each process would do that again at each start (14 s) if it could not keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow native images verify soak sim exhaust bench bench-parts lint proto lock clean
+.PHONY: help demo test test-slow native images verify verify-weekly soak sim exhaust bench bench-parts lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,8 @@ test: ## the fast tests
 
 # Of the tests with real processes: what needs quiet, then three files at a time.
 define slow_tests
-@$(VENV)/python -m pytest $(RECORD) -q --durations 10 -m "slow and quiet and $(1) and not soak" $(SLOW_FILES)
-@$(VENV)/python -m pytest $(RECORD) -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 -m "slow and not quiet and $(1) and not soak" $(SLOW_FILES)
+@$(VENV)/python -m pytest $(RECORD) -q --durations 10 -m "slow and quiet and $(1) and not soak and not weekly" $(SLOW_FILES)
+@$(VENV)/python -m pytest $(RECORD) -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 -m "slow and not quiet and $(1) and not soak and not weekly" $(SLOW_FILES)
 endef
 
 test-slow: ## real processes, the official Python client, Spark
@@ -60,6 +60,12 @@ verify: ## the long check, which goes on where it ended: also containers, other 
 		LEDGERMQ_PURE=1 $(VENV)/python -m pytest $(RECORD) -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
 	@$(ONCE) seeds $(VENV)/python -m bench.alone.sim_soak --for 1800 --from-commit
 	@$(ONCE) exhaust $(VENV)/python -m tests.audit.exhaust --share $$((0x$$(git rev-parse --short=7 HEAD) % 8))/8
+	@$(VENV)/python -m tests.verify
+
+verify-weekly: export RECORD := -p tests.verify
+verify-weekly: ## what takes turns in the long check, all of it
+	@bash deploy/setup-venv.sh dev
+	@$(VENV)/python -m pytest $(RECORD) -q -n 2 --durations 20 -m "weekly"
 	@$(VENV)/python -m tests.verify
 
 soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md (python -m tests.soak: docs/soak.md)

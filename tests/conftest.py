@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,7 @@ three workers."""
 
 
 CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
-"""The number of collected cases of each test marked `one_in`."""
+"""The number of collected cases of each test marked `one_in` or `in_turn`."""
 
 
 settings.register_profile("gate", deadline=None, max_examples=GATE)
@@ -68,15 +70,25 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@cache
+def turn() -> int:
+    """A number that the commit chooses; 0 outside of a clone."""
+    told = subprocess.run(
+        ["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, cwd=Path(__file__).parent
+    )
+    return int(told.stdout, 16) if told.returncode == 0 else 0
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`one_in(n)` marks all but every n-th case of a test for `make verify`. Items are collected in
-    the order of their parameters."""
-    sampled = item.get_closest_marker("one_in")
-    if sampled is not None:
-        test = (item.parent, item.name.partition("[")[0])
-        if CASES[test] % sampled.args[0]:
-            item.add_marker(pytest.mark.verify)
-        CASES[test] += 1
+    """`one_in(n)` marks all but every n-th case of a test for `make verify`, `in_turn(n)` for `make
+    verify-weekly`. Items are collected in the order of their parameters."""
+    for name, first, later in (("one_in", 0, "verify"), ("in_turn", turn(), "weekly")):
+        sampled = item.get_closest_marker(name)
+        if sampled is not None:
+            test = (item.parent, item.name.partition("[")[0])
+            if (CASES[test] - first) % sampled.args[0]:
+                item.add_marker(getattr(pytest.mark, later))
+            CASES[test] += 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from tests.audit.fuzz.clusters import Cluster, Image, cut_off
 
 SHARES = 8
 DRAWN = 2
-MANY = 150
+MANY = (range(DRAWN, 50), range(50, 100), range(100, 150))
 FIELDS = (15, 23, 37, 41, 47)
 """Bytes of a header: index, term, chain CRC, bodyCrc, bodySize."""
 PLACES = ("first", "inner", "last of a file", "first of a file", "last")
@@ -293,18 +293,21 @@ def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(
 
 @pytest.mark.slow
 @pytest.mark.verify
+@pytest.mark.in_turn(3)
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seeds", MANY, ids=lambda seeds: f"from {seeds[0]}")
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(
-    trial: Trial, nodes: int
+    trial: Trial, nodes: int, seeds: range
 ) -> None:
-    for seed in range(DRAWN, MANY):
+    for seed in seeds:
         attempt = trial.attempt(drawn(trial, random.Random(seed), nodes))
         assert attempt is None or not trial.complaint(attempt), (seed, trial.complaint(attempt))
 
 
 @pytest.mark.slow
 @pytest.mark.verify
+@pytest.mark.in_turn(SHARES)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_byte_of_every_header_is_put_back(stopped: Trial, share: int) -> None:
