@@ -232,8 +232,11 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "disk_used_bytes": None if None in used else sum(used),
         "clock": known(workers[0], "clock"),
         "clock_offset_ms": known(workers[0], "clock_offset_ms"),
+        # A word that a newer node says may be worse than all that are known here.
         "disk": max(
-            (worker.disk for worker in workers if worker.disk), key=DISKS.index, default=None
+            (worker.disk for worker in workers if worker.disk),
+            key=lambda word: DISKS.index(word) if word in DISKS else len(DISKS),
+            default=None,
         ),
         "peer_failures": [failure for worker in workers for failure in worker.peer_failures],
     }

@@ -153,7 +153,8 @@ class _Witness:
         places: dict[str, list[tuple[int, int, int]]] = {}
         folder = one.shown(f"{one.log_folder}/data/")
         for flaw in one.flaws:
-            if flaw.file.startswith(folder):
+            # That a majority does not agree on an entry says nothing against its bytes here.
+            if flaw.file.startswith(folder) and flaw.rule != "commit.lost":
                 places.setdefault(flaw.file.removeprefix(folder), []).append(
                     (flaw.byte_from, flaw.byte_to, flaw.rule in PROVEN)
                 )

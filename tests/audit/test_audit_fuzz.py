@@ -31,6 +31,21 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("fuzzer"))
 
 
+def test_a_replica_that_is_damaged_elsewhere_shows_what_two_others_lost(stage: Damaged) -> None:
+    """Of a committed entry one copy is intact: that no majority agrees on it is no damage of this
+    copy."""
+    one, *others = stage.replicas
+    changes = {}
+    for entry in (one.entries[0], *(other.entries[-1] for other in others)):
+        data = bytearray(stage.cluster.image[entry.path])
+        data[entry.at + entry.size - 9] ^= 0x5A
+        changes[entry.path] = bytes(data)
+    with stage.changed(changes):
+        found = stage.audit().findings
+    bodies = {(f.replica, f.klass) for f in found if f.flaw.rule == "entry.body"}
+    assert bodies == {(replica.node, "bit-rot") for replica in stage.replicas}
+
+
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
 def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(

@@ -437,6 +437,7 @@ def test_status_says_which_clock_is_not_followed(
         (("full",), "full", True),
         (("",), None, False),
         (("fine", "full"), "full", True),
+        (("fine", "a word of a later version"), "a word of a later version", False),
     ],
 )
 def test_status_says_whose_disk_takes_no_messages(

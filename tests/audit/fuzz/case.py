@@ -13,6 +13,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -88,15 +89,22 @@ class DamagedCluster:
         if drawn is None:
             return None
         changes, mutations = drawn
-        self._change(changes)
         began = time.perf_counter()
         try:
-            result = self.audit(deep=bool(case.seed % 2))
+            with self.changed(changes):
+                result = self.audit(deep=bool(case.seed % 2))
         except Exception as error:  # any error: an audit must not end with a traceback
             return CaseResult(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
+        return judge(case, result, mutations, time.perf_counter() - began)
+
+    @contextmanager
+    def changed(self, changes: Changes) -> Iterator[None]:
+        """The files are like this within."""
+        self._change(changes)
+        try:
+            yield
         finally:
             self._change({path: self.cluster.image.get(path) for path in changes})
-        return judge(case, result, mutations, time.perf_counter() - began)
 
     def _change(self, changes: Changes) -> None:
         for path, data in changes.items():
