@@ -89,4 +89,4 @@ def test_fifo_groups_keep_their_order_under_faults(first: int) -> None:
         )
         drained += outcome.coverage["drained"]
     # A run draws whether everything is consumed; of the first seeds some are such runs.
-    assert batches > 3 * SEEDS and (drained or first)
+    assert batches > 2 * SEEDS and (drained or first)
