@@ -52,6 +52,7 @@ class Transactions(RuleBasedStateMachine):
         self.names = 0
         self.calls: dict[int, object] = {}
         self.known: dict[str, int] = {}
+        self.decided: set[str] = set()
         """What producers were told: body → half offset."""
         self.asked: dict[str, set[bool]] = {}
         self.told: dict[str, set[bool]] = {}
@@ -231,7 +232,11 @@ class Transactions(RuleBasedStateMachine):
         reads the log agrees."""
         self.bench.replicator.commit_at_once = True
         self.turn()
-        for body, offset in self.known.items():
+        # Halves that were on their way become known while others are decided.
+        while undecided := self.known.keys() - self.decided:
+            body = min(undecided)
+            self.decided.add(body)
+            offset = self.known[body]
             self.asked.setdefault(body, set()).add(True)
             self.turn(Resolve(next(self.bench.tokens), offset, "t", f"id-{body}", True))
         assert not self.calls
