@@ -93,8 +93,10 @@ def test_failures_are_told_with_their_text_until_they_pass(repository: Path) -> 
 def test_a_command_that_passed_is_not_run_again(repository: Path) -> None:
     command = (sys.executable, "-m", "tests.verify", "--once", "seeds", "test", "-e", "mended")
     assert run(repository, *command).returncode == 1
+    assert "FAILED seeds (exit status 1)" in run(repository, *command[:3]).stdout
     (repository / "mended").touch()
     assert run(repository, *command).returncode == 0
+    assert "FAILED" not in run(repository, *command[:3]).stdout
     (repository / "mended").unlink()
     again = run(repository, *command)
     assert (again.returncode, again.stdout) == (0, "seeds: passed before\n")

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, SKIPPED, BEFORE = "passed", "failed", "skipped", "before"
 """Files of a state: lines of seconds and test, texts of failures, reasons, and what had passed when
 the running session began."""
+SESSION = "LEDGERMQ_VERIFY_STATE"
+"""Tells the processes of a session its state."""
 
 
 def git(*arguments: str) -> bytes:
@@ -83,12 +85,17 @@ class Recorder:
             self._add(PASSED, f"{self._seconds[name]:.1f}\t{key(name)}")
 
 
+def passed_before() -> set[str]:
+    return known(Path(os.environ[SESSION]) / BEFORE)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     directory = state()
     directory.mkdir(parents=True, exist_ok=True)
-    # All workers leave out the same tests, whenever they start.
+    # All workers leave out the same tests, whenever they start and whatever was edited meanwhile.
+    os.environ[SESSION] = str(directory)
     passed = directory / PASSED
     (directory / BEFORE).write_text(passed.read_text() if passed.is_file() else "")
     config.pluginmanager.register(Recorder(directory))
@@ -96,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    before = known(state() / BEFORE)
+    before = passed_before()
     if done := [item for item in items if key(item.nodeid) in before]:
         config.hook.pytest_deselected(items=done)
         items[:] = [item for item in items if key(item.nodeid) not in before]
@@ -105,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A session whose tests have all passed before is no failure."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and known(state() / BEFORE):
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and passed_before():
         session.exitstatus = pytest.ExitCode.OK
 
 
@@ -118,7 +125,8 @@ def once(name: str, command: list[str]) -> int:
         return 0
     began = time.monotonic()
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
-    line = f"{time.monotonic() - began:.1f}\t{name}" if status == 0 else f"=== {name}: {status}\n"
+    seconds = time.monotonic() - began
+    line = f"{seconds:.1f}\t{name}" if status == 0 else f"=== {name} (exit status {status})\n"
     with (directory / (PASSED if status == 0 else FAILED)).open("a") as file:
         file.write(line + "\n")
     return status
@@ -126,23 +134,16 @@ def once(name: str, command: list[str]) -> int:
 
 def told(directory: Path) -> list[str]:
     """The record of a state in lines."""
-    rows = (
-        [line.partition("\t")[::2] for line in (directory / PASSED).read_text().splitlines()]
-        if (directory / PASSED).is_file()
-        else []
-    )
-    spent = sum(float(seconds) for seconds, _ in rows)
-    slowest = sorted(rows, key=lambda row: -float(row[0]))[:20]
-    failed = (directory / FAILED).read_text() if (directory / FAILED).is_file() else ""
-    open_ = [
-        line[4:]
-        for line in failed.splitlines()
-        if line.startswith("=== ") and line[4:].partition(" (")[0] not in {name for _, name in rows}
-    ]
+    passed, failed = directory / PASSED, directory / FAILED
+    lines = passed.read_text().splitlines() if passed.is_file() else []
+    rows = [(float(seconds), name) for seconds, _, name in (line.partition("\t") for line in lines)]
+    texts = failed.read_text().splitlines() if failed.is_file() else []
+    failures = dict.fromkeys(line[4:] for line in texts if line.startswith("=== "))
+    mended = {name for _, name in rows}
     return [
-        f"{directory.name}: {len(rows):,} passed in {spent:,.0f} s of their own",
-        *(f"{float(seconds):8.0f} s  {name}" for seconds, name in slowest),
-        *(f"FAILED {line}" for line in open_),
+        f"{directory.name}: {len(rows):,} passed in {sum(seconds for seconds, _ in rows):,.0f} s",
+        *(f"{seconds:8.0f} s  {name}" for seconds, name in sorted(rows, reverse=True)[:20]),
+        *(f"FAILED {line}" for line in failures if line.rpartition(" (")[0] not in mended),
     ]
 
 

@@ -52,8 +52,9 @@ class Transactions(RuleBasedStateMachine):
         self.names = 0
         self.calls: dict[int, object] = {}
         self.known: dict[str, int] = {}
-        self.decided: set[str] = set()
         """What producers were told: body → half offset."""
+        self.decided: set[str] = set()
+        """Whose half was decided at the end."""
         self.asked: dict[str, set[bool]] = {}
         self.told: dict[str, set[bool]] = {}
         """body → the decisions that were answered with ok"""

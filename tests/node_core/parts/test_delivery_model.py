@@ -119,11 +119,14 @@ class DeliveryMachine(RuleBasedStateMachine):
             for place, row in self.model.rows[group].items()
             if GROUPS[group].fifo and attempt_id and row.attempt_id == attempt_id and not row.ended
         }
-        # What follows a message that becomes a dead letter now may come with the next Receive.
+        # In a FIFO group, what follows a message that becomes a dead letter now may come with the
+        # next Receive.
         given_up = {
             (place[0], self.model.messages[place].message_group)
             for place, row in self.model.rows[group].items()
-            if row.ended and row.attempt >= self.model.rules[group].max_attempts
+            if GROUPS[group].fifo
+            and row.ended
+            and row.attempt >= self.model.rules[group].max_attempts
         }
         call = self.bench.poll(wait_ns=0, **options)  # type: ignore[arg-type]
         self.model.seen_ns[client] = self.bench.now_ns
