@@ -63,7 +63,7 @@ verify: ## the long check, which goes on where it ended: also containers, other 
 	@$(VENV)/python -m tests.verify
 
 verify-weekly: export RECORD := -p tests.verify
-verify-weekly: ## what takes turns in the long check, all of it
+verify-weekly: ## what takes turns in the long check, all of it; also an API server of Kubernetes, and the fast tests of a clone in a fresh container
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest $(RECORD) -q -n 2 --durations 20 -m "weekly"
 	@$(VENV)/python -m tests.verify

@@ -23,8 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED, SKIPPED, BEFORE = "passed", "failed", "skipped", "before"
 """Files of a state: lines of seconds and test, texts of failures, reasons, and what had passed when
 the running session began."""
-SESSION = "LEDGERMQ_VERIFY_STATE"
-"""Tells the processes of a session its state."""
+SESSION = "VERIFY_STATE"
+"""Tells the processes of a session its state. Nodes that tests start inherit it, and read what
+begins with LEDGERMQ_ as their configuration."""
 
 
 def git(*arguments: str) -> bytes:

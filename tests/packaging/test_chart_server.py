@@ -26,7 +26,7 @@ from tests.packaging.pods import HELM, NAME, profile
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.verify,
+    pytest.mark.weekly,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(HELM is None, reason="helm is not installed"),
 ]
