@@ -1,6 +1,7 @@
 """`python -m bench.alone.sim_soak`: as many simulated seconds as fit, and their results.
 
     python -m bench.alone.sim_soak --for 240 --from-commit        # seeds derived from the commit, as `.ci/run` does
+    python -m bench.alone.sim_soak --for 900 --processes 2
     python -m bench.alone.sim_soak --virtual-seconds 1000000 --first 1 --json
 
 The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
@@ -73,37 +76,55 @@ class Sum:
     counted: int = 0
     """Seeds with an election, a crash with unsynced pages and at least 200 committed entries."""
     virtual_ns: int = 0
+    machine_s: float = 0.0
+    """Processor time."""
     steps: int = 0
     commits: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, object]] = field(default_factory=list)
 
-    def add(self, ran: Ran, options: str) -> None:
-        result = ran.result
-        self.seeds += 1
-        self.counted += result.counts
-        self.virtual_ns += result.virtual_ns
-        self.steps += result.steps
-        self.commits += result.commits
-        self.faults.update(ran.faults)
+    @classmethod
+    def of(cls, ran: Ran, machine_s: float, options: str) -> Sum:
+        """The sum of one seed; `options` are those of `ledgermq sim`."""
+        result, failures = ran.result, []
         if result.violation is not None:
-            replay = (
-                f"ledgermq sim --steps {ran.case.steps} {options} --seed {result.seed}".replace(
-                    "  ", " "
-                )
-            )
-            self.failures.append(
-                {"seed": result.seed, "violation": str(result.violation), "replay": replay}
-            )
+            replay = f"ledgermq sim --steps {ran.case.steps} {options} --seed {result.seed}"
+            failures = [
+                {
+                    "seed": result.seed,
+                    "violation": str(result.violation),
+                    "replay": " ".join(replay.split()),
+                }
+            ]
+        return cls(
+            seeds=1,
+            counted=int(result.counts),
+            virtual_ns=result.virtual_ns,
+            machine_s=machine_s,
+            steps=result.steps,
+            commits=result.commits,
+            faults=Counter(ran.faults),
+            failures=failures,
+        )
 
-    def as_object(self, first: int, machine_s: float) -> dict[str, object]:
+    def add(self, other: Sum) -> None:
+        self.seeds += other.seeds
+        self.counted += other.counted
+        self.virtual_ns += other.virtual_ns
+        self.machine_s += other.machine_s
+        self.steps += other.steps
+        self.commits += other.commits
+        self.faults.update(other.faults)
+        self.failures += other.failures
+
+    def as_object(self, first: int) -> dict[str, object]:
         return {
             "v": 1,
             "first_seed": first,
             "seeds": self.seeds,
             "seeds_that_count": self.counted,
             "virtual_s": round(self.virtual_ns / 1e9, 1),
-            "machine_s": round(machine_s, 1),
+            "machine_s": round(self.machine_s, 1),
             "steps": self.steps,
             "entries_committed": self.commits,
             "faults": dict(sorted(self.faults.items())),
@@ -121,24 +142,37 @@ def commit_seed() -> int:
     return int(told.stdout[:8], 16) if told.returncode == 0 else 1
 
 
-def soak(first: int, seconds: float, virtual_s: float, steps: int) -> tuple[Sum, float]:
-    """Run seeds from `first` on until this much machine time, or virtual time, is over."""
-    whole, began = Sum(), time.process_time()
-    told, seed = time.monotonic(), first
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and whole.virtual_ns < virtual_s * 1e9:
-        chosen = profile(seed)
-        whole.add(Case.drawn(seed, steps, chosen.settings, chosen.kinds).run(), chosen.options)
-        seed += 1
-        if time.monotonic() - told > EVERY_S:
-            told = time.monotonic()
-            print(
-                f"{whole.seeds} seeds, {whole.virtual_ns / 1e9:.0f} virtual s,"
-                f" {len(whole.failures)} failed",
-                file=sys.stderr,
-                flush=True,
-            )
-    return whole, time.process_time() - began
+def of_seed(seed: int, steps: int) -> Sum:
+    began, chosen = time.process_time(), profile(seed)
+    ran = Case.drawn(seed, steps, chosen.settings, chosen.kinds).run()
+    return Sum.of(ran, time.process_time() - began, chosen.options)
+
+
+def soak(first: int, seconds: float, virtual_s: float, steps: int, processes: int) -> Sum:
+    """Run seeds from `first` on, none left out, until this much time by the clock, or virtual time,
+    is over."""
+    whole, seeds = Sum(), count(first)
+    running: set[Future[Sum]] = set()
+    told = time.monotonic()
+    deadline = told + seconds
+    with ProcessPoolExecutor(processes) as pool:
+        while True:
+            if time.monotonic() < deadline and whole.virtual_ns < virtual_s * 1e9:
+                while len(running) < processes:
+                    running.add(pool.submit(of_seed, next(seeds), steps))
+            elif not running:
+                return whole
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                whole.add(future.result())
+            if time.monotonic() - told > EVERY_S:
+                told = time.monotonic()
+                print(
+                    f"{whole.seeds} seeds, {whole.virtual_ns / 1e9:.0f} virtual s,"
+                    f" {len(whole.failures)} failed",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -165,18 +199,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--steps", type=int, default=STEPS, help=f"steps per seed (default: {STEPS})"
     )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="seeds that run at once (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     given = parser.parse_args(arguments)
     first = commit_seed() if given.from_commit else given.first
     print(f"first seed: {first}", file=sys.stderr, flush=True)
-    whole, machine_s = soak(first, given.seconds, given.virtual_seconds, given.steps)
-    told = whole.as_object(first, machine_s)
+    whole = soak(first, given.seconds, given.virtual_seconds, given.steps, given.processes)
+    told = whole.as_object(first)
     if given.json:
         print(json.dumps(told))
     else:
         print(
             f"seeds {first}..{first + whole.seeds - 1}: {told['virtual_s']} virtual s in"
-            f" {told['machine_s']} s of one core"
+            f" {told['machine_s']} s of processor time"
         )
         print(
             f"{whole.counted} of {whole.seeds} seeds count; {whole.commits} entries committed;"
