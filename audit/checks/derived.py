@@ -249,7 +249,8 @@ class QueueCheck:
                 ordinal + found.last_row,
                 start + found.last_at,
             )
-            run.filed_offset, run.filed_index = run.last, run.last_index
+            if not self._task.key:
+                run.filed_offset, run.filed_index = run.last, run.last_index
 
     def check(self, entries: Columns) -> None:
         rows = np.flatnonzero(entries.sound)
