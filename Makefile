@@ -49,19 +49,20 @@ images: ## container images of a node and of Spark; with ledgermq-native inside 
 ONCE := $(VENV)/python -m tests.verify --once
 verify: export PYTEST_ADDOPTS := --hypothesis-profile=verify
 verify: export RECORD := -p tests.verify
-verify: ## the long check, which goes on where it ended: also containers, other clients, RocketMQ's own classes, standalone Spark, a quarter of an hour of seeds on two cores, an eighth of exhaust
+verify: ## the long check, which goes on where it ended: also containers, other clients, RocketMQ's own classes, standalone Spark, ten minutes of seeds on two cores, an eighth of exhaust
 	@bash deploy/setup-venv.sh dev
 	@if command -v cargo >/dev/null; then bash deploy/native.sh build && $(ONCE) native bash deploy/native.sh check; \
 		else echo "no cargo: ledgermq-native is neither built nor checked"; fi
 	@$(MAKE) --no-print-directory test test-slow
-	@$(VENV)/python -m pytest $(RECORD) -q -n 2 --durations 20 -m "verify and not slow and not soak"
+	@$(VENV)/python -m pytest $(RECORD) -q -n 2 --durations 20 -m "verify and not slow and not soak and not weekly"
 	$(call slow_tests,verify)
 	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "clients of nodes without ledgermq-native:"; \
-		LEDGERMQ_PURE=1 $(VENV)/python -m pytest $(RECORD) -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
-	@$(ONCE) seeds $(VENV)/python -m bench.alone.sim_soak --for 900 --processes 2 --from-commit
+		LEDGERMQ_PURE=1 $(VENV)/python -m pytest $(RECORD) -q -n 3 --dist loadfile --durations 20 -m "not soak" $(BY_CLIENTS); fi
+	@$(ONCE) seeds $(VENV)/python -m bench.alone.sim_soak --for 600 --processes 2 --from-commit
 	@$(ONCE) exhaust $(VENV)/python -m tests.audit.exhaust --share $$((0x$$(git rev-parse --short=7 HEAD) % 8))/8
 	@$(VENV)/python -m tests.verify
 
+verify-weekly: export PYTEST_ADDOPTS := --hypothesis-profile=verify
 verify-weekly: export RECORD := -p tests.verify
 verify-weekly: ## what takes turns in the long check, all of it; also an API server of Kubernetes, and the fast tests of a clone in a fresh container
 	@bash deploy/setup-venv.sh dev

@@ -293,7 +293,7 @@ def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(
 
 @pytest.mark.slow
 @pytest.mark.verify
-@pytest.mark.in_turn(3)
+@pytest.mark.in_turn(6)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", MANY, ids=lambda seeds: f"from {seeds[0]}")
 @pytest.mark.parametrize("nodes", [1, 2, 3])

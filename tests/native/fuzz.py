@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgermq.proto import kernels
@@ -84,17 +86,15 @@ def main() -> int:
     if arguments.target:
         fuzz(arguments.target, arguments.seconds)
     failed = 0
-    for target in TARGETS:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.native.fuzz",
-            "--for",
-            str(arguments.seconds),
-            "--target",
-            target,
-        ]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def fuzzed(target: str) -> subprocess.CompletedProcess[str]:
+        options = ["--for", str(arguments.seconds), "--target", target]
+        command = [sys.executable, "-m", "tests.native.fuzz", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        results = list(threads.map(fuzzed, TARGETS))
+    for target, ended in zip(TARGETS, results, strict=True):
         said = (ended.stdout + ended.stderr).splitlines()
         runs = next(
             (

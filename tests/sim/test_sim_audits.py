@@ -91,12 +91,14 @@ def test_audits_of_a_group_with_appointed_masters_pass_while_it_works() -> None:
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("seed", range(10, 26))
 def test_audits_pass_while_the_cluster_works_in_many_runs(seed: int) -> None:
     check_passes(run(seed, Settings(), CHANGES, (1, 3, 10)[seed % 3]))
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("seed", range(50, 58))
 def test_audits_of_many_groups_with_appointed_masters_pass(seed: int) -> None:
     check_passes(
@@ -110,6 +112,7 @@ def test_audits_of_many_groups_with_appointed_masters_pass(seed: int) -> None:
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("seed", range(70, 86))
 def test_audits_say_what_they_could_not_read_while_nodes_end(seed: int) -> None:
     """What a node that was restarted had said does not count, and nothing of it is a finding."""

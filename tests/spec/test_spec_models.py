@@ -36,6 +36,7 @@ def test_a_lost_guard_is_noticed() -> None:
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", models.MODELS)
 def test_all_behaviours_of_a_bounded_group_keep_every_property(name: str) -> None:
     """Every reachable state and step."""
@@ -44,6 +45,7 @@ def test_all_behaviours_of_a_bounded_group_keep_every_property(name: str) -> Non
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("guard", models.PLANTED)
 def test_every_lost_guard_is_noticed(guard: str) -> None:
     """Each planted error leaves out one guard, and violates the property that the page names."""

@@ -236,6 +236,7 @@ def test_a_change_before_any_call_to_a_node_is_no_finding(story: Story, part: in
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("kernel")
 def test_a_change_before_any_call_is_no_finding(story: Story) -> None:

@@ -38,6 +38,7 @@ def test_a_group_serves_again_whenever_it_may(
 
 
 @pytest.mark.verify
+@pytest.mark.in_turn(2)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("size", "minimum", "bounds", "least"), [*TWO, *THREE], ids=str)
 def test_a_group_serves_again_after_two_losses(
