@@ -37,6 +37,7 @@ from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entries.entry_checking import BadEntry
@@ -115,6 +116,7 @@ class Bug(str, Enum):
     FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
+    SEALED_BY_ONE = "sealed-by-one"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
@@ -484,6 +486,16 @@ class NoTree(Digests):
         return sha256, sha256
 
 
+class SealsAlone(DigestExchange):
+    """Takes the report of one replica for that of a majority."""
+
+    def _agreed(
+        self, told: dict[str, str], voters: Sequence[str]
+    ) -> tuple[str, tuple[str, ...]] | None:
+        node = min(told.keys() & set(voters), default=None)
+        return None if node is None else (told[node], (node,))
+
+
 # -- HA groups
 # --------------------------------------------------------------------------------------------------------------------------
 
@@ -774,6 +786,10 @@ def hosted_type(bug: Bug) -> type[OpenReplica]:
 
 def digests_type(bug: Bug) -> type[Digests]:
     return NoTree if bug is Bug.DIGEST_AS_ROOT else Digests
+
+
+def exchange_type(bug: Bug) -> type[DigestExchange]:
+    return SealsAlone if bug is Bug.SEALED_BY_ONE else DigestExchange
 
 
 def store_type(bug: Bug) -> type[GroupStore]:

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects
 from ledgermq.node.broker.restoring import restore
-from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
-from ledgermq.proto.records.control import UnknownControlRecord
+from ledgermq.proto.records.control import SealRecord, UnknownControlRecord
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange
@@ -35,10 +36,11 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.truth import Truth, chains_of
 from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.sim.machine.ports import DiskChance
-from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.machine.settings import Sections, Settings
 from ledgermq.sim.nodes.bugs import (
     Bug,
     digests_type,
+    exchange_type,
     group_type,
     hosted_type,
     install_type,
@@ -73,6 +75,9 @@ class WatchedMachine(Machine):
         super().__init__(*given)
         self.exported: list[tuple[int, dict[str, Any]]] = []
         """Applied index and state of exports that no checker has compared yet."""
+        self._seals: Mapping[int, SealRecord] | None = None
+        """The seals that were looked at last; they are replaced as a whole."""
+        self._members: GroupMembers | None = None
 
     def export(self, log_id: str) -> dict[str, Any]:
         value = super().export(log_id)
@@ -85,6 +90,12 @@ class WatchedMachine(Machine):
         except UnknownControlRecord as error:
             raise Violation("level", f"{self.node} has to stop: {error}") from error
         self.truth.applied(self.node, effects.entries)
+        if self.members is not self._members:
+            self._members = self.members
+            self.truth.voted(len(self.members.voters) if self.members else 0)
+        if self.retained.seals is not self._seals:
+            self._seals = self.retained.seals
+            self.truth.sealed(self.node, self._seals.values())
         if self.retained.tree is not None:
             self.truth.grown(self.node, self.retained)
         return effects
@@ -114,24 +125,6 @@ class Life(OpenReplica):
     checkpoint_every_ns = 1_500 * MS
     snapshot_every_ns = 4_000 * MS
     changed: Callable[[LeaderChange], None]
-    digests: Digests
-
-    def want_digests(self) -> None:
-        """Compute what the sealed files without a seal have not, as a node does from time to
-        time."""
-        while not self.files.advance():
-            continue
-        self.digests.keep_from(self.machine.begin_pos)
-        for file in self.unsealed():
-            self.digests.want([file.base], {file.base: file.end_pos - file.base})
-
-    def unsealed(self) -> list[LogFile]:
-        """The full log files that have no seal."""
-        return [
-            file
-            for file in self.files.sealed_from(self.machine.begin_pos)
-            if file.base not in self.machine.seals
-        ]
 
     def leader_changed(self, change: LeaderChange) -> None:
         self.changed(change)
@@ -245,10 +238,12 @@ class Medium:
         self._kills_to_come: list[int] = []
         self._bug = bug
         broken = hosted_type(bug)
-        self._digests_type: type[Digests] = type(
-            "Digests", (digests_type(bug),), {"pause": lambda self, length: None}
+        # Nothing else needs the processor while a digest is computed.
+        digests = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        self.exchange_type: type[DigestExchange] = type(
+            "Exchange", (exchange_type(bug),), {"digests_type": digests}
         )
-        """Nothing else needs the processor."""
+        self.sections = Sections(name, Path("/") / name)
         self._life_type: type[Life] = (
             Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
         )
@@ -367,7 +362,6 @@ class Medium:
         index = KeyIndex(self.disk, self.root, self.identity.log_id)
         life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
         life.disk, life.log, life.replica = self.disk, store.log, replica
-        life.digests = self._digests_type(self.disk, store, 1, life.fail, thread())
         return life
 
     def holds(self, pos: int, data: bytes) -> bool:

@@ -24,11 +24,12 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.nodes.node import Life, Medium
 from ledgermq.sim.nodes.ports import ProcessLoop
+from ledgermq.sim.nodes.upkeep import Upkeep
 
 WRITE_NS = (MS, 20 * MS)
 """How long a snapshot or a checkpoint waits for the thread that writes it."""
 STEP_NS = (0, MS)
-"""The same for a step of a repair or an installation, and for a request of a peer."""
+"""The same for a step of a repair or an installation, a request of a peer, and for maintenance."""
 
 
 class Jobs(Executor):
@@ -129,6 +130,7 @@ class Process:
         )
         self.host = ReplicaHost(group, name, opener, shipping, self._thread(STEP_NS))
         self.scheduler = Scheduler(loop)
+        self.upkeep = Upkeep(medium, self.host, loop, partial(self._thread, STEP_NS))
         self.state = State.JOINING
         """The state of the host when it was looked at last."""
 
@@ -141,6 +143,7 @@ class Process:
         self.host.open_first(self._loop.now_ns())
         self.scheduler.add(self._group, self.host)
         self.scheduler.pass_soon()
+        self.upkeep.begin()
 
     @property
     def seat(self) -> Seat | None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.calls.member_calls import (
     Appointed,
@@ -28,7 +29,8 @@ from ledgermq.node.broker.calls.member_calls import (
     MembersChanged,
     Returned,
 )
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.operator_calls import Seal
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Peek
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
@@ -528,6 +530,40 @@ class Cluster:
                 f"{name} let consumer groups pass over {gone} messages that the object store has",
             )
 
+    def call_own(
+        self, station: Station, running: Process, call: Call, answered: Callable[[Answer], None]
+    ) -> None:
+        """A process calls its own group."""
+        self._waiting[call.token] = (answered, running)
+        self.put(station, call)
+        if isinstance(call, Seal):
+            self.note(f"seal of the file at {call.record.base}", station.name)
+            self.coverage["seals"] += 1
+
+    def query(
+        self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
+    ) -> None:
+        """A process asks another node."""
+        for delay in self.network.deliveries(sender, to)[:1]:
+            self.after(delay, self._queried, sender, to, request, answered)
+
+    def _queried(
+        self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
+    ) -> None:
+        running = self.stations[to].running
+        if running is not None:
+            running.upkeep.answer(request, partial(self._reply, to, sender, answered))
+
+    def _reply(
+        self, to: str, sender: str, answered: Callable[[bytes | None], None], told: bytes | None
+    ) -> None:
+        for delay in self.network.deliveries(to, sender)[:1]:
+            self.after(delay, answered, told)
+
+    def new_token(self) -> Token:
+        self._token += 1
+        return self._token
+
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
         # Copy the bytes now: their map may change later.
         taken = [(to, PeerPacket(packet.header, bytes(packet.payload))) for to, packet in packets]
@@ -791,6 +827,30 @@ class Loop:
             self.process,
             action,
         )
+
+    def at(self, at_ns: int, action: Callable[[], None]) -> None:
+        cluster, station = self._cluster, self._station
+        wait_ns = max(station.clock.when(at_ns) - cluster.now, 0)
+        self._after(wait_ns, cluster._run, station, self.process, action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        self._after(self._pass_ns(), self._cluster._run, self._station, self.process, action)
+
+    def turn_soon(self) -> None:
+        self._cluster.turn_soon(self._station)
+
+    def new_token(self) -> Token:
+        return self._cluster.new_token()
+
+    def call(self, call: Call, answered: Callable[[Result | Refused], None]) -> None:
+        def told(answer: Answer) -> None:
+            if answer is not None:
+                answered(answer)
+
+        self._cluster.call_own(self._station, self.process, call, told)
+
+    def ask(self, node: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
+        self._cluster.query(self._station.name, node, request, answered)
 
     def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
         self._cluster._send(self._station.name, packets)

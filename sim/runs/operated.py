@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.member_calls import (
     MembersKind,
     RaiseLevel,
 )
-from ledgermq.node.broker.calls.operator_calls import EndFile, Seal, Trim
+from ledgermq.node.broker.calls.operator_calls import EndFile, Trim
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
     consumer_pins,
@@ -29,13 +29,12 @@ from ledgermq.node.replica.retention.retention_rules import (
     Facts,
     Pin,
     Rules,
-    agreed,
     decide,
     lowest,
     trim_of,
 )
 from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
-from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord
+from ledgermq.proto.records.control import LevelRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
@@ -51,9 +50,6 @@ from ledgermq.sim.runs.cluster import CALL_NS, RECONCILE_NS, SECOND, Cluster, St
 from ledgermq.storage.files.errors import LogDamaged
 
 FIFO_CONSUMERS = 2
-SEAL_LOOKS = 5
-SEAL_LOOK_NS = 20 * MS
-"""How often, and after what time, the nodes collect digests before the leader asks for them."""
 _DUE_LONG_AGO = Rules(max_age_ms=1)
 
 
@@ -102,26 +98,11 @@ class Operated(Cluster):
         a topic, nothing keeps its messages but the object store."""
         return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
-    def seal(self, looks: int = SEAL_LOOKS) -> None:
-        """The nodes compute digest and root of full log files, and the leader records those on
-        which a majority agrees. A group without a log tree is first raised to the level that has
-        one."""
-        for name, life in self._lives():
-            if self.now >= self.stations[name].paused_until:
-                life.want_digests()
-        if looks:
-            self.after(SEAL_LOOK_NS, self.seal, looks - 1)
-            return
+    def begin_tree(self) -> None:
+        """Raise a group without a log tree to the level that has one."""
         for station, life in self._leader_lives():
-            if not life.group.leader.serving:
-                continue
-            if life.machine.retained.tree is None:
+            if life.group.leader.serving and life.machine.retained.tree is None:
                 self._raise_level(station, life)
-            elif (record := self._seal_record(life)) is not None:
-                self._token += 1
-                self.put(station, Seal(self._token, record))
-                self.note(f"seal of the file at {record.base}", station.name)
-                self.coverage["seals"] += 1
 
     def _raise_level(self, station: Station, life: Life) -> None:
         level = life.machine.level + 1
@@ -196,35 +177,6 @@ class Operated(Cluster):
             self.put(station, EndFile(self._token, life.machine.applied_index, "operator"))
             self.note("the log file ends early", station.name)
             self.coverage["early-ends"] += 1
-
-    def _seal_record(self, leader: Life) -> SealRecord | None:
-        """The seal of the first file for which a majority of the voters reports the same, as in a
-        node's digest exchange."""
-        files = leader.unsealed()
-        lives = [
-            (name, life)
-            for name, life in self._lives()
-            if self.now >= self.stations[name].paused_until
-        ]
-        for file in files:
-            told = {
-                name: f"{life.digests.known[file.base]} {root}"
-                for name, life in lives
-                if (root := life.digests.roots.get(file.base))
-            }
-            found = agreed(told, leader.replica.members.voters)
-            if found is not None:
-                sha256, root = found[0].split()
-                return SealRecord(
-                    file.base,
-                    file.first_index,
-                    file.last_index,
-                    file.end_pos,
-                    sha256,
-                    found[1],
-                    root,
-                )
-        return None
 
     def transfer(self, to: str) -> None:
         """Ask the leader to transfer leadership to another node."""

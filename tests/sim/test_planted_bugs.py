@@ -94,6 +94,7 @@ FOUND: dict[Bug, Found] = {
     Bug.FINISH_ASKS_ONE_LESS: Found(3, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
     Bug.DIGEST_AS_ROOT: Found(4, ("seal", "seal", "kill", "power-cut"), SMALL),
+    Bug.SEALED_BY_ONE: Found(1),
     Bug.READS_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), ALONE, 1500),
     Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),
 }

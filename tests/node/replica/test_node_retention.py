@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,7 +137,9 @@ class Stage:
         engine: Any = DirectEngine(self.driver)
         self.engine = engine
         hosted = {"g1": self.driver.hosted}
-        self.digest_exchange = DigestExchange(config, self.disk, hosted, engine, self.peers)
+        self.digest_exchange = DigestExchange(
+            config, self.disk, hosted, engine, self.peers, lambda name: ThreadPoolExecutor(1)
+        )
         now_ms = lambda: time.time_ns() // 1_000_000 + self.later_ms  # noqa: E731
         self.retainer = Retainer(
             config, self.disk, hosted, engine, self.peers, self.digest_exchange, now_ms
