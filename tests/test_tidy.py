@@ -38,7 +38,7 @@ HOSTING_CORE = {
     "shipping_jobs",
 }
 # The same of maintenance, on the event loop: its times are the loop's.
-MAINTENANCE_CORE = {"digest_exchange"}
+MAINTENANCE_CORE = {"digest_exchange", "retention_loop"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -131,6 +131,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "node.replica.hosting.ports",
             "node.replica.background.trim_reports",
             "node.replica.background.digests",
+            "node.replica.background.disk_watch",
             "node.runtime.config_sections",
         ),
         *[f"node.replica.maintenance.{core}" for core in MAINTENANCE_CORE],

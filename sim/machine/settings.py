@@ -43,6 +43,11 @@ AGREEMENT = Agreement(check_ms=1000)
 """Half as often as on a node: a run takes seconds, and a check for no new file shows nothing."""
 
 
+RETENTION = Retention(hours=0, follower_hours=0, reserve_bytes=0, check_ms=1000)
+"""Nothing goes before an operator says so, and no follower is left behind; more checks than on a
+node, as a run takes seconds."""
+
+
 @dataclass(slots=True)
 class Sections:
     """The configuration of a node's maintenance. Operators change it while the node runs, which
@@ -50,7 +55,7 @@ class Sections:
 
     node: str
     data: Path
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention = RETENTION
     tiered: Tiered = field(default_factory=Tiered)
     agreement: Agreement = AGREEMENT
 

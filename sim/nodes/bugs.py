@@ -38,6 +38,8 @@ from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
+from ledgermq.node.replica.maintenance.retention_loop import Retainer, Survey
+from ledgermq.node.replica.retention.retention_rules import Verdict
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entries.entry_checking import BadEntry
@@ -117,6 +119,7 @@ class Bug(str, Enum):
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
     SEALED_BY_ONE = "sealed-by-one"
+    UNREAD_TRIMMED = "unread-trimmed"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
@@ -496,6 +499,13 @@ class SealsAlone(DigestExchange):
         return None if node is None else (told[node], (node,))
 
 
+class ForgetsConsumers(Retainer):
+    """Decides about files without asking what consumer groups have not read."""
+
+    async def _verdicts(self, group: str, survey: Survey, excess: int) -> list[Verdict]:
+        return await super()._verdicts(group, replace(survey, keys=[]), excess)
+
+
 # -- HA groups
 # --------------------------------------------------------------------------------------------------------------------------
 
@@ -790,6 +800,10 @@ def digests_type(bug: Bug) -> type[Digests]:
 
 def exchange_type(bug: Bug) -> type[DigestExchange]:
     return SealsAlone if bug is Bug.SEALED_BY_ONE else DigestExchange
+
+
+def retainer_type(bug: Bug) -> type[Retainer]:
+    return ForgetsConsumers if bug is Bug.UNREAD_TRIMMED else Retainer
 
 
 def store_type(bug: Bug) -> type[GroupStore]:

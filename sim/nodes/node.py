@@ -46,6 +46,7 @@ from ledgermq.sim.nodes.bugs import (
     install_type,
     log_type,
     replica_type,
+    retainer_type,
     store_type,
 )
 from ledgermq.storage.group.store import GroupStore
@@ -243,6 +244,7 @@ class Medium:
         self.exchange_type: type[DigestExchange] = type(
             "Exchange", (exchange_type(bug),), {"digests_type": digests}
         )
+        self.retainer_type = retainer_type(bug)
         self.sections = Sections(name, Path("/") / name)
         self._life_type: type[Life] = (
             Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})

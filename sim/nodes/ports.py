@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.hosting.ports import Driver
 
 
@@ -39,6 +40,11 @@ class ProcessLoop(Driver, Protocol):
     def ask(self, node: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
         """Send a query about storage to another node. `answered` is called once, with None if the
         query was refused, or never if it or the answer is lost."""
+        ...
+
+    def trims(self, consumed: Iterable[QueueKey]) -> None:
+        """A trim that leaves nothing in the object store waited for what consumer groups had not
+        read of these queues, and of no others."""
         ...
 
     def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None: ...

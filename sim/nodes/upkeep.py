@@ -1,16 +1,22 @@
-"""What a simulated process does beside the turns of its group: the product's digest exchange, with
-the engine and the calls between nodes on virtual time."""
+"""What a simulated process does beside the turns of its group: the product's digest exchange and
+retention, with the engine and the calls between nodes on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused, Result
+from ledgermq.node.replica.background.disk_watch import KINDS, kind_of
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
-from ledgermq.proto import peer_pb2
+from ledgermq.node.replica.maintenance.retention_loop import Retainer, Survey
+from ledgermq.node.replica.retention.retention_rules import Verdict
+from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.sim.nodes.node import Medium
 from ledgermq.sim.nodes.ports import ProcessLoop
 from ledgermq.sim.nodes.virtual_loop import VirtualLoop
@@ -26,6 +32,7 @@ class Gaps:
         self._process = process
         self._host = host
         self.new_token = process.new_token
+        self.now_ns = process.now_ns
 
     def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -77,6 +84,17 @@ class Callers:
         raise AssertionError("no query is forwarded to a leader")
 
 
+class WatchedRetainer(Retainer):
+    """Retention that tells for whom a trim waited."""
+
+    process: ProcessLoop
+
+    async def _trim(self, group: str, survey: Survey, verdicts: Sequence[Verdict]) -> None:
+        if verdicts[0].goes and not survey.stored:
+            self.process.trims(survey.keys)
+        await super()._trim(group, survey, verdicts)
+
+
 class Upkeep:
     """The maintenance of one process."""
 
@@ -92,21 +110,38 @@ class Upkeep:
         self._loop = VirtualLoop(process.now_ns, process.at, thread())
         hosted = {medium.settings.group: host}
         gaps, callers = Gaps(self._loop, process, host), Callers(process)
-        self.digest_exchange = medium.exchange_type(
-            medium.sections, medium.disk, hosted, gaps, callers, lambda name: thread()
+        given = medium.sections, medium.disk, hosted, gaps, callers
+        self.digest_exchange = medium.exchange_type(*given, lambda name: thread())
+        retainer_type = type("Watched", (WatchedRetainer, medium.retainer_type), {})
+        self.retainer: WatchedRetainer = retainer_type(
+            *given, self.digest_exchange, process.now_ms, partial(_used, medium.disk)
         )
+        self.retainer.process = process
 
     def begin(self) -> None:
         """Begin with the loops of maintenance."""
         self._loop.call_soon(self.digest_exchange.start)
+        self._loop.call_soon(self.retainer.start)
+
+    def hurry(self) -> None:
+        """Check retention at once: limits have changed, or the leader."""
+        self._loop.call_soon(self.retainer.hurry)
 
     def answer(self, request: bytes, told: Callable[[bytes | None], None]) -> None:
         """Answer a query of another node; None: it was refused."""
         self._loop.call_soon(lambda: self._loop.create_task(self._answer(request, told)))
 
     async def _answer(self, request: bytes, told: Callable[[bytes | None], None]) -> None:
-        question = peer_pb2.StorageQuestion.FromString(request)
         try:
-            told((await self.digest_exchange.answer(question)).SerializeToString())
+            told(await self.retainer.answer(request))
         except CallRefused:
             told(None)
+
+
+def _used(disk: ForgetfulDisk, root: str) -> dict[str, int]:
+    """The bytes below a directory by kind."""
+    used = Counter(dict.fromkeys(KINDS, 0))
+    for path in disk.files():
+        if path.startswith(f"{root}/"):
+            used[kind_of(PurePath(path).relative_to(root).parts[:-1])] += disk.file_size(path)
+    return dict(used)

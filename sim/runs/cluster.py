@@ -29,7 +29,7 @@ from ledgermq.node.broker.calls.member_calls import (
     MembersChanged,
     Returned,
 )
-from ledgermq.node.broker.calls.operator_calls import Seal
+from ledgermq.node.broker.calls.operator_calls import Seal, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Peek
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
@@ -37,6 +37,7 @@ from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
 from ledgermq.node.replica.hosting.ports import State
@@ -357,7 +358,16 @@ class Cluster:
         elif former is not State.REFUSED and state in (State.REPAIRING, State.INSTALLING):
             self.coverage["repairs" if state is State.REPAIRING else "installs"] += 1
 
+    def trimmed_for_good(self, consumed: Iterable[QueueKey]) -> None:
+        """A trim that leaves nothing in the object store was held back by what these (consumer
+        group, topic, queue) had not read, and by nothing else."""
+        kept = {(group, topic) for group, topic, _ in consumed}
+        self.kept = kept if self.kept is None else self.kept & kept
+
     def _leader_changed(self, name: str, change: LeaderChange) -> None:
+        running = self.stations[name].running
+        if change.leader == name and running is not None:
+            running.upkeep.hurry()
         self.note(
             f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}",
             name,
@@ -539,6 +549,8 @@ class Cluster:
         if isinstance(call, Seal):
             self.note(f"seal of the file at {call.record.base}", station.name)
             self.coverage["seals"] += 1
+        elif isinstance(call, Trim):
+            self.note(f"trim to entry {call.record.begin_index}", station.name)
 
     def query(
         self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
@@ -550,9 +562,12 @@ class Cluster:
     def _queried(
         self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
     ) -> None:
-        running = self.stations[to].running
-        if running is not None:
-            running.upkeep.answer(request, partial(self._reply, to, sender, answered))
+        running, replies = self.stations[to].running, partial(self._reply, to, sender, answered)
+        if running is None:
+            # No process listens there: the connection is refused.
+            replies(None)
+        else:
+            running.upkeep.answer(request, replies)
 
     def _reply(
         self, to: str, sender: str, answered: Callable[[bytes | None], None], told: bytes | None
@@ -848,6 +863,9 @@ class Loop:
                 answered(answer)
 
         self._cluster.call_own(self._station, self.process, call, told)
+
+    def trims(self, consumed: Iterable[QueueKey]) -> None:
+        self._cluster.trimmed_for_good(consumed)
 
     def ask(self, node: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
         self._cluster.query(self._station.name, node, request, answered)

@@ -110,7 +110,13 @@ class Stage:
             config, RealDisk(), hosted, engine, self.forwarder, lambda name: ThreadPoolExecutor(1)
         )
         self.retainer = Retainer(
-            config, RealDisk(), hosted, engine, self.forwarder, self.digest_exchange
+            config,
+            RealDisk(),
+            hosted,
+            engine,
+            self.forwarder,
+            self.digest_exchange,
+            lambda: time.time_ns() // 1_000_000,
         )
 
         async def catch_up() -> None:

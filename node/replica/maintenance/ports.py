@@ -28,6 +28,10 @@ class GroupTurns(Protocol):
         """A token for the next call."""
         ...
 
+    def now_ns(self) -> int:
+        """The monotonic clock of the turns."""
+        ...
+
     def wake(self, group: str) -> None:
         """Give the group a turn."""
         ...

@@ -58,6 +58,7 @@ class DirectEngine:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.now_ns = time.monotonic_ns
         self.woken: list[str] = []
 
     def wake(self, group: str) -> None:
