@@ -11,13 +11,14 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import Range
 from ledgermq.sim.checks.truth import Truth
 from ledgermq.sim.faults import FAULTS, acting, draw
@@ -46,6 +47,9 @@ class _Unwatched(Truth):
         pass
 
     def grown(self, node: str, retained: Retained) -> None:
+        pass
+
+    def sealed(self, node: str, seals: Iterable[SealRecord]) -> None:
         pass
 
 
