@@ -348,8 +348,8 @@ KINDS: dict[str, Kind] = {
         (40,),
         "the others trim what a follower lacks while it is down; it is brought the log",
         lasting(
-            1000,
-            4000,
+            2000,
+            6000,
             lambda c, n: {"node": FOLLOWER, "files": c.randrange(1, 4), "power": c.random() < 0.5},
         ),
         leave_behind,

@@ -39,8 +39,6 @@ TIMES = LeaseTimes(liveness_ns=3_000 * MS)
 TRANSACTIONS = TransactionRules(
     check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS
 )
-AGREEMENT = Agreement(check_ms=1000)
-"""Half as often as on a node: a run takes seconds, and a check for no new file shows nothing."""
 
 
 RETENTION = Retention(hours=0, follower_hours=0, reserve_bytes=0, check_ms=1000)
@@ -57,7 +55,7 @@ class Sections:
     data: Path
     retention: Retention = RETENTION
     tiered: Tiered = field(default_factory=Tiered)
-    agreement: Agreement = AGREEMENT
+    agreement: Agreement = Agreement()  # noqa: RUF009  a frozen value
 
 
 class SettingsError(ValueError):
