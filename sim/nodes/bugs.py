@@ -1,8 +1,7 @@
 """Planted bugs: each breaks one rule of the product's code, to prove that the checkers find it.
 
 A subclass of the product's class breaks the method that enforces a rule; three functions take the
-place of the quorum's `elect`. Only `AsksOneLess` breaks the simulated operator instead, because
-`ledgermq upgrade finish` is not part of a node. If the simulator cannot find a bug within the
+place of the quorum's `elect`. If the simulator cannot find a bug within the
 default seeds, that is a defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
@@ -60,7 +59,6 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Messag
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
-from ledgermq.sim.actors.operators import Upgrader
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.slots import SlotFile
 from ledgermq.storage.group.store import GroupStore
@@ -115,7 +113,7 @@ class Bug(str, Enum):
     UNCONFIRMED_SHOWN = "unconfirmed-shown"
     READS_BY_MAJORITY = "reads-by-majority"
     EVICTED_WISHED_BACK = "evicted-wished-back"
-    FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
+    RAISED_UNASKED = "raised-unasked"
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
     SEALED_BY_ONE = "sealed-by-one"
@@ -123,14 +121,6 @@ class Bug(str, Enum):
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
-
-
-class AsksOneLess(Upgrader):
-    """Takes the answer of one node for granted."""
-
-    def asked(self) -> frozenset[str]:
-        asked = super().asked()
-        return asked | frozenset(sorted(set(self._cluster.names) - asked)[:1])
 
 
 class TakesFailuresForEnds(TierMessages):
@@ -179,6 +169,14 @@ class RaisesNothing(MemberRecords):
     def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
         turn.done.append(Done(call.token, Kept()))
         return False
+
+
+class RaisesUnasked(MemberRecords):
+    """Raises the level although one member was not asked whether it reads it."""
+
+    def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
+        unasked = sorted(set(self._replicator.members.nodes) - call.asked)
+        return super()._raise_level(turn, replace(call, asked=call.asked | {*unasked[:1]}))
 
 
 class RecordsNoLevel(Group):
@@ -781,11 +779,6 @@ def cluster_clock_type(bug: Bug) -> type[ClusterClock]:
     return FollowsItself if bug is Bug.OWN_CLOCK_FOLLOWED else ClusterClock
 
 
-def upgrader_type(bug: Bug) -> type[Upgrader]:
-    """The operator that finishes an upgrade."""
-    return AsksOneLess if bug is Bug.FINISH_ASKS_ONE_LESS else Upgrader
-
-
 def log_type(bug: Bug) -> type[EntryLog]:
     return LOGS.get(bug, EntryLog)
 
@@ -831,4 +824,6 @@ def group_type(bug: Bug) -> type[Group]:
         return ServesAtOnce
     if bug is Bug.LEVEL_NOT_RAISED:
         return RecordsNoLevel
+    if bug is Bug.RAISED_UNASKED:
+        return type("BrokenGroup", (Group,), {"member_records_type": RaisesUnasked})
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -25,11 +25,10 @@ from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.actors.clients import QUEUES, Client
 from ledgermq.sim.actors.fifo_consumers import FifoConsumer, Groups
-from ledgermq.sim.actors.operators import Operator
+from ledgermq.sim.actors.operators import Operator, Upgrader
 from ledgermq.sim.actors.ports import Answer
 from ledgermq.sim.machine.acquaintance import Acquaintance
 from ledgermq.sim.machine.network import MS
-from ledgermq.sim.nodes.bugs import upgrader_type
 from ledgermq.sim.nodes.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.runs.cluster import CALL_NS, RECONCILE_NS, SECOND, Cluster, Station
 from ledgermq.storage.files.errors import LogDamaged
@@ -247,7 +246,7 @@ class Operated(Cluster):
 
     def upgrade(self, chance: random.Random) -> None:
         """An operator starts to upgrade the nodes and to ask for the end of the upgrade."""
-        self.operators.append(upgrader_type(self.bug)(self, chance))
+        self.operators.append(Upgrader(self, chance))
         self.note("an operator begins an upgrade")
         self.coverage["upgrades"] += 1
 

@@ -70,7 +70,7 @@ FOUND: dict[Bug, Found] = {
     Bug.COMMIT_TWICE: Found(1),
     Bug.FRAMES_FORGOTTEN: Found(5),
     Bug.CACHE_BELIEVED: Found(15, ("slow-follower", "kill", "slow-follower", "kill")),
-    Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
+    Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL, steps=3000),
     Bug.SHRUNK_BEFORE_AGREED: Found(8, settings=HA, steps=1500),
     Bug.JOINER_NOT_COUNTED: Found(
         44, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500
@@ -91,13 +91,11 @@ FOUND: dict[Bug, Found] = {
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
     Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
-    Bug.FINISH_ASKS_ONE_LESS: Found(3, ("upgrade", "upgrade", "kill", "join"), steps=3000),
+    Bug.RAISED_UNASKED: Found(9, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
     Bug.DIGEST_AS_ROOT: Found(4, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.SEALED_BY_ONE: Found(1),
-    Bug.UNREAD_TRIMMED: Found(
-        1, ("trim", "slow-disks", "late-group", "trim"), SMALL, steps=3000
-    ),
+    Bug.UNREAD_TRIMMED: Found(1, ("trim", "slow-disks", "late-group", "trim"), SMALL, steps=3000),
     Bug.READS_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), ALONE, 1500),
     Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),
 }
