@@ -131,6 +131,8 @@ MAY_IMPORT: dict[str, set[str]] = {
             "node.replica.hosting.ports",
             "node.replica.background.trim_reports",
             "node.replica.background.digests",
+            "node.replica.background.ports",
+            "node.replica.background.scrubbing",
             "node.replica.background.disk_watch",
             "node.runtime.config_sections",
         ),

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,11 @@ class Truth:
         low = bisect_right(self._firsts, first_index) - 1
         return self._pieces[max(low, 0) : bisect_right(self._firsts, last_index)]
 
+    def pieces_from(self, pos: int) -> Iterator[Range]:
+        """The ranges from this position of the log on."""
+        for at in range(bisect_left(self._pieces, pos, key=_pos), len(self._pieces)):
+            yield self._pieces[at]
+
     # Messages
 
     def _sort_columns(self) -> None:
@@ -362,6 +367,10 @@ def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
 
 def _digest(exported: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(exported, sort_keys=True).encode()).hexdigest()
+
+
+def _pos(piece: Range) -> int:
+    return piece.pos
 
 
 def _no_records(offset: int, size: int) -> bytes:

@@ -7,7 +7,7 @@ default seeds, that is a defect of the simulator, and `tests/sim/test_planted_bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -39,6 +39,7 @@ from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer, Survey
 from ledgermq.node.replica.retention.retention_rules import Verdict
+from ledgermq.node.replica.retention.scrub import Scrubber
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entries.entry_checking import BadEntry
@@ -66,6 +67,7 @@ from ledgermq.storage.log.durability import SyncJob
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_recovery import Recovery
 from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import Facts
 from ledgermq.storage.state.hard_state import HardStateFile
 
 
@@ -118,6 +120,7 @@ class Bug(str, Enum):
     DIGEST_AS_ROOT = "digest-as-root"
     SEALED_BY_ONE = "sealed-by-one"
     UNREAD_TRIMMED = "unread-trimmed"
+    SCRUB_READS_NOTHING = "scrub-reads-nothing"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
@@ -504,6 +507,13 @@ class ForgetsConsumers(Retainer):
         return await super()._verdicts(group, replace(survey, keys=[]), excess)
 
 
+class PassesOverEntries(Scrubber):
+    """Calls the entries of a file right without reading them."""
+
+    def _entries(self, facts: Facts, base: int) -> Iterator[int]:
+        yield from ()
+
+
 # -- HA groups
 # --------------------------------------------------------------------------------------------------------------------------
 
@@ -797,6 +807,10 @@ def exchange_type(bug: Bug) -> type[DigestExchange]:
 
 def retainer_type(bug: Bug) -> type[Retainer]:
     return ForgetsConsumers if bug is Bug.UNREAD_TRIMMED else Retainer
+
+
+def scrubber_type(bug: Bug) -> type[Scrubber]:
+    return PassesOverEntries if bug is Bug.SCRUB_READS_NOTHING else Scrubber
 
 
 def store_type(bug: Bug) -> type[GroupStore]:

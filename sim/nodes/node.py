@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects
 from ledgermq.node.broker.restoring import restore
+from ledgermq.node.replica.background.ports import Worker
+from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
+from ledgermq.node.replica.retention.scrub import Differs, Scrubber
 from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.records.control import SealRecord, UnknownControlRecord
@@ -47,6 +50,7 @@ from ledgermq.sim.nodes.bugs import (
     log_type,
     replica_type,
     retainer_type,
+    scrubber_type,
     store_type,
 )
 from ledgermq.storage.group.store import GroupStore
@@ -61,6 +65,8 @@ BYTES_A_UNIT = 128
 """An index file has one unit per this many bytes of a log file."""
 QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
+SCRUB = Plan(bytes_per_s=256 << 10, again_s=3.0)
+"""Each file is read a few times in a run."""
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 """The offset of the body in a message record."""
 
@@ -109,6 +115,23 @@ class CountedTrimming(Trimming):
 
     def file_removed(self, paths: list[str]) -> None:
         self.files_removed += 1
+
+
+class WatchedScrubber(Scrubber):
+    """The product's scrub, whose results are compared with what was committed."""
+
+    medium: Medium
+
+    def read(self, base: int) -> Iterator[int]:
+        try:
+            yield from super().read(base)
+        except Differs:
+            self._check(base)
+            raise
+        self._check(base)
+
+    def _check(self, base: int) -> None:
+        self.medium.read_whole(base, self._source.facts().committed_pos)
 
 
 class Life(OpenReplica):
@@ -246,8 +269,11 @@ class Medium:
         )
         self.retainer_type = retainer_type(bug)
         self.sections = Sections(name, Path("/") / name)
-        self._life_type: type[Life] = (
-            Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
+        scrubber = type("Watched", (WatchedScrubber, scrubber_type(bug)), {"medium": self})
+        self._life_type: type[Life] = type(
+            "Watched" + Life.__name__,
+            (Life,) if broken is OpenReplica else (Life, broken),
+            {"scrub_type": type("Scrub", (Scrub,), {"scrubber_type": scrubber})},
         )
         self.identity = self._make()
 
@@ -288,11 +314,13 @@ class Medium:
         chance: Chance,
         boot_id: int,
         truth: Truth,
+        worker: Callable[[str], Worker],
         thread: Callable[[], Executor] = Executor,
     ) -> Life:
-        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable,
-        OSError, StorageError."""
+        """Recover and start, as a node opens a group. `worker` makes workers, and `thread`
+        executors. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
+        self.truth = truth
         self.disk.on_access = None if self._accesses_left is None else self._on_access
         settings = self.settings
         mode = (
@@ -309,7 +337,7 @@ class Medium:
         try:
             if store.log.fenced is not None:
                 raise store.log.fenced
-            return self._life(store, clock_ns, chance, boot_id, truth, thread)
+            return self._life(store, clock_ns, chance, boot_id, worker, thread)
         except BaseException:
             # Also when the process is killed in between: its files must be free for the next one.
             store.abandon()
@@ -321,12 +349,12 @@ class Medium:
         clock_ns: Callable[[], int],
         chance: Chance,
         boot_id: int,
-        truth: Truth,
+        worker: Callable[[str], Worker],
         thread: Callable[[], Executor],
     ) -> Life:
         settings = self.settings
         machine = machine_of(store, WatchedMachine)
-        machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
+        machine.node, machine.truth, machine.level_max = self.name, self.truth, self.level_max
         restore(store, machine)
         replica = replica_of(
             store,
@@ -362,7 +390,16 @@ class Medium:
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
         index = KeyIndex(self.disk, self.root, self.identity.log_id)
-        life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
+        life = self._life_type(
+            store,
+            machine,
+            group,
+            index,
+            executor=thread(),
+            clock_ns=clock_ns,
+            worker=worker,
+            scrub=SCRUB,
+        )
         life.disk, life.log, life.replica = self.disk, store.log, replica
         return life
 
@@ -377,6 +414,23 @@ class Medium:
         # lacks them can lead.
         disks = (self.disk,) if self.former is None else (self.disk, self.former)
         return any(disk.on_medium(path, pos - base, len(data)) == data for disk in disks)
+
+    def read_whole(self, base: int, end_pos: int) -> None:
+        """The scrub calls a log file right, up to this end of what it knows to be committed."""
+        if not self.harmed:
+            # All bytes are compared at the end of the run.
+            return
+        with self.disk.inspected():
+            data = self.disk.read_file(f"{self.data_directory}/{base:020d}")
+        for piece in self.truth.pieces_from(base):
+            if piece.end_pos > min(end_pos, base + self.file_bytes):
+                return
+            if data[piece.pos - base : piece.end_pos - base] != piece.data:
+                raise Violation(
+                    "scrub",
+                    f"{self.name} read the log file at {base} and did not see that entries"
+                    f" {piece.first_index} to {piece.last_index} are damaged",
+                )
 
     def wipe(self) -> None:
         """The directory is lost, and the node creates a new one. No process runs."""

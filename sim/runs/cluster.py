@@ -38,6 +38,7 @@ from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.broker.queues import QueueKey
+from ledgermq.node.replica.background.ports import Worker
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
 from ledgermq.node.replica.hosting.ports import State
@@ -304,14 +305,20 @@ class Cluster:
         if self._run(station, running, running.begin):
             self._watch(station, running)
 
-    def _live(self, station: Station, thread: Callable[[], Executor]) -> Life:
+    def _live(
+        self,
+        station: Station,
+        thread: Callable[[], Executor],
+        worker: Callable[[str], Worker],
+    ) -> Life:
         """A process opens its group: at its start, and again after the group's files were repaired
         or installed."""
         station.lives += 1
         chance = random.Random(self.chance.random())
         life = station.medium.live(
-            lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread
+            lambda: station.clock.at(self.now), chance, station.lives, self.truth, worker, thread
         )
+        life.scrub.start()
         life.changed = partial(self._leader_changed, station.name)
         if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.proto.entries.ranges import cut
 from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import Range
@@ -186,7 +187,9 @@ def stopped(world: World) -> Image:
         station.medium.crash(None)
         disk = station.medium.disk
         try:
-            life = station.medium.live(int, random.Random(0), station.lives + 1, _Unwatched("", 0))
+            life = station.medium.live(
+                int, random.Random(0), station.lives + 1, _Unwatched("", 0), StepThread
+            )
         except StorageError:
             # An installation was running; it stays unfinished.
             _introduce(world, station, disk)
