@@ -131,6 +131,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "node.replica.hosting.ports",
             "node.replica.background.trim_reports",
             "node.replica.background.digests",
+            "node.replica.background.indexing",
             "node.replica.background.ports",
             "node.replica.background.scrubbing",
             "node.replica.background.disk_watch",

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.retention.retained import Retained
+from ledgermq.proto.entries.key_columns import key_columns
 from ledgermq.proto.entries.layout import BODY_AT, record_columns
 from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
@@ -203,6 +204,17 @@ class Truth:
         """The ranges that hold these entries; the outer ones may hold more."""
         low = bisect_right(self._firsts, first_index) - 1
         return self._pieces[max(low, 0) : bisect_right(self._firsts, last_index)]
+
+    def keys(self) -> dict[int, list[int]]:
+        """The positions of the messages with a key of this hash, newest first."""
+        found: dict[int, list[int]] = {}
+        for piece in self._pieces:
+            columns = key_columns(piece)
+            for key, pos in zip(
+                columns.hashes.tolist(), columns.physical_offsets.tolist(), strict=True
+            ):
+                found.setdefault(key, []).append(pos)
+        return {key: list(dict.fromkeys(reversed(places))) for key, places in found.items()}
 
     def pieces_from(self, pos: int) -> Iterator[Range]:
         """The ranges from this position of the log on."""

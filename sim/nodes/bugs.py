@@ -63,6 +63,7 @@ from ledgermq.raft.quorum import reached_by_majority
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.slots import SlotFile
 from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.log.durability import SyncJob
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_recovery import Recovery
@@ -121,6 +122,7 @@ class Bug(str, Enum):
     SEALED_BY_ONE = "sealed-by-one"
     UNREAD_TRIMMED = "unread-trimmed"
     SCRUB_READS_NOTHING = "scrub-reads-nothing"
+    KEYS_NOT_SYNCED = "keys-not-synced"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
@@ -514,6 +516,16 @@ class PassesOverEntries(Scrubber):
         yield from ()
 
 
+class NotesUnsyncedKeys(KeyIndex):
+    """Stores the position of the key index without syncing the files that it covers."""
+
+    def sync(self) -> None:
+        if self._active is not None and self._loaded:
+            self._active.flush()
+        self._unsynced.clear()
+        self._write_position()
+
+
 # -- HA groups
 # --------------------------------------------------------------------------------------------------------------------------
 
@@ -811,6 +823,10 @@ def retainer_type(bug: Bug) -> type[Retainer]:
 
 def scrubber_type(bug: Bug) -> type[Scrubber]:
     return PassesOverEntries if bug is Bug.SCRUB_READS_NOTHING else Scrubber
+
+
+def keys_type(bug: Bug) -> type[KeyIndex]:
+    return NotesUnsyncedKeys if bug is Bug.KEYS_NOT_SYNCED else KeyIndex
 
 
 def store_type(bug: Bug) -> type[GroupStore]:

@@ -20,6 +20,7 @@ from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects
 from ledgermq.node.broker.restoring import restore
+from ledgermq.node.replica.background.indexing import Indexer
 from ledgermq.node.replica.background.ports import Worker
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming
@@ -47,6 +48,7 @@ from ledgermq.sim.nodes.bugs import (
     group_type,
     hosted_type,
     install_type,
+    keys_type,
     log_type,
     replica_type,
     retainer_type,
@@ -54,7 +56,7 @@ from ledgermq.sim.nodes.bugs import (
     store_type,
 )
 from ledgermq.storage.group.store import GroupStore
-from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.keys.lookup import TIME_MAX
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import MODES, make_writer
 from ledgermq.storage.state.identity import mint
@@ -65,6 +67,8 @@ BYTES_A_UNIT = 128
 """An index file has one unit per this many bytes of a log file."""
 QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
+KEY_SLOTS, KEY_UNITS = 64, 128
+"""Small, so that key files are filled and removed."""
 SCRUB = Plan(bytes_per_s=256 << 10, again_s=3.0)
 """Each file is read a few times in a run."""
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
@@ -134,6 +138,13 @@ class WatchedScrubber(Scrubber):
         self.medium.read_whole(base, self._source.facts().committed_pos)
 
 
+class FrequentIndexer(Indexer):
+    """Collects entries for longer than on a node, and syncs more often, as a run takes seconds."""
+
+    gather_s = 0.5
+    sync_every_s = 1.5
+
+
 class Life(OpenReplica):
     """The group while it is open in a process, as the checkers see it. Its snapshots follow each
     other faster than on a node, because a run takes seconds, and its housekeeping more slowly,
@@ -145,6 +156,7 @@ class Life(OpenReplica):
     replica: RaftReplica
     trimming: CountedTrimming
     trimming_type = CountedTrimming
+    indexer_type = FrequentIndexer
     housekeeping_ns = 200 * MS
     checkpoint_every_ns = 1_500 * MS
     snapshot_every_ns = 4_000 * MS
@@ -214,6 +226,11 @@ class Life(OpenReplica):
     def entry(self, index: int) -> Range:
         with self.disk.inspected():
             return self.log.read(index, 1)
+
+    def positions_of(self, key: int) -> list[int]:
+        """The positions that the key index has under this hash, newest first."""
+        with self.disk.inspected():
+            return list(dict.fromkeys(self.key_index.find(key, 0, TIME_MAX)))
 
     def bytes_behind_end(self) -> int:
         """The number of nonzero bytes behind the end of the log."""
@@ -389,7 +406,10 @@ class Medium:
             ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
-        index = KeyIndex(self.disk, self.root, self.identity.log_id)
+        index = keys_type(self._bug)(
+            self.disk, self.root, self.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS
+        )
+        index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
         life = self._life_type(
             store,
             machine,

@@ -318,7 +318,7 @@ class Cluster:
         life = station.medium.live(
             lambda: station.clock.at(self.now), chance, station.lives, self.truth, worker, thread
         )
-        life.scrub.start()
+        life.start()
         life.changed = partial(self._leader_changed, station.name)
         if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.outcome import Outcome
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import NEXT_LEVEL
+from ledgermq.sim.nodes.node import Life
 from ledgermq.sim.runs.cluster import RECONCILE_NS, SECOND
 from ledgermq.sim.runs.operated import Operated
 
@@ -181,6 +182,7 @@ class World(Operated):
                 and not any(native.waits for native in self.natives)
             )
             same = same and all(operator.ended for operator in self.operators)
+            same = same and not any(life is not None and life.indexer.lag for life in lives)
             upgraded = same and any(isinstance(operator, Upgrader) for operator in self.operators)
             if upgraded and (
                 behind := [
@@ -252,9 +254,23 @@ class World(Operated):
         ]
         return len(refused) > len(self.stations) // 2
 
+    def _compare_keys(self, name: str, life: Life, keys: Mapping[int, list[int]]) -> None:
+        """The key index has every message from the begin of the log on, and nothing else."""
+        begin = life.log.begin_pos
+        for key, places in keys.items():
+            wanted = [place for place in places if place >= begin]
+            found = [place for place in life.positions_of(key) if place >= begin]
+            if found != wanted:
+                missing, strange = sorted({*wanted} - {*found}), sorted({*found} - {*wanted})
+                raise Violation(
+                    "keys",
+                    f"the key index of {name} lacks the messages at {missing[:3]}, and has"
+                    f" {strange[:3]} that have no such key",
+                )
+
     def _compare_all(self) -> None:
         """Compare all bytes of all replicas up to their applied index, and all derived state."""
-        members = self._in_force()
+        members, keys = self._in_force(), self.truth.keys()
         for station in self.stations.values():
             life = station.life
             if life is None:
@@ -263,6 +279,7 @@ class World(Operated):
             self._nothing_gone(station.name, life)
             if life in members:
                 self.checkers.still_durable(station.name, life)
+                self._compare_keys(station.name, life, keys)
             wrong = station.medium.first_difference(
                 self.truth.pieces(life.begin_index, life.machine.applied_index), life
             )

@@ -96,6 +96,7 @@ FOUND: dict[Bug, Found] = {
     Bug.DIGEST_AS_ROOT: Found(4, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.SEALED_BY_ONE: Found(1),
     Bug.SCRUB_READS_NOTHING: Found(5, ("bit-rot",), steps=8000),
+    Bug.KEYS_NOT_SYNCED: Found(2, ("power-cut", "power-cut-all"), steps=6000),
     Bug.UNREAD_TRIMMED: Found(1, ("trim", "slow-disks", "late-group", "trim"), SMALL, steps=3000),
     Bug.READS_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), ALONE, 1500),
     Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),

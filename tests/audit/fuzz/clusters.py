@@ -26,7 +26,7 @@ from ledgermq.sim.faults import FAULTS, acting, draw
 from ledgermq.sim.faults.plan import FaultEvent, Plan
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, KEY_SLOTS, KEY_UNITS, Life
 from ledgermq.sim.runs.cluster import Station
 from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.errors import StorageError
@@ -36,7 +36,6 @@ from ledgermq.storage.state import identity
 from ledgermq.storage.state.checkpoints import StoreCheckpoint
 
 Image = dict[str, bytes]
-KEY_SLOTS, KEY_UNITS = 64, 128
 READ_BYTES = 4 << 20
 FOR_EVER_NS = 3600 * 1000 * MS
 
