@@ -68,7 +68,12 @@ class Callers:
 
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._process.ask(node, request, lambda told: reply.done() or reply.set_result(told))
+
+        def answered(told: bytes | None) -> None:
+            if not reply.done():
+                reply.set_result(told)
+
+        self._process.ask(node, request, answered)
         try:
             async with asyncio.timeout_at(deadline):
                 told = await reply
@@ -107,7 +112,8 @@ class Upkeep:
     ) -> None:
         """`thread` makes executors."""
         self._process = process
-        self._loop = VirtualLoop(process.now_ns, process.at, thread())
+        # What these coroutines do not use is missing.
+        self._loop = VirtualLoop(process.now_ns, process.at, thread())  # type: ignore[abstract]
         hosted = {medium.settings.group: host}
         gaps, callers = Gaps(self._loop, process, host), Callers(process)
         given = medium.sections, medium.disk, hosted, gaps, callers

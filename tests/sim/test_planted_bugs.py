@@ -54,11 +54,11 @@ FOUND: dict[Bug, Found] = {
     Bug.ACK_BEFORE_SYNC: Found(1),
     Bug.OLD_TERM_COMMIT: Found(1),
     Bug.TAIL_NOT_ERASED: Found(6, steps=3000),
-    Bug.ABA_IN_SYNCED: Found(34, ("slow-disks", "depose", "slow-leader", "isolate")),
-    Bug.CHAIN_NOT_VERIFIED: Found(24),
+    Bug.ABA_IN_SYNCED: Found(32, ("slow-disks", "depose", "slow-leader", "isolate")),
+    Bug.CHAIN_NOT_VERIFIED: Found(37),
     Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
     Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
-    Bug.MARK_NOT_LOWERED: Found(19, ("cut-after-truncation",), steps=6000),
+    Bug.MARK_NOT_LOWERED: Found(6, ("cut-after-truncation",), steps=6000),
     Bug.SYNC_RETRIED: Found(225),
     Bug.VOTE_FOR_ANY_LOG: Found(12),
     Bug.COMMIT_UNVERIFIED: Found(44),
@@ -196,11 +196,11 @@ class Planned:
 
 PLANNED: dict[Bug, Planned] = {
     Bug.SNAPSHOT_ABOVE_DURABLE: Planned(
-        2, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}
+        6, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}
     ),
     Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
     Bug.FAILURE_AS_END: Planned(
-        1,
+        4,
         "delivery",
         _groups_begin_while_the_store_is_away(),
         4000,
