@@ -37,6 +37,8 @@ HOSTING_CORE = {
     "directory_opener",
     "shipping_jobs",
 }
+# The same of maintenance, on the event loop: its times are the loop's.
+MAINTENANCE_CORE = {"digest_exchange", "retention_loop"}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
@@ -129,7 +131,13 @@ MAY_IMPORT: dict[str, set[str]] = {
             "node.replica.hosting.ports",
             "node.replica.background.trim_reports",
             "node.replica.background.digests",
+            "node.replica.background.indexing",
+            "node.replica.background.ports",
+            "node.replica.background.scrubbing",
+            "node.replica.background.disk_watch",
+            "node.runtime.config_sections",
         ),
+        *[f"node.replica.maintenance.{core}" for core in MAINTENANCE_CORE],
         *[f"node.replica.hosting.{core}" for core in HOSTING_CORE],
     },
 }
@@ -173,8 +181,16 @@ BANNED_STDLIB: dict[str, set[str]] = {
         f"node.replica.hosting.{core}": PURE | {"concurrent.futures.ThreadPoolExecutor"}
         for core in HOSTING_CORE
     },
+    **{
+        f"node.replica.maintenance.{core}": PURE - {"asyncio"}
+        | {"concurrent.futures.ThreadPoolExecutor"}
+        for core in MAINTENANCE_CORE
+    },
     "client": {"mmap"},
     "sim": {"asyncio", "grpc", "threading", "mmap", "socket"},
+    # The event loop of a simulated process, and what runs on it.
+    "sim.nodes.virtual_loop": {"grpc", "threading", "mmap", "socket"},
+    "sim.nodes.upkeep": {"grpc", "threading", "mmap", "socket"},
     "audit": {"asyncio", "threading"},
 }
 CLI_LIBRARY = "click"

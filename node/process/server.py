@@ -16,6 +16,7 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgermq import __version__
@@ -250,7 +251,12 @@ class Node:
         removal of replicas."""
         config, disk = self.config, self._disk
         self.digest_exchange = DigestExchange(
-            config, disk, self._groups, self.engine, self.forwarder
+            config,
+            disk,
+            self._groups,
+            self.engine,
+            self.forwarder,
+            lambda name: ThreadPoolExecutor(1, thread_name_prefix=name),
         )
         now_ms = self.clock.now_ms
         self.retainer = Retainer(

@@ -118,16 +118,15 @@ class Upgrader:
         level = self._cluster.level_of(led[0])
         self._begun = self._begun or level == LEVEL_MAX
         self._level = min(level + 1, NEXT_LEVEL)
-        asked, record = self.asked(), LevelRecord(self._level)
-        if set(self._cluster.names) - asked:
-            return
+        asked, record = self._asked(), LevelRecord(self._level)
         self._since = self._cluster.now
         self._token = self._cluster.ask(
             led[0], lambda token: RaiseLevel(token, record, asked), self._answered
         )
 
-    def asked(self) -> frozenset[str]:
-        """The nodes whose present processes tell that they read the level."""
+    def _asked(self) -> frozenset[str]:
+        """The nodes whose present processes tell that they read the level. Whether they are enough
+        is up to the leader."""
         return frozenset(
             name for name in self._cluster.names if self._cluster.told_level(name) >= self._level
         )

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,18 @@ from numpy.typing import NDArray
 
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.parts.retention.retained import Retained
+from ledgermq.proto.entries.key_columns import key_columns
 from ledgermq.proto.entries.layout import BODY_AT, record_columns
 from ledgermq.proto.entries.ranges import cut, tail_of
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
 from ledgermq.proto.proofs.log_tree import check_consistency, consistency_path, leaf_hash, tree_root
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.machine.disk import ForgetfulDisk
 from ledgermq.sim.machine.settings import NEXT_LEVEL
+from ledgermq.storage.files.file_digest import FileDigest
+from ledgermq.storage.log.placing import make_blank
 from ledgermq.storage.queues.queue_buffer import BufferedQueues
 
 _CHAIN_AT = 36
@@ -56,6 +61,10 @@ class Truth:
         self._machine.level_max = NEXT_LEVEL
         self._leaves: list[bytes] = []
         """The leaves of the largest log tree that a replica had."""
+        self._sealed: set[int] = set()
+        """The files whose seals were compared."""
+        self._voters_least = 0
+        """The fewest voters that the group ever had; 0 before they are known."""
         self._told: list[Range] = []
         self._known: dict[int, str] = {}
         """Applied index → digest of the state there, if it was requested."""
@@ -110,6 +119,32 @@ class Truth:
                     " committed entries",
                 )
         self._leaves = list(leaves)
+
+    def voted(self, count: int) -> None:
+        """So many voters are in force on a replica."""
+        if count:
+            self._voters_least = min(self._voters_least or count, count)
+
+    def sealed(self, node: str, seals: Iterable[SealRecord]) -> None:
+        """The seals that a replica applied: each is of the committed bytes, and a majority reported
+        it."""
+        for seal in [seal for seal in seals if seal.base not in self._sealed]:
+            self._sealed.add(seal.base)
+            if 2 * len(seal.replicas) <= self._voters_least:
+                raise Violation(
+                    "seal",
+                    f"{node} has a seal of the file at {seal.base} that only"
+                    f" {', '.join(seal.replicas)} reported",
+                )
+            data = b"".join(piece.data for piece in self.pieces(seal.first_index, seal.last_index))
+            digest = FileDigest()
+            digest.add(data + make_blank(self._file_bytes - len(data)))
+            if digest.hexdigest() != seal.sha256:
+                raise Violation(
+                    "seal",
+                    f"{node} has a seal of the file at {seal.base} that is not of the committed"
+                    " entries",
+                )
 
     def _root(self, first_index: int, last_index: int) -> str:
         """The root over committed entries, by the definition."""
@@ -169,6 +204,22 @@ class Truth:
         """The ranges that hold these entries; the outer ones may hold more."""
         low = bisect_right(self._firsts, first_index) - 1
         return self._pieces[max(low, 0) : bisect_right(self._firsts, last_index)]
+
+    def keys(self) -> dict[int, list[int]]:
+        """The positions of the messages with a key of this hash, newest first."""
+        found: dict[int, list[int]] = {}
+        for piece in self._pieces:
+            columns = key_columns(piece)
+            for key, pos in zip(
+                columns.hashes.tolist(), columns.physical_offsets.tolist(), strict=True
+            ):
+                found.setdefault(key, []).append(pos)
+        return {key: list(dict.fromkeys(reversed(places))) for key, places in found.items()}
+
+    def pieces_from(self, pos: int) -> Iterator[Range]:
+        """The ranges from this position of the log on."""
+        for at in range(bisect_left(self._pieces, pos, key=_pos), len(self._pieces)):
+            yield self._pieces[at]
 
     # Messages
 
@@ -328,6 +379,10 @@ def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
 
 def _digest(exported: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(exported, sort_keys=True).encode()).hexdigest()
+
+
+def _pos(piece: Range) -> int:
+    return piece.pos
 
 
 def _no_records(offset: int, size: int) -> bytes:

@@ -31,24 +31,11 @@ def failed_sync(world: World, event: FaultEvent) -> None:
 
 
 def full(world: World, event: FaultEvent) -> None:
-    """All nodes that run learn of it, as by their checks of the disks; who starts later does
-    not."""
+    """The nodes learn of it by their checks of the disks."""
     name = target(world, event)
     if name is not None:
         world.stations[name].medium.fill()
-        _tell(world, frozenset({name}))
-        world.after(event.number("for_ns"), partial(_free, world, name))
-
-
-def _free(world: World, name: str) -> None:
-    world.stations[name].medium.free()
-    _tell(world, frozenset())
-
-
-def _tell(world: World, nodes: frozenset[str]) -> None:
-    for station in world.stations.values():
-        if station.life is not None:
-            station.life.group.note_full(nodes)
+        world.after(event.number("for_ns"), world.stations[name].medium.free)
 
 
 KINDS: dict[str, Kind] = {

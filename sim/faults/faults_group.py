@@ -41,10 +41,8 @@ VOTERS_LEAST = 2
 ENDS = ("observer", "kill", "voter")
 """How an observer ends."""
 SILENT_MS = 200
-SEALS = 6
 LATE_GROUPS_MAX = 3
 FIFO_GROUPS_MAX = 2
-SEAL_GAP_NS = 20 * MS
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = (
     "add",
@@ -89,12 +87,10 @@ def store_away(world: World, event: FaultEvent) -> None:
 
 
 def seal(world: World, event: FaultEvent) -> None:
-    """The file being written ends early, and several full files are sealed, one after the other.
-    The first time the group gets its log tree, and the second time the level at which a file can
-    end early."""
+    """The file being written ends early, and is sealed with all others. The first times the group
+    gets its log tree, and the level at which a file can end early."""
     world.end_file()
-    for number in range(SEALS):
-        world.after(number * SEAL_GAP_NS, world.seal)
+    world.begin_tree()
 
 
 def transfer(world: World, event: FaultEvent) -> None:
@@ -297,8 +293,7 @@ KINDS: dict[str, Kind] = {
     ),
     "seal": Kind(
         (40,),
-        "a log file ends early; digests and roots of full files are recorded, from the first time"
-        " on in a log tree",
+        "a log file ends early; from the first time on, the group has a log tree of the files",
         nothing,
         seal,
     ),
@@ -353,8 +348,8 @@ KINDS: dict[str, Kind] = {
         (40,),
         "the others trim what a follower lacks while it is down; it is brought the log",
         lasting(
-            1000,
-            4000,
+            2000,
+            6000,
             lambda c, n: {"node": FOLLOWER, "files": c.randrange(1, 4), "power": c.random() < 0.5},
         ),
         leave_behind,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,6 +19,7 @@ import yaml
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.broker.parts.delivery.leases import LeaseTimes
 from ledgermq.node.broker.parts.transactions.transaction_checks import TransactionRules
+from ledgermq.node.runtime.config_sections import Agreement, Retention, Tiered
 from ledgermq.proto import units
 from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing
@@ -37,6 +39,23 @@ TIMES = LeaseTimes(liveness_ns=3_000 * MS)
 TRANSACTIONS = TransactionRules(
     check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS
 )
+
+
+RETENTION = Retention(hours=0, follower_hours=0, reserve_bytes=0, check_ms=1000)
+"""Nothing goes before an operator says so, and no follower is left behind; more checks than on a
+node, as a run takes seconds."""
+
+
+@dataclass(slots=True)
+class Sections:
+    """The configuration of a node's maintenance. Operators change it while the node runs, which
+    spares a restart."""
+
+    node: str
+    data: Path
+    retention: Retention = RETENTION
+    tiered: Tiered = field(default_factory=Tiered)
+    agreement: Agreement = Agreement()  # noqa: RUF009  a frozen value
 
 
 class SettingsError(ValueError):

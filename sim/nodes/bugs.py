@@ -1,14 +1,13 @@
 """Planted bugs: each breaks one rule of the product's code, to prove that the checkers find it.
 
 A subclass of the product's class breaks the method that enforces a rule; three functions take the
-place of the quorum's `elect`. Only `AsksOneLess` breaks the simulated operator instead, because
-`ledgermq upgrade finish` is not part of a node. If the simulator cannot find a bug within the
+place of the quorum's `elect`. If the simulator cannot find a bug within the
 default seeds, that is a defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -37,6 +36,10 @@ from ledgermq.node.replica.consensus.cluster_clock import ClusterClock
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
+from ledgermq.node.replica.maintenance.retention_loop import Retainer, Survey
+from ledgermq.node.replica.retention.retention_rules import Verdict
+from ledgermq.node.replica.retention.scrub import Scrubber
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entries.entry_checking import BadEntry
@@ -57,14 +60,15 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, Messag
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
-from ledgermq.sim.actors.operators import Upgrader
 from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.slots import SlotFile
 from ledgermq.storage.group.store import GroupStore
+from ledgermq.storage.keys.key_index import KeyIndex
 from ledgermq.storage.log.durability import SyncJob
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_recovery import Recovery
 from ledgermq.storage.log.log_scan import Point
+from ledgermq.storage.repair.log_source import Facts
 from ledgermq.storage.state.hard_state import HardStateFile
 
 
@@ -112,20 +116,16 @@ class Bug(str, Enum):
     UNCONFIRMED_SHOWN = "unconfirmed-shown"
     READS_BY_MAJORITY = "reads-by-majority"
     EVICTED_WISHED_BACK = "evicted-wished-back"
-    FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
+    RAISED_UNASKED = "raised-unasked"
     LEVEL_NOT_RAISED = "level-not-raised"
     DIGEST_AS_ROOT = "digest-as-root"
+    SEALED_BY_ONE = "sealed-by-one"
+    UNREAD_TRIMMED = "unread-trimmed"
+    SCRUB_READS_NOTHING = "scrub-reads-nothing"
+    KEYS_NOT_SYNCED = "keys-not-synced"
     FAILURE_AS_END = "failure-as-end"
     BATCH_PASSED = "batch-passed"
     OWN_CLOCK_FOLLOWED = "own-clock-followed"
-
-
-class AsksOneLess(Upgrader):
-    """Takes the answer of one node for granted."""
-
-    def asked(self) -> frozenset[str]:
-        asked = super().asked()
-        return asked | frozenset(sorted(set(self._cluster.names) - asked)[:1])
 
 
 class TakesFailuresForEnds(TierMessages):
@@ -174,6 +174,14 @@ class RaisesNothing(MemberRecords):
     def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
         turn.done.append(Done(call.token, Kept()))
         return False
+
+
+class RaisesUnasked(MemberRecords):
+    """Raises the level although one member was not asked whether it reads it."""
+
+    def _raise_level(self, turn: Turn, call: RaiseLevel) -> bool:
+        unasked = sorted(set(self._replicator.members.nodes) - call.asked)
+        return super()._raise_level(turn, replace(call, asked=call.asked | {*unasked[:1]}))
 
 
 class RecordsNoLevel(Group):
@@ -484,6 +492,40 @@ class NoTree(Digests):
         return sha256, sha256
 
 
+class SealsAlone(DigestExchange):
+    """Takes the report of one replica for that of a majority."""
+
+    def _agreed(
+        self, told: dict[str, str], voters: Sequence[str]
+    ) -> tuple[str, tuple[str, ...]] | None:
+        node = min(told.keys() & set(voters), default=None)
+        return None if node is None else (told[node], (node,))
+
+
+class ForgetsConsumers(Retainer):
+    """Decides about files without asking what consumer groups have not read."""
+
+    async def _verdicts(self, group: str, survey: Survey, excess: int) -> list[Verdict]:
+        return await super()._verdicts(group, replace(survey, keys=[]), excess)
+
+
+class PassesOverEntries(Scrubber):
+    """Calls the entries of a file right without reading them."""
+
+    def _entries(self, facts: Facts, base: int) -> Iterator[int]:
+        yield from ()
+
+
+class NotesUnsyncedKeys(KeyIndex):
+    """Stores the position of the key index without syncing the files that it covers."""
+
+    def sync(self) -> None:
+        if self._active is not None and self._loaded:
+            self._active.flush()
+        self._unsynced.clear()
+        self._write_position()
+
+
 # -- HA groups
 # --------------------------------------------------------------------------------------------------------------------------
 
@@ -759,11 +801,6 @@ def cluster_clock_type(bug: Bug) -> type[ClusterClock]:
     return FollowsItself if bug is Bug.OWN_CLOCK_FOLLOWED else ClusterClock
 
 
-def upgrader_type(bug: Bug) -> type[Upgrader]:
-    """The operator that finishes an upgrade."""
-    return AsksOneLess if bug is Bug.FINISH_ASKS_ONE_LESS else Upgrader
-
-
 def log_type(bug: Bug) -> type[EntryLog]:
     return LOGS.get(bug, EntryLog)
 
@@ -774,6 +811,22 @@ def hosted_type(bug: Bug) -> type[OpenReplica]:
 
 def digests_type(bug: Bug) -> type[Digests]:
     return NoTree if bug is Bug.DIGEST_AS_ROOT else Digests
+
+
+def exchange_type(bug: Bug) -> type[DigestExchange]:
+    return SealsAlone if bug is Bug.SEALED_BY_ONE else DigestExchange
+
+
+def retainer_type(bug: Bug) -> type[Retainer]:
+    return ForgetsConsumers if bug is Bug.UNREAD_TRIMMED else Retainer
+
+
+def scrubber_type(bug: Bug) -> type[Scrubber]:
+    return PassesOverEntries if bug is Bug.SCRUB_READS_NOTHING else Scrubber
+
+
+def keys_type(bug: Bug) -> type[KeyIndex]:
+    return NotesUnsyncedKeys if bug is Bug.KEYS_NOT_SYNCED else KeyIndex
 
 
 def store_type(bug: Bug) -> type[GroupStore]:
@@ -801,4 +854,6 @@ def group_type(bug: Bug) -> type[Group]:
         return ServesAtOnce
     if bug is Bug.LEVEL_NOT_RAISED:
         return RecordsNoLevel
+    if bug is Bug.RAISED_UNASKED:
+        return type("BrokenGroup", (Group,), {"member_records_type": RaisesUnasked})
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Effects
 from ledgermq.node.broker.restoring import restore
-from ledgermq.node.replica.background.digests import Digests
+from ledgermq.node.replica.background.indexing import Indexer
+from ledgermq.node.replica.background.ports import Worker
+from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
+from ledgermq.node.replica.retention.scrub import Differs, Scrubber
 from ledgermq.proto.entries.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.levels import LEVEL_MAX
-from ledgermq.proto.records.control import UnknownControlRecord
+from ledgermq.proto.records.control import SealRecord, UnknownControlRecord
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.transfer import LeaderChange
@@ -35,19 +40,23 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.truth import Truth, chains_of
 from ledgermq.sim.machine.disk import ForgetfulDisk, Killed
 from ledgermq.sim.machine.ports import DiskChance
-from ledgermq.sim.machine.settings import Settings
+from ledgermq.sim.machine.settings import Sections, Settings
 from ledgermq.sim.nodes.bugs import (
     Bug,
     digests_type,
+    exchange_type,
     group_type,
     hosted_type,
     install_type,
+    keys_type,
     log_type,
     replica_type,
+    retainer_type,
+    scrubber_type,
     store_type,
 )
 from ledgermq.storage.group.store import GroupStore
-from ledgermq.storage.keys.key_index import KeyIndex
+from ledgermq.storage.keys.lookup import TIME_MAX
 from ledgermq.storage.log.entry_log import EntryLog
 from ledgermq.storage.log.log_writer import MODES, make_writer
 from ledgermq.storage.state.identity import mint
@@ -58,6 +67,10 @@ BYTES_A_UNIT = 128
 """An index file has one unit per this many bytes of a log file."""
 QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
+KEY_SLOTS, KEY_UNITS = 64, 128
+"""Small, so that key files are filled and removed."""
+SCRUB = Plan(bytes_per_s=256 << 10, again_s=3.0)
+"""Each file is read a few times in a run."""
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 """The offset of the body in a message record."""
 
@@ -73,6 +86,9 @@ class WatchedMachine(Machine):
         super().__init__(*given)
         self.exported: list[tuple[int, dict[str, Any]]] = []
         """Applied index and state of exports that no checker has compared yet."""
+        self._seals: Mapping[int, SealRecord] | None = None
+        """The seals that were looked at last; they are replaced as a whole."""
+        self._members: GroupMembers | None = None
 
     def export(self, log_id: str) -> dict[str, Any]:
         value = super().export(log_id)
@@ -85,6 +101,12 @@ class WatchedMachine(Machine):
         except UnknownControlRecord as error:
             raise Violation("level", f"{self.node} has to stop: {error}") from error
         self.truth.applied(self.node, effects.entries)
+        if self.members is not self._members:
+            self._members = self.members
+            self.truth.voted(len(self.members.voters) if self.members else 0)
+        if self.retained.seals is not self._seals:
+            self._seals = self.retained.seals
+            self.truth.sealed(self.node, self._seals.values())
         if self.retained.tree is not None:
             self.truth.grown(self.node, self.retained)
         return effects
@@ -99,6 +121,30 @@ class CountedTrimming(Trimming):
         self.files_removed += 1
 
 
+class WatchedScrubber(Scrubber):
+    """The product's scrub, whose results are compared with what was committed."""
+
+    medium: Medium
+
+    def read(self, base: int) -> Iterator[int]:
+        try:
+            yield from super().read(base)
+        except Differs:
+            self._check(base)
+            raise
+        self._check(base)
+
+    def _check(self, base: int) -> None:
+        self.medium.read_whole(base, self._source.facts().committed_pos)
+
+
+class FrequentIndexer(Indexer):
+    """Collects entries for longer than on a node, and syncs more often, as a run takes seconds."""
+
+    gather_s = 0.5
+    sync_every_s = 1.5
+
+
 class Life(OpenReplica):
     """The group while it is open in a process, as the checkers see it. Its snapshots follow each
     other faster than on a node, because a run takes seconds, and its housekeeping more slowly,
@@ -110,28 +156,11 @@ class Life(OpenReplica):
     replica: RaftReplica
     trimming: CountedTrimming
     trimming_type = CountedTrimming
+    indexer_type = FrequentIndexer
     housekeeping_ns = 200 * MS
     checkpoint_every_ns = 1_500 * MS
     snapshot_every_ns = 4_000 * MS
     changed: Callable[[LeaderChange], None]
-    digests: Digests
-
-    def want_digests(self) -> None:
-        """Compute what the sealed files without a seal have not, as a node does from time to
-        time."""
-        while not self.files.advance():
-            continue
-        self.digests.keep_from(self.machine.begin_pos)
-        for file in self.unsealed():
-            self.digests.want([file.base], {file.base: file.end_pos - file.base})
-
-    def unsealed(self) -> list[LogFile]:
-        """The full log files that have no seal."""
-        return [
-            file
-            for file in self.files.sealed_from(self.machine.begin_pos)
-            if file.base not in self.machine.seals
-        ]
 
     def leader_changed(self, change: LeaderChange) -> None:
         self.changed(change)
@@ -198,6 +227,11 @@ class Life(OpenReplica):
         with self.disk.inspected():
             return self.log.read(index, 1)
 
+    def positions_of(self, key: int) -> list[int]:
+        """The positions that the key index has under this hash, newest first."""
+        with self.disk.inspected():
+            return list(dict.fromkeys(self.key_index.find(key, 0, TIME_MAX)))
+
     def bytes_behind_end(self) -> int:
         """The number of nonzero bytes behind the end of the log."""
         end, left = self.log.end_pos, 0
@@ -245,12 +279,18 @@ class Medium:
         self._kills_to_come: list[int] = []
         self._bug = bug
         broken = hosted_type(bug)
-        self._digests_type: type[Digests] = type(
-            "Digests", (digests_type(bug),), {"pause": lambda self, length: None}
+        # Nothing else needs the processor while a digest is computed.
+        digests = type("Digests", (digests_type(bug),), {"pause": lambda self, length: None})
+        self.exchange_type: type[DigestExchange] = type(
+            "Exchange", (exchange_type(bug),), {"digests_type": digests}
         )
-        """Nothing else needs the processor."""
-        self._life_type: type[Life] = (
-            Life if broken is OpenReplica else type("BrokenLife", (Life, broken), {})
+        self.retainer_type = retainer_type(bug)
+        self.sections = Sections(name, Path("/") / name)
+        scrubber = type("Watched", (WatchedScrubber, scrubber_type(bug)), {"medium": self})
+        self._life_type: type[Life] = type(
+            "Watched" + Life.__name__,
+            (Life,) if broken is OpenReplica else (Life, broken),
+            {"scrub_type": type("Scrub", (Scrub,), {"scrubber_type": scrubber})},
         )
         self.identity = self._make()
 
@@ -291,11 +331,13 @@ class Medium:
         chance: Chance,
         boot_id: int,
         truth: Truth,
+        worker: Callable[[str], Worker],
         thread: Callable[[], Executor] = Executor,
     ) -> Life:
-        """Recover and start, as a node opens a group. `thread` makes executors. Raises Unreadable,
-        OSError, StorageError."""
+        """Recover and start, as a node opens a group. `worker` makes workers, and `thread`
+        executors. Raises Unreadable, OSError, StorageError."""
         self.sync_failed = False
+        self.truth = truth
         self.disk.on_access = None if self._accesses_left is None else self._on_access
         settings = self.settings
         mode = (
@@ -312,7 +354,7 @@ class Medium:
         try:
             if store.log.fenced is not None:
                 raise store.log.fenced
-            return self._life(store, clock_ns, chance, boot_id, truth, thread)
+            return self._life(store, clock_ns, chance, boot_id, worker, thread)
         except BaseException:
             # Also when the process is killed in between: its files must be free for the next one.
             store.abandon()
@@ -324,12 +366,12 @@ class Medium:
         clock_ns: Callable[[], int],
         chance: Chance,
         boot_id: int,
-        truth: Truth,
+        worker: Callable[[str], Worker],
         thread: Callable[[], Executor],
     ) -> Life:
         settings = self.settings
         machine = machine_of(store, WatchedMachine)
-        machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
+        machine.node, machine.truth, machine.level_max = self.name, self.truth, self.level_max
         restore(store, machine)
         replica = replica_of(
             store,
@@ -364,10 +406,21 @@ class Medium:
             ha=settings.ha,
         )
         group = group_type(self._bug)(settings.group, self.name, replica, machine, leads)
-        index = KeyIndex(self.disk, self.root, self.identity.log_id)
-        life = self._life_type(store, machine, group, index, executor=thread(), clock_ns=clock_ns)
+        index = keys_type(self._bug)(
+            self.disk, self.root, self.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS
+        )
+        index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
+        life = self._life_type(
+            store,
+            machine,
+            group,
+            index,
+            executor=thread(),
+            clock_ns=clock_ns,
+            worker=worker,
+            scrub=SCRUB,
+        )
         life.disk, life.log, life.replica = self.disk, store.log, replica
-        life.digests = self._digests_type(self.disk, store, 1, life.fail, thread())
         return life
 
     def holds(self, pos: int, data: bytes) -> bool:
@@ -381,6 +434,23 @@ class Medium:
         # lacks them can lead.
         disks = (self.disk,) if self.former is None else (self.disk, self.former)
         return any(disk.on_medium(path, pos - base, len(data)) == data for disk in disks)
+
+    def read_whole(self, base: int, end_pos: int) -> None:
+        """The scrub calls a log file right, up to this end of what it knows to be committed."""
+        if not self.harmed:
+            # All bytes are compared at the end of the run.
+            return
+        with self.disk.inspected():
+            data = self.disk.read_file(f"{self.data_directory}/{base:020d}")
+        for piece in self.truth.pieces_from(base):
+            if piece.end_pos > min(end_pos, base + self.file_bytes):
+                return
+            if data[piece.pos - base : piece.end_pos - base] != piece.data:
+                raise Violation(
+                    "scrub",
+                    f"{self.name} read the log file at {base} and did not see that entries"
+                    f" {piece.first_index} to {piece.last_index} are damaged",
+                )
 
     def wipe(self) -> None:
         """The directory is lost, and the node creates a new one. No process runs."""

@@ -1,8 +1,8 @@
 """One run of a simulated node's program: the product's `ReplicaHost`, with executors and a network
 on virtual time.
 
-`Jobs` is the only stand-in: an executor whose jobs are events of the world. A job begins some time
-after it was submitted, or never if the process ends before.
+`Jobs` and `Strand` stand in for threads: an executor whose jobs, and a worker whose steps are events
+of the world. A job begins some time after it was submitted, or never if the process ends before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
+from ledgermq.node.replica.background.ports import Steps, Worker
 from ledgermq.node.replica.hosting.directory_opener import DirectoryOpener
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.ports import Broken, State
@@ -24,11 +25,12 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.nodes.node import Life, Medium
 from ledgermq.sim.nodes.ports import ProcessLoop
+from ledgermq.sim.nodes.upkeep import Upkeep
 
 WRITE_NS = (MS, 20 * MS)
 """How long a snapshot or a checkpoint waits for the thread that writes it."""
 STEP_NS = (0, MS)
-"""The same for a step of a repair or an installation, and for a request of a peer."""
+"""The same for a step of a repair or an installation, a request of a peer, and for maintenance."""
 
 
 class Jobs(Executor):
@@ -71,6 +73,65 @@ class Jobs(Executor):
             self._run()
 
 
+class Strand:
+    """The worker of a process: its steps are events of the world, and take no time."""
+
+    stopping = False
+
+    def __init__(self, process: ProcessLoop, name: str) -> None:
+        self._process = process
+        self._steps: Steps | None = None
+        self._rests_until_woken = False
+        self._woken = False
+        self._number = 0
+        """The number of the step that is ordered."""
+
+    def start(self, steps: Steps) -> None:
+        self._steps = steps
+        self._order(0)
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._rests_until_woken:
+            self._order(0)
+
+    def stop(self) -> None:
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()
+
+    def now_s(self) -> float:
+        return self._process.now_ns() / 1e9
+
+    def spent_s(self) -> float:
+        return 0.0
+
+    def now_ms(self) -> int:
+        return self._process.now_ms()
+
+    def _order(self, rest_s: float) -> None:
+        self._number += 1
+        self._rests_until_woken = False
+        at_ns = self._process.now_ns() + round(rest_s * 1e9)
+        self._process.at(at_ns, partial(self._step, self._number))
+
+    def _step(self, number: int) -> None:
+        if number != self._number or self._steps is None:
+            return
+        if self._rests_until_woken:
+            self._woken = self._rests_until_woken = False
+        rest = next(self._steps, None)
+        if rest is None:
+            self._steps = None
+        elif rest.wakes and self._woken:
+            self._woken = False
+            self._order(0)
+        else:
+            if rest.limit_s is not None:
+                self._order(rest.limit_s)
+            self._rests_until_woken = rest.wakes
+
+
 class Opener(DirectoryOpener):
     """Opens the directory of a medium. Only harm that was done to the medium explains damage."""
 
@@ -108,18 +169,22 @@ class Process:
     def __init__(
         self,
         medium: Medium,
-        live: Callable[[Callable[[], Executor]], Life],
+        live: Callable[[Callable[[], Executor], Callable[[str], Worker]], Life],
         members: Iterable[str],
         chance: Random,
         loop: ProcessLoop,
     ) -> None:
-        """`live` opens the group, with executors that it is given a maker of; `members`: the nodes
-        that its log named last."""
+        """`live` opens the group, with executors and workers that it is given makers of; `members`:
+        the nodes that its log named last."""
         group, name = medium.settings.group, medium.name
         self._group = group
         self._loop = loop
         opener = Opener(
-            medium, lambda: live(partial(self._thread, WRITE_NS)), members, chance, loop.now_ns
+            medium,
+            lambda: live(partial(self._thread, WRITE_NS), partial(Strand, loop)),
+            members,
+            chance,
+            loop.now_ns,
         )
         shipping = ShippingJobs(
             group,
@@ -129,6 +194,7 @@ class Process:
         )
         self.host = ReplicaHost(group, name, opener, shipping, self._thread(STEP_NS))
         self.scheduler = Scheduler(loop)
+        self.upkeep = Upkeep(medium, self.host, loop, partial(self._thread, STEP_NS))
         self.state = State.JOINING
         """The state of the host when it was looked at last."""
 
@@ -141,6 +207,7 @@ class Process:
         self.host.open_first(self._loop.now_ns())
         self.scheduler.add(self._group, self.host)
         self.scheduler.pass_soon()
+        self.upkeep.begin()
 
     @property
     def seat(self) -> Seat | None:

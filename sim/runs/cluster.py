@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.calls.member_calls import (
     Appointed,
@@ -28,13 +29,16 @@ from ledgermq.node.broker.calls.member_calls import (
     MembersChanged,
     Returned,
 )
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.operator_calls import Seal, Trim
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Peek
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.queues import QueueKey
+from ledgermq.node.replica.background.ports import Worker
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.hosting.hosting import TAKE_AWAY
 from ledgermq.node.replica.hosting.ports import State
@@ -301,14 +305,20 @@ class Cluster:
         if self._run(station, running, running.begin):
             self._watch(station, running)
 
-    def _live(self, station: Station, thread: Callable[[], Executor]) -> Life:
+    def _live(
+        self,
+        station: Station,
+        thread: Callable[[], Executor],
+        worker: Callable[[str], Worker],
+    ) -> Life:
         """A process opens its group: at its start, and again after the group's files were repaired
         or installed."""
         station.lives += 1
         chance = random.Random(self.chance.random())
         life = station.medium.live(
-            lambda: station.clock.at(self.now), chance, station.lives, self.truth, thread
+            lambda: station.clock.at(self.now), chance, station.lives, self.truth, worker, thread
         )
+        life.start()
         life.changed = partial(self._leader_changed, station.name)
         if life.machine.applied_index >= 0:
             self.coverage["starts-from-snapshot"] += 1
@@ -355,7 +365,16 @@ class Cluster:
         elif former is not State.REFUSED and state in (State.REPAIRING, State.INSTALLING):
             self.coverage["repairs" if state is State.REPAIRING else "installs"] += 1
 
+    def trimmed_for_good(self, consumed: Iterable[QueueKey]) -> None:
+        """A trim that leaves nothing in the object store was held back by what these (consumer
+        group, topic, queue) had not read, and by nothing else."""
+        kept = {(group, topic) for group, topic, _ in consumed}
+        self.kept = kept if self.kept is None else self.kept & kept
+
     def _leader_changed(self, name: str, change: LeaderChange) -> None:
+        running = self.stations[name].running
+        if change.leader == name and running is not None:
+            running.upkeep.hurry()
         self.note(
             f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}",
             name,
@@ -527,6 +546,45 @@ class Cluster:
                 "delivery",
                 f"{name} let consumer groups pass over {gone} messages that the object store has",
             )
+
+    def call_own(
+        self, station: Station, running: Process, call: Call, answered: Callable[[Answer], None]
+    ) -> None:
+        """A process calls its own group."""
+        self._waiting[call.token] = (answered, running)
+        self.put(station, call)
+        if isinstance(call, Seal):
+            self.note(f"seal of the file at {call.record.base}", station.name)
+            self.coverage["seals"] += 1
+        elif isinstance(call, Trim):
+            self.note(f"trim to entry {call.record.begin_index}", station.name)
+
+    def query(
+        self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
+    ) -> None:
+        """A process asks another node."""
+        for delay in self.network.deliveries(sender, to)[:1]:
+            self.after(delay, self._queried, sender, to, request, answered)
+
+    def _queried(
+        self, sender: str, to: str, request: bytes, answered: Callable[[bytes | None], None]
+    ) -> None:
+        running, replies = self.stations[to].running, partial(self._reply, to, sender, answered)
+        if running is None:
+            # No process listens there: the connection is refused.
+            replies(None)
+        else:
+            running.upkeep.answer(request, replies)
+
+    def _reply(
+        self, to: str, sender: str, answered: Callable[[bytes | None], None], told: bytes | None
+    ) -> None:
+        for delay in self.network.deliveries(to, sender)[:1]:
+            self.after(delay, answered, told)
+
+    def new_token(self) -> Token:
+        self._token += 1
+        return self._token
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
         # Copy the bytes now: their map may change later.
@@ -791,6 +849,33 @@ class Loop:
             self.process,
             action,
         )
+
+    def at(self, at_ns: int, action: Callable[[], None]) -> None:
+        cluster, station = self._cluster, self._station
+        wait_ns = max(station.clock.when(at_ns) - cluster.now, 0)
+        self._after(wait_ns, cluster._run, station, self.process, action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        self._after(self._pass_ns(), self._cluster._run, self._station, self.process, action)
+
+    def turn_soon(self) -> None:
+        self._cluster.turn_soon(self._station)
+
+    def new_token(self) -> Token:
+        return self._cluster.new_token()
+
+    def call(self, call: Call, answered: Callable[[Result | Refused], None]) -> None:
+        def told(answer: Answer) -> None:
+            if answer is not None:
+                answered(answer)
+
+        self._cluster.call_own(self._station, self.process, call, told)
+
+    def trims(self, consumed: Iterable[QueueKey]) -> None:
+        self._cluster.trimmed_for_good(consumed)
+
+    def ask(self, node: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
+        self._cluster.query(self._station.name, node, request, answered)
 
     def send(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
         self._cluster._send(self._station.name, packets)

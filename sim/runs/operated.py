@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ledgermq.node.broker.calls.member_calls import (
     BeginTimeEpoch,
@@ -15,46 +15,26 @@ from ledgermq.node.broker.calls.member_calls import (
     MembersKind,
     RaiseLevel,
 )
-from ledgermq.node.broker.calls.operator_calls import EndFile, Seal, Trim
-from ledgermq.node.replica.retention.retention_facts import (
-    consumed_queues,
-    consumer_pins,
-    follower_pins,
-    half_pin,
-    snapshot_pin,
-    timer_pin,
-)
-from ledgermq.node.replica.retention.retention_rules import (
-    TIME,
-    Facts,
-    Pin,
-    Rules,
-    agreed,
-    decide,
-    lowest,
-    trim_of,
-)
+from ledgermq.node.broker.calls.operator_calls import EndFile
+from ledgermq.node.replica.retention.retention_rules import HOUR_MS
+from ledgermq.node.runtime.config_sections import Tiered
 from ledgermq.proto.levels import EARLY_END_LEVEL, STORED_TRIM_LEVEL, TIME_EPOCH_LEVEL
-from ledgermq.proto.records.control import LevelRecord, SealRecord, TrimRecord
+from ledgermq.proto.records.control import LevelRecord
 from ledgermq.proto.types import GroupConfig, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.actors.clients import QUEUES, Client
 from ledgermq.sim.actors.fifo_consumers import FifoConsumer, Groups
-from ledgermq.sim.actors.operators import Operator
+from ledgermq.sim.actors.operators import Operator, Upgrader
 from ledgermq.sim.actors.ports import Answer
 from ledgermq.sim.machine.acquaintance import Acquaintance
 from ledgermq.sim.machine.network import MS
-from ledgermq.sim.nodes.bugs import upgrader_type
 from ledgermq.sim.nodes.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.runs.cluster import CALL_NS, RECONCILE_NS, SECOND, Cluster, Station
 from ledgermq.storage.files.errors import LogDamaged
 
 FIFO_CONSUMERS = 2
-SEAL_LOOKS = 5
-SEAL_LOOK_NS = 20 * MS
-"""How often, and after what time, the nodes collect digests before the leader asks for them."""
-_DUE_LONG_AGO = Rules(max_age_ms=1)
+STORED = Tiered(url="s3://simulated")
 
 
 class Operated(Cluster):
@@ -70,58 +50,46 @@ class Operated(Cluster):
         ]
 
     def trim(self, files: int, patience_ms: int = 0, *, stored: bool = False) -> None:
-        """The leader records that the log begins up to `files` files later, if they are not needed.
+        """An operator limits the log to fewer bytes, so that the oldest `files` files are too many.
         Members that were silent for `patience_ms` are not waited for (0: all are). `stored`: what
-        goes stays readable in the object store; a group below the level of such a record is first
+        goes stays readable in the object store; a group below the level of such a trim is first
         raised to it."""
         for station, life in self._leader_lives():
-            if not life.group.leader.serving:
+            if not life.group.leader.serving or station.running is None:
                 continue
             if stored and life.machine.level < STORED_TRIM_LEVEL:
                 self._raise_level(station, life)
                 continue
-            nodes = life.replica.members.nodes
-            record = trim_record(
-                life, nodes, station.name, files, self.now // MS, patience_ms, stored=stored
-            )
-            if record is not None:
-                self._token += 1
-                self.put(station, Trim(self._token, record))
-                if not stored:
-                    self.trimmed_for_good(consumed_queues(life.machine))
-                self.note(f"trim to entry {record.begin_index}", station.name)
+            self._limit(max(1, self._sealed_bytes(life) - files * self.settings.file_bytes))
+            for each in self.stations.values():
+                sections = each.medium.sections
+                sections.retention = sections.retention.model_copy(
+                    update={"follower_hours": patience_ms / HOUR_MS}
+                )
+                sections.tiered = STORED if stored else Tiered()
+            station.running.upkeep.hurry()
+            self.note(f"{files} log files are too many", station.name)
 
-    def trimmed_for_good(self, consumed: Iterable[tuple[str, str, int]]) -> None:
-        """A trim that leaves nothing in the object store was held back by what these (consumer
-        group, topic, queue) had not read, and by nothing else."""
-        kept = {(group, topic) for group, topic, _ in consumed}
-        self.kept = kept if self.kept is None else self.kept & kept
+    def _limit(self, max_bytes: int) -> None:
+        for station in self.stations.values():
+            sections = station.medium.sections
+            sections.retention = sections.retention.model_copy(update={"max_bytes": max_bytes})
+
+    def _sealed_bytes(self, life: Life) -> int:
+        while not life.files.advance():
+            continue
+        return sum(file.size for file in life.files.files() if file.sealed)
 
     def owed(self, group: str) -> list[str]:
         """The topics of which a consumer group must be given every message. Before a group has read
         a topic, nothing keeps its messages but the object store."""
         return [topic for topic in QUEUES if self.kept is None or (group, topic) in self.kept]
 
-    def seal(self, looks: int = SEAL_LOOKS) -> None:
-        """The nodes compute digest and root of full log files, and the leader records those on
-        which a majority agrees. A group without a log tree is first raised to the level that has
-        one."""
-        for name, life in self._lives():
-            if self.now >= self.stations[name].paused_until:
-                life.want_digests()
-        if looks:
-            self.after(SEAL_LOOK_NS, self.seal, looks - 1)
-            return
+    def begin_tree(self) -> None:
+        """Raise a group without a log tree to the level that has one."""
         for station, life in self._leader_lives():
-            if not life.group.leader.serving:
-                continue
-            if life.machine.retained.tree is None:
+            if life.group.leader.serving and life.machine.retained.tree is None:
                 self._raise_level(station, life)
-            elif (record := self._seal_record(life)) is not None:
-                self._token += 1
-                self.put(station, Seal(self._token, record))
-                self.note(f"seal of the file at {record.base}", station.name)
-                self.coverage["seals"] += 1
 
     def _raise_level(self, station: Station, life: Life) -> None:
         level = life.machine.level + 1
@@ -197,35 +165,6 @@ class Operated(Cluster):
             self.note("the log file ends early", station.name)
             self.coverage["early-ends"] += 1
 
-    def _seal_record(self, leader: Life) -> SealRecord | None:
-        """The seal of the first file for which a majority of the voters reports the same, as in a
-        node's digest exchange."""
-        files = leader.unsealed()
-        lives = [
-            (name, life)
-            for name, life in self._lives()
-            if self.now >= self.stations[name].paused_until
-        ]
-        for file in files:
-            told = {
-                name: f"{life.digests.known[file.base]} {root}"
-                for name, life in lives
-                if (root := life.digests.roots.get(file.base))
-            }
-            found = agreed(told, leader.replica.members.voters)
-            if found is not None:
-                sha256, root = found[0].split()
-                return SealRecord(
-                    file.base,
-                    file.first_index,
-                    file.last_index,
-                    file.end_pos,
-                    sha256,
-                    found[1],
-                    root,
-                )
-        return None
-
     def transfer(self, to: str) -> None:
         """Ask the leader to transfer leadership to another node."""
         for station, life in self._leader_lives():
@@ -247,6 +186,9 @@ class Operated(Cluster):
         station = self.stations[name] = Station(
             name, Medium(name, self.settings, self.bug, founder=False)
         )
+        limits = self.stations[self.names[0]].medium.sections
+        station.medium.sections.retention = limits.retention
+        station.medium.sections.tiered = limits.tiered
         self.names.append(name)
         self.media[name] = station.medium
         self.start(name)
@@ -304,7 +246,7 @@ class Operated(Cluster):
 
     def upgrade(self, chance: random.Random) -> None:
         """An operator starts to upgrade the nodes and to ask for the end of the upgrade."""
-        self.operators.append(upgrader_type(self.bug)(self, chance))
+        self.operators.append(Upgrader(self, chance))
         self.note("an operator begins an upgrade")
         self.coverage["upgrades"] += 1
 
@@ -435,41 +377,3 @@ class Operated(Cluster):
             for station in self.stations.values()
             if station.life is not None
         ]
-
-
-def trim_record(
-    life: Life,
-    members: tuple[str, ...],
-    node: str,
-    most: int,
-    now_ms: int,
-    patience_ms: int = 0,
-    *,
-    stored: bool = False,
-) -> TrimRecord | None:
-    """For the leader: the record to trim the oldest `most` files, decided as a node's retention
-    does if every file is due and every digest known; with `stored`, as if the object store had
-    them. Members that were silent for `patience_ms` are not waited for (0: all are). None if
-    everything is pinned; if it waits for a snapshot, one is requested."""
-    book, machine = life.files, life.machine
-    while not book.advance():
-        continue
-    status = life.group.status()
-    pins: list[Pin] = list(
-        follower_pins(book, members, node, status.peers, status.end_index, patience_ms)
-    )
-    pins += [
-        snapshot_pin(book, node, life.store.durable_snapshot_index),
-        *half_pin(machine),
-        *timer_pin(machine),
-    ]
-    pins += () if stored else consumer_pins(machine, consumed_queues(machine))
-    files = book.files()
-    bases = frozenset(file.base for file in files)
-    verdicts = decide(_DUE_LONG_AGO, Facts(now_ms + 2, files, lowest(pins), 0, bases))
-    if any(
-        verdict.due == TIME and {pin.kind for pin in verdict.pins} == {"snapshot"}
-        for verdict in verdicts[:most]
-    ):
-        life.snapshot_soon()
-    return trim_of(verdicts[:most], {}, stored=stored)

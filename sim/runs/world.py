@@ -21,6 +21,7 @@ from ledgermq.sim.checks.checkers import Violation
 from ledgermq.sim.checks.outcome import Outcome
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import NEXT_LEVEL
+from ledgermq.sim.nodes.node import Life
 from ledgermq.sim.runs.cluster import RECONCILE_NS, SECOND
 from ledgermq.sim.runs.operated import Operated
 
@@ -181,6 +182,7 @@ class World(Operated):
                 and not any(native.waits for native in self.natives)
             )
             same = same and all(operator.ended for operator in self.operators)
+            same = same and not any(life is not None and life.indexer.lag for life in lives)
             upgraded = same and any(isinstance(operator, Upgrader) for operator in self.operators)
             if upgraded and (
                 behind := [
@@ -252,6 +254,20 @@ class World(Operated):
         ]
         return len(refused) > len(self.stations) // 2
 
+    def _compare_keys(self, life: Life) -> None:
+        """The key index has every message from the begin of the log on, and nothing else."""
+        begin = life.log.begin_pos
+        for key, places in self.truth.keys().items():
+            wanted = [place for place in places if place >= begin]
+            found = [place for place in life.positions_of(key) if place >= begin]
+            if found != wanted:
+                missing, strange = sorted({*wanted} - {*found}), sorted({*found} - {*wanted})
+                raise Violation(
+                    "keys",
+                    f"the key index of {life.group.node} lacks the messages at {missing[:3]}, and has"
+                    f" {strange[:3]} that have no such key",
+                )
+
     def _compare_all(self) -> None:
         """Compare all bytes of all replicas up to their applied index, and all derived state."""
         members = self._in_force()
@@ -270,6 +286,10 @@ class World(Operated):
                 raise Violation(
                     "I2", f"{station.name} holds other bytes than were committed at entry {wrong}"
                 )
+        # Of one replica, because it walks through each chain of keys.
+        compared = members[self.seed % len(members)]
+        if compared is not None:
+            self._compare_keys(compared)
         self._compare_states()
         for name, life in sorted(self._lives(), key=lambda found: found[1].machine.applied_index):
             life.machine.export(self.stations[name].medium.identity.log_id)

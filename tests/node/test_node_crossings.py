@@ -154,7 +154,7 @@ class Trio:
             found |= dict.fromkeys(
                 (engine, engine._scheduler, syncer._tickets, writer.together._work), node
             )
-            found[self.hosts[node].running.indexer._there] = "index thread"
+            found[self.hosts[node].running.indexer._worker._woken] = "index thread"
         return found
 
 

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,9 +106,17 @@ class Stage:
         engine: Any = Engine(self.driver)
         self.forwarder = Forwarder()
         hosted = {"g1": self.driver.hosted}
-        self.digest_exchange = DigestExchange(config, RealDisk(), hosted, engine, self.forwarder)
+        self.digest_exchange = DigestExchange(
+            config, RealDisk(), hosted, engine, self.forwarder, lambda name: ThreadPoolExecutor(1)
+        )
         self.retainer = Retainer(
-            config, RealDisk(), hosted, engine, self.forwarder, self.digest_exchange
+            config,
+            RealDisk(),
+            hosted,
+            engine,
+            self.forwarder,
+            self.digest_exchange,
+            lambda: time.time_ns() // 1_000_000,
         )
 
         async def catch_up() -> None:

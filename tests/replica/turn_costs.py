@@ -39,6 +39,7 @@ from ledgermq.node.broker.group import Group, TurnOutput
 from ledgermq.node.broker.leader import LeaderSettings
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.node.replica.consensus.raft_replica import CHECK_EVERY_NS, RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
@@ -161,7 +162,9 @@ class Node:
         group = Group("g", self.name, replica, machine, LeaderSettings())
         index = KeyIndex(disk, root, identity.log_id, slots=1000, units=1000)
         index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
-        self._opened = OpenReplica(store, machine, group, index, executor=_AtOnce(), clock_ns=int)
+        self._opened = OpenReplica(
+            store, machine, group, index, executor=_AtOnce(), clock_ns=int, worker=StepThread
+        )
         return self._opened
 
     @property

@@ -2,8 +2,7 @@
 between them the cluster goes on.
 
 It needs of a node's process its log, its machine, its consume queues and its pins, and of a medium
-its files. A simulated node has no thread that indexes keys; `Indexing` does that thread's work with
-the product's own index, in small files.
+its files.
 """
 
 from __future__ import annotations
@@ -24,46 +23,10 @@ from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.runs.cluster import SECOND, Station
 from ledgermq.sim.runs.world import World
 from ledgermq.storage.files import sealed_json
-from ledgermq.storage.keys.key_index import KeyIndex
-from ledgermq.storage.log.log_reader import Limits, LogReader
 from tests.audit.served import NODE_FILE, Here, Point, Served, connected
 
-KEY_SLOTS, KEY_UNITS = 16, 32
-"""Small, so that key files are filled and removed."""
-STEP_BYTES = 8 << 10
 MARK_NS = 20 * SECOND
 """The limit for a marker, and for a replica to reach it."""
-
-
-class Indexing:
-    """The work of one process's indexing thread."""
-
-    def __init__(
-        self, life: Life, root: str, log_id: str, data_file_bytes: int, index_file_bytes: int
-    ) -> None:
-        self.life = life
-        self.index = KeyIndex(life.disk, root, log_id, slots=KEY_SLOTS, units=KEY_UNITS)
-        self._reader = LogReader(
-            life.disk, life.store.log_directory, data_file_bytes, index_file_bytes
-        )
-        self.index.start(life.begin_index, life.end_index, life.log.chain_at)
-        assert self.index.load(iter(lambda: None, 0))
-
-    def advance(self, *, trims: bool = True) -> None:
-        """Index what is applied and durable by now, note it, and remove what only trimmed entries
-        need."""
-        life = self.life
-        end = min(life.machine.applied_index, life.replica.durable_index) + 1
-        self.index.skip_to(life.begin_index)
-        self._reader.limits = Limits(life.begin_index, end, life.log.end_pos, life.log.begin_pos)
-        while self.index.next_index < end:
-            entries = self._reader.read(self.index.next_index, STEP_BYTES)
-            assert entries is not None, f"entry {self.index.next_index} is gone"
-            self.index.append(entries)
-        if self.index.dirty:
-            self.index.sync()
-        if trims:
-            self.index.trim(life.log.begin_pos)
 
 
 @dataclass
@@ -169,7 +132,6 @@ class Auditing:
     chance: random.Random
     events_a_call: int
     results: list[Audit] = field(default_factory=list)
-    indexes: dict[str, Indexing] = field(default_factory=dict)
 
     def begin(self, after_ns: int, gap_ns: int, times: int) -> None:
         """Audit for the first time after this time, and so often with these gaps."""
@@ -192,28 +154,13 @@ class Auditing:
             for at, name in enumerate(world.names)
         }
         here = Here(nodes, world.settings.group, self._mark, lambda number, method: self.go_on())
-        self.index()
         with connected(here) as connection:
             return audit_running(RunningCluster(connection, 5.0, lambda: world.now / SECOND))  # type: ignore[arg-type]
 
     def go_on(self) -> None:
-        """The cluster goes on for some events; then keys may be indexed."""
+        """The cluster goes on for some events."""
         for _ in range(self.chance.randrange(2 * self.events_a_call + 1)):
             self.world._one_event()
-        if self.chance.random() < 0.3:
-            self.index()
-
-    def index(self, *, trims: bool = True) -> None:
-        """Every indexing thread does what there is to do."""
-        for name, station in self.world.stations.items():
-            life = station.life
-            if life is None or self.world.now < station.paused_until:
-                continue
-            if name not in self.indexes or self.indexes[name].life is not life:
-                medium = station.medium
-                sizes = medium.identity.data_file_bytes, medium.identity.index_file_bytes
-                self.indexes[name] = Indexing(life, medium.root, medium.identity.log_id, *sizes)
-            self.indexes[name].advance(trims=trims)
 
     def _mark(self, name: str) -> Point:
         """Append a marker at whichever node leads."""

@@ -54,11 +54,11 @@ FOUND: dict[Bug, Found] = {
     Bug.ACK_BEFORE_SYNC: Found(1),
     Bug.OLD_TERM_COMMIT: Found(1),
     Bug.TAIL_NOT_ERASED: Found(6, steps=3000),
-    Bug.ABA_IN_SYNCED: Found(34, ("slow-disks", "depose", "slow-leader", "isolate")),
-    Bug.CHAIN_NOT_VERIFIED: Found(24),
+    Bug.ABA_IN_SYNCED: Found(32, ("slow-disks", "depose", "slow-leader", "isolate")),
+    Bug.CHAIN_NOT_VERIFIED: Found(37),
     Bug.EARLY_ACK_ALONE: Found(1, settings=HYBRID),
     Bug.LAZY_CALLED_DURABLE: Found(1, settings=HYBRID),
-    Bug.MARK_NOT_LOWERED: Found(19, ("cut-after-truncation",), steps=6000),
+    Bug.MARK_NOT_LOWERED: Found(6, ("cut-after-truncation",), steps=6000),
     Bug.SYNC_RETRIED: Found(225),
     Bug.VOTE_FOR_ANY_LOG: Found(12),
     Bug.COMMIT_UNVERIFIED: Found(44),
@@ -70,7 +70,7 @@ FOUND: dict[Bug, Found] = {
     Bug.COMMIT_TWICE: Found(1),
     Bug.FRAMES_FORGOTTEN: Found(5),
     Bug.CACHE_BELIEVED: Found(15, ("slow-follower", "kill", "slow-follower", "kill")),
-    Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL),
+    Bug.VOTE_LOST_BY_INSTALL: Found(1, ("left-behind", "left-behind", "depose"), SMALL, steps=3000),
     Bug.SHRUNK_BEFORE_AGREED: Found(8, settings=HA, steps=1500),
     Bug.JOINER_NOT_COUNTED: Found(
         44, ("in-sync-race", "slow-slave", "in-sync-race", "cut-from-quorum"), HA, 1500
@@ -91,9 +91,13 @@ FOUND: dict[Bug, Found] = {
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
     Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
-    Bug.FINISH_ASKS_ONE_LESS: Found(3, ("upgrade", "upgrade", "kill", "join"), steps=3000),
+    Bug.RAISED_UNASKED: Found(9, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
     Bug.DIGEST_AS_ROOT: Found(4, ("seal", "seal", "kill", "power-cut"), SMALL),
+    Bug.SEALED_BY_ONE: Found(1),
+    Bug.SCRUB_READS_NOTHING: Found(5, ("bit-rot",), steps=8000),
+    Bug.KEYS_NOT_SYNCED: Found(2, ("power-cut", "power-cut-all"), steps=6000),
+    Bug.UNREAD_TRIMMED: Found(1, ("trim", "slow-disks", "late-group", "trim"), SMALL, steps=3000),
     Bug.READS_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), ALONE, 1500),
     Bug.OWN_CLOCK_FOLLOWED: Found(2, ("clock-jump", "clock-jump", "kill", "isolate")),
 }
@@ -192,11 +196,11 @@ class Planned:
 
 PLANNED: dict[Bug, Planned] = {
     Bug.SNAPSHOT_ABOVE_DURABLE: Planned(
-        2, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}
+        6, "I10", _cuts_while_disks_lag(), 4000, {"file_bytes": SMALL_FILE_BYTES}
     ),
     Bug.ELECTED_OUT_OF_SYNC: Planned(6, "I4", _only_the_late_one_is_left(), 4000, {"settings": HA}),
     Bug.FAILURE_AS_END: Planned(
-        1,
+        4,
         "delivery",
         _groups_begin_while_the_store_is_away(),
         4000,

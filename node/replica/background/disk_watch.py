@@ -78,7 +78,7 @@ def used_by_kind(root: str) -> dict[str, int]:
     Tolerates files that vanish meanwhile. May be called from any thread."""
     used: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for parent, _, files in os.walk(root):
-        kind = _kind(Path(parent).relative_to(root).parts)
+        kind = kind_of(Path(parent).relative_to(root).parts)
         for name in files:
             try:
                 used[kind] += os.lstat(os.path.join(parent, name)).st_blocks * 512
@@ -87,7 +87,7 @@ def used_by_kind(root: str) -> dict[str, int]:
     return dict(used)
 
 
-def _kind(parts: tuple[str, ...]) -> str:
+def kind_of(parts: tuple[str, ...]) -> str:
     """The kind of files in a directory, by its path inside the group's (format §1)."""
     if len(parts) > 1 and parts[0].startswith("dledger-"):
         return {"data": "log", "index": "index"}.get(parts[1], "other")

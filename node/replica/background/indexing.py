@@ -1,8 +1,7 @@
-"""Adds applied entries to the key index of one broker group, on a thread of its own, in small
-steps.
+"""Adds applied entries to the key index of one broker group, beside the turns, in small steps.
 
 The engine calls `advance` and `trim`, which never wait: they say which entries are committed and
-durable here. The thread reads those entries itself, from the files. It collects the entries of a
+durable here. The steps read those entries themselves, from the files. It collects the entries of a
 short time, works in pieces, and rests as long as it worked, so that it never keeps the engine from
 the interpreter for long. The index is derived data: a full disk pauses it; any other disk failure
 ends the node (invariant I9).
@@ -10,12 +9,12 @@ ends the node (invariant I9).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.background.ports import Rest, Steps, Worker
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.records.time_epochs import NO_EPOCHS, TimeEpochs
@@ -69,47 +68,51 @@ class MeasuredLookup(Lookup):
 
 
 class Indexer:
-    """The indexing thread of one group. Call `start` once; `close` for a clean stop, `abandon`
+    """The indexing of one group. Call `start` once; `close` for a clean stop, `abandon`
     otherwise."""
 
-    def __init__(self, group: str, index: KeyIndex, reader: LogReader) -> None:
+    gather_s = GATHER_S
+    sync_every_s = SYNC_EVERY_S
+
+    def __init__(self, group: str, index: KeyIndex, reader: LogReader, worker: Worker) -> None:
         self.index = index
         self.failure: Exception | None = None
         self._group = group
         self._reader = reader
-        self._there = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"index-{group}", daemon=True)
+        self._worker = worker
+        self._woken = False
+        """Whether the worker was woken since its last step began."""
         self._applied_index = -1
         self._applied_ms = 0
         self._trim_pos = 0
         self._trimmed_pos = 0
         self._bytes = 0
-        self._next_sync_s = time.monotonic() + SYNC_EVERY_S
+        self._next_sync_s = worker.now_s() + self.sync_every_s
         self._next_filter_s = 0.0
         self._paused = False
         metrics.KEY_INDEX_LAG_ENTRIES.labels(group).set_function(lambda: self.lag)
         metrics.KEY_INDEX_LAG_SECONDS.labels(group).set_function(lambda: self.lag_seconds)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start(self.steps())
 
     # -- the engine's side
 
     def advance(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
         """Allow entries up to `limits` to be read and indexed; `applied_index` is the group's
-        progress. Raises the thread's failure."""
+        progress. Raises the failure of a step."""
         if self.failure is not None:
             raise self.failure
         self._applied_index, self._applied_ms = applied_index, applied_ms
         self._reader.limits = limits
-        if limits.end_index > self.index.next_index and not self._there.is_set():
-            self._there.set()
+        if limits.end_index > self.index.next_index and not self._woken:
+            self._woken = True
+            self._worker.wake()
 
     def trim(self, begin_pos: int) -> None:
-        """Let the thread remove index files wholly below `begin_pos`."""
+        """Let a step remove index files wholly below `begin_pos`."""
         self._trim_pos = begin_pos
-        self._there.set()
+        self._worker.wake()
 
     @property
     def lag(self) -> int:
@@ -126,9 +129,9 @@ class Indexer:
         )
 
     def close(self) -> None:
-        """Make everything indexed durable; the next run indexes the rest. Raises the thread's
-        failure."""
-        self._end()
+        """Make everything indexed durable; the next run indexes the rest. Raises the failure
+        of a step."""
+        self._worker.stop()
         if self.failure is not None:
             raise self.failure
         try:
@@ -140,43 +143,37 @@ class Indexer:
 
     def abandon(self) -> None:
         """Stop without a sync."""
-        self._end()
+        self._worker.stop()
         self.index.close()
 
-    def _end(self) -> None:
-        self._stop.set()
-        self._there.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+    # -- in steps
 
-    # -- on the thread
-
-    def _work(self) -> None:
+    def steps(self) -> Steps:
+        """The steps: each does one piece of work, and rests as long as it took."""
         try:
-            while not self._stop.is_set():
-                began = time.monotonic()
+            while True:
+                # Before the limits are read: what comes later wakes the worker again.
+                self._woken = False
+                began = self._worker.now_s()
                 if self._step(began):
-                    self._stop.wait(time.monotonic() - began)
+                    yield Rest(self._worker.now_s() - began)
                 else:
-                    self._wait()
+                    yield Rest(self._limit_s(), wakes=True)
+                    yield Rest(PAUSE_S if self._paused else self.gather_s)
         # the engine raises any failure in its next turn, and the node ends
         except Exception as failure:
             self.failure = failure
             log.error("key index failed", group=self._group, reason=str(failure))
 
-    def _until_stopped(self) -> Iterator[None]:
-        while not self._stop.is_set():
-            yield
-
-    def _wait(self) -> None:
-        limit = None
+    def _limit_s(self) -> float | None:
+        """How long to wait for entries."""
         if self._paused:
-            limit = PAUSE_S
-        elif self.index.dirty:
-            limit = max(0.0, self._next_sync_s - time.monotonic())
-        self._there.wait(limit)
-        self._there.clear()
-        self._stop.wait(PAUSE_S if self._paused else GATHER_S)
+            return PAUSE_S
+        return max(0.0, self._next_sync_s - self._worker.now_s()) if self.index.dirty else None
+
+    def _until_stopped(self) -> Iterator[None]:
+        while not self._worker.stopping:
+            yield
 
     def _step(self, now_s: float) -> bool:
         """Do one piece of work; False if there is none, or no disk space for it."""
@@ -215,7 +212,7 @@ class Indexer:
             return True
         if self._bytes >= SYNC_EVERY_BYTES or (index.dirty and now_s >= self._next_sync_s):
             index.sync()
-            self._bytes, self._next_sync_s = 0, now_s + SYNC_EVERY_S
+            self._bytes, self._next_sync_s = 0, now_s + self.sync_every_s
             return True
         if index.next_index < limits.end_index:
             entries = self._reader.read(index.next_index, STEP_BYTES)

@@ -1,8 +1,8 @@
-"""The thread that reads the whole log of one broker group again and again, so that bit rot is found
-before a client needs the entry.
+"""Reads the whole log of one broker group again and again, beside the turns, so that bit rot is
+found before a client needs the entry.
 
 `node/replica/retention/scrub.py` decides which file is next and what counts as verified; this
-module has the thread, its rate, and its log lines. Damage is reported to the group, which then has
+module has the steps, their rate, and the log lines. Damage is reported to the group, which then has
 a repair check everything (`hosting.py`); this module changes nothing. It only reads files, below
 the synced mark.
 """
@@ -10,13 +10,12 @@ the synced mark.
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.replica.background.pace import Pace
+from ledgermq.node.replica.background.ports import Rest, Steps, Worker
 from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
@@ -51,8 +50,10 @@ class Plan:
 
 
 class Scrub:
-    """The scrub thread. Call `start` once; `stop` may be called from any thread and waits for a
-    read in progress."""
+    """The scrub. Call `start` once; `stop` may be called from any thread and waits for a read in
+    progress."""
+
+    scrubber_type = Scrubber
 
     def __init__(
         self,
@@ -62,65 +63,61 @@ class Scrub:
         found: Callable[[Fenced | Unreadable], None],
         seals: Callable[[], Mapping[int, SealRecord]],
         plan: Plan,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        worker: Worker,
     ) -> None:
-        """`found` is called with damage and with a final disk failure; `seals` is called on the
-        thread."""
+        """`found` is called with damage and with a final disk failure; `seals` is called in
+        steps."""
         self._group = group
         self._found = found
-        self._now_ms = now_ms
-        self._scrubber = Scrubber(disk, root, seals, now_ms, int(plan.again_s * 1000))
+        self._worker = worker
+        self._scrubber = self.scrubber_type(
+            disk, root, seals, worker.now_ms, int(plan.again_s * 1000)
+        )
         self._idle_s = min(RETRY_S, plan.again_s)
-        self._pace = Pace(plan.bytes_per_s, REST_FACTOR)
+        self._pace = Pace(plan.bytes_per_s, REST_FACTOR, worker.now_s, worker.spent_s)
         self._scrubbed = metrics.SCRUBBED_BYTES.labels(group)
         self._files = metrics.SCRUBBED_FILES.labels(group)
-        self._stop = threading.Event()
-        self._wake = threading.Event()
         self._note_due_s: float | None = None
         """When the progress is stored next; None if all of it is stored."""
-        self._thread = threading.Thread(target=self._work, name=f"scrub-{group}", daemon=True)
         metrics.UNVERIFIED_SECONDS.labels(group).set_function(self._unverified_s)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start(self.steps())
 
     def stop(self) -> None:
-        self._stop.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._worker.stop()
         # The age would grow for ever on a node that the group has left.
         metrics.UNVERIFIED_SECONDS.remove(self._group)
 
     def soon(self, base: int) -> None:
         """Read this file next. May be called from any thread."""
         self._scrubber.soon(base)
-        self._wake.set()
+        self._worker.wake()
 
     def unverified_ms(self) -> int | None:
         """The time since the least recently verified (or written) byte was verified; None before
         the first file. May be called from any thread."""
         oldest_ms = self._scrubber.oldest_ms
-        return None if oldest_ms is None else max(0, self._now_ms() - oldest_ms)
+        return None if oldest_ms is None else max(0, self._worker.now_ms() - oldest_ms)
 
     def _unverified_s(self) -> float:
         found = self.unverified_ms()
         return math.nan if found is None else found / 1000
 
-    def _work(self) -> None:
+    def steps(self) -> Steps:
+        """Each step reads a piece of a file. Ends where it rests, when it is closed."""
         try:
-            while not self._stop.is_set():
-                if not self._look():
-                    self._wake.wait(self._idle_s)
-                    self._wake.clear()
+            while True:
+                if not (yield from self._look()):
+                    yield Rest(self._idle_s, wakes=True)
         finally:
             self._scrubber.close()
 
-    def _look(self) -> bool:
+    def _look(self) -> Generator[Rest, None, bool]:
         """Read one file. Returns False if no file is due, or the file must be read again."""
         try:
             base = self._scrubber.due()
-            read = base is not None and self._read(base)
+            read = base is not None and (yield from self._read(base))
             self._keep_note(at_once=base is None)
         except Gone:
             return False
@@ -132,13 +129,12 @@ class Scrub:
             return self._report(str(error))
         return read
 
-    def _read(self, base: int) -> bool:
+    def _read(self, base: int) -> Generator[Rest, None, bool]:
         try:
             self._pace.begin()
             for length in self._scrubber.read(base):
                 self._scrubbed.inc(length)
-                if self._stop.wait(self._pace.rest_s(length)):
-                    return False
+                yield Rest(self._pace.rest_s(length))
                 self._pace.begin()
         except Differs as differs:
             remedy = (
@@ -154,11 +150,11 @@ class Scrub:
             return True
         self._files.inc()
         if self._note_due_s is None:
-            self._note_due_s = time.monotonic() + NOTE_EVERY_S
+            self._note_due_s = self._worker.now_s() + NOTE_EVERY_S
         return True
 
     def _keep_note(self, *, at_once: bool) -> None:
-        if self._note_due_s is None or not (at_once or time.monotonic() >= self._note_due_s):
+        if self._note_due_s is None or not (at_once or self._worker.now_s() >= self._note_due_s):
             return
         self._note_due_s = None
         try:
@@ -170,8 +166,8 @@ class Scrub:
             log.warning("scrub progress not stored", group=self._group, reason=str(error))
 
     def _report(self, what: str) -> bool:
-        """Report damage. Returns False: the group then stops this thread, or the file is tried
-        again later."""
+        """Report damage. Returns False: the group then stops this work, or the file is tried again
+        later."""
         log.error("damage found", group=self._group, reason=what)
         self._found(Unreadable(LogDamaged(what)))
         return False

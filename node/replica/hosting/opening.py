@@ -25,6 +25,7 @@ from ledgermq.node.broker.parts.transactions.transaction_checks import (
 from ledgermq.node.broker.restoring import restore
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.assembling import machine_of, replica_of
 from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
@@ -162,6 +163,7 @@ def _make_running(
         _key_index(group, store),
         executor=ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.name}"),
         clock_ns=time.monotonic_ns,
+        worker=StepThread,
         reserve_bytes=config.retention.reserve_bytes,
         scrub=_scrub_plan(config),
     )

@@ -24,6 +24,7 @@ from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.broker.queries.leadership_history import LeadershipEvent, Ring, restored, words
 from ledgermq.node.replica.background.indexing import Indexer, MeasuredLookup
+from ledgermq.node.replica.background.ports import Worker
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming
 from ledgermq.node.replica.consensus.catch_up import CatchUp
@@ -76,6 +77,8 @@ class OpenReplica:
     checkpoint_every_ns = CHECKPOINT_EVERY_NS
     snapshot_every_ns = SNAPSHOT_EVERY_NS
     trimming_type = Trimming
+    indexer_type = Indexer
+    scrub_type = Scrub
 
     def __init__(
         self,
@@ -86,11 +89,13 @@ class OpenReplica:
         *,
         executor: Executor,
         clock_ns: Callable[[], int],
+        worker: Callable[[str], Worker],
         reserve_bytes: int = 0,
         scrub: Plan = Plan(),  # noqa: B008 (frozen)
     ) -> None:
         """`executor` runs one job at a time, beside the turns, and belongs to this object;
-        `clock_ns` is the clock of the turns."""
+        `clock_ns` is the clock of the turns; `worker` makes a worker of this name for work in
+        steps, beside the turns and the executor."""
         self.store = store
         self.machine = machine
         self.group = group
@@ -104,11 +109,19 @@ class OpenReplica:
         self.reader = reader
         self.lookup = MeasuredLookup(group.group, reader, key_index)
         """For queries on any thread except the loop's."""
-        self.indexer = Indexer(group.group, key_index, reader)
+        self.indexer = self.indexer_type(
+            group.group, key_index, reader, worker(f"index-{group.group}")
+        )
         # The snapshot's seals were restored before this, and later changes replace the mapping, so
         # other threads may read it.
-        self.scrub = Scrub(
-            group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub
+        self.scrub = self.scrub_type(
+            group.group,
+            store.disk,
+            store.root,
+            self.fail,
+            lambda: machine.seals,
+            scrub,
+            worker(f"scrub-{group.group}"),
         )
         self._executor = executor
         self._clock_ns = clock_ns
@@ -167,8 +180,8 @@ class OpenReplica:
         the replay began."""
 
     def start(self) -> None:
-        """Start the threads of the key index and of the scrub. A replica works without them, but
-        neither indexes keys nor finds rot."""
+        """Start the key index and the scrub. A replica works without them, but neither indexes keys
+        nor finds rot."""
         self.indexer.start()
         self.scrub.start()
 

@@ -19,9 +19,8 @@ cannot be a majority without it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -29,14 +28,13 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.calls.operator_calls import Kept, Seal
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.replica.background.digests import Digests
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.ports import GroupTurns, MaintenanceConfig
 from ledgermq.node.replica.ports import PeerCaller
 from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
 from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.records.control import SealRecord
@@ -113,21 +111,27 @@ class _Watch:
 
 
 class DigestExchange:
-    """The digest exchange of all groups of one node. Methods belong to the loop's thread."""
+    """The digest exchange of all groups of one node. Methods belong to the loop's thread, and times
+    are the loop's."""
+
+    digests_type = Digests
 
     def __init__(
         self,
-        config: NodeConfig,
+        config: MaintenanceConfig,
         disk: Disk,
         hosted: Mapping[str, ReplicaHost],
-        engine: Engine,
+        engine: GroupTurns,
         forwarder: PeerCaller,
+        executor: Callable[[str], Executor],
     ) -> None:
+        """`executor` makes an executor of this name that runs one job at a time, beside the turns."""
         self._config = config
         self._disk = disk
         self._hosted = hosted
         self._engine = engine
         self._forwarder = forwarder
+        self._executor = executor
         self._watches: dict[str, _Watch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -215,8 +219,10 @@ class DigestExchange:
             running = hosted.running
             if known is None:
                 bytes_per_s = self._config.retention.digest_bytes_per_s
-                executor = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{group}")
-                digests = Digests(self._disk, running.store, bytes_per_s, hosted.fail, executor)
+                executor = self._executor(f"digest-{group}")
+                digests = self.digests_type(
+                    self._disk, running.store, bytes_per_s, hosted.fail, executor
+                )
                 self._watches[group] = _Watch((hosted.boots, hosted.mended), digests)
             else:
                 # Delete it before the wait, so that a concurrent caller creates the only new one.
@@ -227,7 +233,7 @@ class DigestExchange:
     @staticmethod
     def _take(watch: _Watch, look: _Look) -> None:
         """Add newly sealed files and drop trimmed ones."""
-        now_s = time.monotonic()
+        now_s = _now_s()
         for file in look.sealed:
             watch.next_base = file.next_base
             watch.unknown.add(file.base)
@@ -258,11 +264,11 @@ class DigestExchange:
         """Compute digests for the duration of one check; an unfinished one continues in the
         background."""
         ends = self._root_ends(watch, look)
-        deadline = time.monotonic() + self._config.agreement.check_ms / 1000
+        deadline = _now_s() + self._config.agreement.check_ms / 1000
         while True:
             watch.unknown.difference_update(watch.digests.known)
             watch.digests.want(sorted(watch.unknown | ends.keys()), ends)
-            left_s = deadline - time.monotonic()
+            left_s = deadline - _now_s()
             if left_s <= 0 or not await watch.digests.settle(left_s):
                 break
 
@@ -315,7 +321,7 @@ class DigestExchange:
         reports = await self._ask_all(
             group, [node for node in look.voters if node != self._config.node], bases
         )
-        waited_s = time.monotonic() - LEADER_COMPUTES_AFTER_S
+        waited_s = _now_s() - LEADER_COMPUTES_AFTER_S
         for base in bases:
             if len(reports) < look.majority or watch.unrecorded[base][1] < waited_s:
                 watch.own_roots.add(base)
@@ -333,14 +339,14 @@ class DigestExchange:
         told = {node: report.sha256 for node, report in reports.items()}
         roots = {node: report.root for node, report in reports.items() if report.root}
         if look.rooted:
-            both = agreed(
+            both = self._agreed(
                 {node: f"{told[node]} {root}" for node, root in roots.items()}, look.voters
             )
             found, root = (
                 (None, "") if both is None else ((both[0].split()[0], both[1]), both[0].split()[1])
             )
         else:
-            found, root = agreed(told, look.voters), ""
+            found, root = self._agreed(told, look.voters), ""
         if len(set(told.values())) > 1 and watch.disputed.get(base) != told:
             watch.disputed[base] = told
             log.error(
@@ -363,7 +369,7 @@ class DigestExchange:
             # The next check drops the file, unless the group got its log tree meanwhile: then the
             # seal has no effect, and needs a root.
             watch.disputed.pop(base, None)
-            seconds = time.monotonic() - seen_s
+            seconds = _now_s() - seen_s
             metrics.AGREEMENT_SECONDS.labels(group).observe(seconds)
             log.info(
                 "log file sealed",
@@ -373,6 +379,12 @@ class DigestExchange:
                 replicas=list(found[1]),
                 seconds=round(seconds, 3),
             )
+
+    def _agreed(
+        self, told: dict[str, str], voters: Sequence[str]
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """What a majority of the voters told, and those voters."""
+        return agreed(told, voters)
 
     async def _ask_all(
         self, group: str, nodes: Sequence[str], bases: Sequence[int]
@@ -414,6 +426,10 @@ class DigestExchange:
                     base=base, sha256=found.known[base], tree_root=found.roots.get(base, "")
                 )
         return reply
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _looking_from(base: int) -> Callable[[OpenReplica], _Look]:

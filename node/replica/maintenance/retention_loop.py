@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +27,11 @@ from ledgermq.node.broker.parts.retention.retained import Retained
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.queues import QueueKey
 from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, DigestExchange
+from ledgermq.node.replica.maintenance.ports import GroupTurns, MaintenanceConfig
 from ledgermq.node.replica.ports import PeerCaller
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
@@ -63,7 +62,6 @@ from ledgermq.node.replica.retention.retention_rules import (
 )
 from ledgermq.node.replica.retention.why_kept import why
 from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.levels import STORED_TRIM_LEVEL
@@ -110,26 +108,28 @@ class Retainer:
 
     def __init__(
         self,
-        config: NodeConfig,
+        config: MaintenanceConfig,
         disk: Disk,
         hosted: Mapping[str, ReplicaHost],
-        engine: Engine,
+        engine: GroupTurns,
         forwarder: PeerCaller,
         digest_exchange: DigestExchange,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int],
+        used: Callable[[str], dict[str, int]] = used_by_kind,
     ) -> None:
+        """`now_ms` is cluster time; `used` measures a broker group's directory, on a thread."""
         self._config = config
         self._hosted = hosted
         self._engine = engine
         self._forwarder = forwarder
         self._digest_exchange = digest_exchange
         self._now_ms = now_ms
+        self._used = used
         own = config.retention
         self._marks = Watermarks(
             own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes
         )
         self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
-        self._patience_ms = int(own.follower_hours * HOUR_MS)
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._level = Level.FINE
@@ -194,7 +194,7 @@ class Retainer:
         LedgerError."""
         survey = await self._survey(group)
         space = await asyncio.to_thread(self._watch.space)
-        self._level = self._watch.warn(space, time.monotonic())
+        self._level = self._watch.warn(space, asyncio.get_running_loop().time())
         await self._measure(group, space)
         replies = await self._ask_all(group, survey) if survey.leads else {}
         needs = self._needs(group, survey, space, replies)
@@ -262,10 +262,11 @@ class Retainer:
         return Need(level is Level.REFUSE, self._marks.excess(space.total, space.free))
 
     async def _survey(self, group: str) -> Survey:
-        node = self._config.node
+        node, limits = self._config.node, self._config.retention
+        patience_ms = int(limits.follower_hours * HOUR_MS)
 
         def look(hosted: OpenReplica) -> Survey:
-            status, now_ns = hosted.status(), time.monotonic_ns()
+            status, now_ns = hosted.status(), self._engine.now_ns()
             members = hosted.machine.members
             nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
             observers = frozenset() if members is None else members.observers
@@ -278,13 +279,11 @@ class Retainer:
                     node,
                     status.peers,
                     status.end_index,
-                    self._patience_ms,
+                    patience_ms,
                 )
             )
-            bound = self._config.retention.observer_bytes
-            pins += observer_pins(
-                hosted.files, observers, node, status.peers, self._patience_ms, bound
-            )
+            bound = limits.observer_bytes
+            pins += observer_pins(hosted.files, observers, node, status.peers, patience_ms, bound)
             pins += [
                 snapshot_pin(hosted.files, node, snapshot_index),
                 *half_pin(hosted.machine),
@@ -315,7 +314,7 @@ class Retainer:
 
     async def _measure(self, group: str, space: Space) -> None:
         hosted, running = self._hosted[group], self._hosted[group].running
-        used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
+        used = self.disk_bytes[group] = await asyncio.to_thread(self._used, running.store.root)
         for kind, size in used.items():
             metrics.DISK_BYTES.labels(group, kind).set(size)
         own = sum(
@@ -453,7 +452,7 @@ class Retainer:
         def take(hosted: OpenReplica) -> tuple[int, int]:
             begin_pos = hosted.store.log.begin_pos
             pos = max(request.pos, begin_pos) if request.HasField("pos") else begin_pos
-            hosted.pins.take(name, pos, request.reason, request.ttl_ms, time.monotonic_ns())
+            hosted.pins.take(name, pos, request.reason, request.ttl_ms, self._engine.now_ns())
             return hosted.store.log.begin_index, begin_pos
 
         begin_index, begin_pos = await self._engine.run(request.broker_group, take)
@@ -461,7 +460,7 @@ class Retainer:
 
     async def renew_pin(self, request: admin_pb2.RenewPinRequest) -> admin_pb2.RenewPinResponse:
         def renew(hosted: OpenReplica) -> bool:
-            return hosted.pins.renew(request.pin, request.ttl_ms, time.monotonic_ns())
+            return hosted.pins.renew(request.pin, request.ttl_ms, self._engine.now_ns())
 
         return admin_pb2.RenewPinResponse(held=await self._engine.run(request.broker_group, renew))
 

@@ -9,7 +9,7 @@ compared with that digest, read from the medium and not from memory. If it diffe
 without a record, the entries are read one by one with all CRCs, and so is the blank behind them, to
 name what is damaged. Every file is read once after every opening, because the process may have been
 down for long, and again when its rest is over. Plain functions over the disk port;
-`node/replica/background/scrubbing.py` has the rate, the thread and the log lines.
+`node/replica/background/scrubbing.py` has the rate, the steps and the log lines.
 """
 
 from __future__ import annotations

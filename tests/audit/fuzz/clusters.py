@@ -11,20 +11,22 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.parts.retention.retained import Retained
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.proto.entries.ranges import cut
+from ledgermq.proto.records.control import SealRecord
 from ledgermq.proto.types import Range
 from ledgermq.sim.checks.truth import Truth
 from ledgermq.sim.faults import FAULTS, acting, draw
 from ledgermq.sim.faults.plan import FaultEvent, Plan
 from ledgermq.sim.machine.network import MS
 from ledgermq.sim.machine.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, Life
+from ledgermq.sim.nodes.node import CLUSTER_ID, CREATED_MS, KEY_SLOTS, KEY_UNITS, Life
 from ledgermq.sim.runs.cluster import Station
 from ledgermq.sim.runs.world import World
 from ledgermq.storage.files.errors import StorageError
@@ -34,7 +36,6 @@ from ledgermq.storage.state import identity
 from ledgermq.storage.state.checkpoints import StoreCheckpoint
 
 Image = dict[str, bytes]
-KEY_SLOTS, KEY_UNITS = 64, 128
 READ_BYTES = 4 << 20
 FOR_EVER_NS = 3600 * 1000 * MS
 
@@ -46,6 +47,9 @@ class _Unwatched(Truth):
         pass
 
     def grown(self, node: str, retained: Retained) -> None:
+        pass
+
+    def sealed(self, node: str, seals: Iterable[SealRecord]) -> None:
         pass
 
 
@@ -182,7 +186,9 @@ def stopped(world: World) -> Image:
         station.medium.crash(None)
         disk = station.medium.disk
         try:
-            life = station.medium.live(int, random.Random(0), station.lives + 1, _Unwatched("", 0))
+            life = station.medium.live(
+                int, random.Random(0), station.lives + 1, _Unwatched("", 0), StepThread
+            )
         except StorageError:
             # An installation was running; it stays unfinished.
             _introduce(world, station, disk)

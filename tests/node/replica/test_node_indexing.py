@@ -14,6 +14,7 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.background import indexing
 from ledgermq.node.replica.background.indexing import Indexer
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.entries.properties import Fields, encode
 from ledgermq.proto.types import Draft
@@ -28,7 +29,7 @@ SMALL = {"key_index_slots": 50, "key_index_units": 100}
 
 @pytest.fixture(autouse=True)
 def no_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "GATHER_S", 0.0)
+    monkeypatch.setattr(Indexer, "gather_s", 0.0)
 
 
 def driver_in(directory: Path) -> Driver:
@@ -94,7 +95,7 @@ def test_lag_and_lookup_time_are_metrics(tmp_path: Path) -> None:
     produce(driver, ["a"])
     catch_up(driver)
     group, index = driver.group, driver.group.key_index
-    group.indexer._end()
+    group.indexer._worker.stop()
     before = (
         metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"})
         or 0
@@ -124,7 +125,7 @@ def test_lag_and_lookup_time_are_metrics(tmp_path: Path) -> None:
 
 def stepper(log: KeyLog) -> Indexer:
     """An indexer whose thread never runs: the test does its steps."""
-    return Indexer("g1", log.index, log.reader)
+    return Indexer("g1", log.index, log.reader, StepThread("index-g1"))
 
 
 def steps(indexer: Indexer) -> int:
@@ -240,7 +241,7 @@ def test_stop_does_not_wait_for_a_long_load(tmp_path: Path) -> None:
     log.index.sync()
     log.open(clean=False)
     indexer = stepper(log)
-    indexer._stop.set()
+    indexer._worker.stop()
     assert not indexer._step(0.0) and not log.index._loaded
     indexer.close()
     assert log.position()["next"] == 50

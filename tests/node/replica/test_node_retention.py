@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,7 @@ class DirectEngine:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.now_ns = time.monotonic_ns
         self.woken: list[str] = []
 
     def wake(self, group: str) -> None:
@@ -136,7 +138,9 @@ class Stage:
         engine: Any = DirectEngine(self.driver)
         self.engine = engine
         hosted = {"g1": self.driver.hosted}
-        self.digest_exchange = DigestExchange(config, self.disk, hosted, engine, self.peers)
+        self.digest_exchange = DigestExchange(
+            config, self.disk, hosted, engine, self.peers, lambda name: ThreadPoolExecutor(1)
+        )
         now_ms = lambda: time.time_ns() // 1_000_000 + self.later_ms  # noqa: E731
         self.retainer = Retainer(
             config, self.disk, hosted, engine, self.peers, self.digest_exchange, now_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.replica.background import scrubbing
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
+from ledgermq.node.replica.background.step_thread import StepThread
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.runtime import metrics
 from ledgermq.storage.files.errors import LogDamaged
@@ -30,15 +32,24 @@ def rot(directory: Path, body: bytes) -> None:
     path.write_bytes(data)
 
 
+def scrub_of(directory: Path, found: Callable[[Any], None]) -> Scrub:
+    """A scrub whose thread never runs: the test does its steps."""
+    worker = StepThread("scrub-g1")
+    return Scrub("g1", RealDisk(), str(directory / "g1"), found, dict, Plan(1 << 40), worker)
+
+
+def read_all(scrub: Scrub) -> None:
+    """Read each file that is due."""
+    steps = scrub.steps()
+    while not next(steps).wakes:
+        continue
+    steps.close()
+
+
 def scrubbed(directory: Path) -> Unreadable | None:
     """Scrub each file of a closed directory once."""
     found: list[Any] = []
-    scrub = Scrub(
-        "g1", RealDisk(), str(directory / "g1"), found.append, dict, Plan(bytes_per_s=1 << 40)
-    )
-    while scrub._look():
-        continue
-    scrub._scrubber.close()
+    read_all(scrub_of(directory, found.append))
     return found[0] if found else None
 
 
@@ -167,35 +178,25 @@ def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(
     filled(tmp_path).group.close()
     for number, final in ((28, False), (24, False), (5, True)):
         told: list[Any] = []
-        scrub = Scrub(
-            "g1", RealDisk(), str(tmp_path / "g1"), told.append, dict, Plan(bytes_per_s=1 << 40)
-        )
+        scrub = scrub_of(tmp_path, told.append)
 
         def fail(number: int = number) -> None:
             raise OSError(number, "no")
 
         monkeypatch.setattr(scrub._scrubber, "write_note", fail)
-        while scrub._look():
-            continue
-        scrub._scrubber.close()
+        read_all(scrub)
         assert [type(failure) for failure in told] == ([Fenced] if final else [])
 
 
-def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
+def test_the_oldest_unverified_byte_is_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unknown before the first look; then the age of what was written; after a pass next to
     nothing, whatever was written long ago. A node that no longer has the group says nothing of
     it."""
     filled(tmp_path).group.close()
-    later_ms = 1 << 50
-    scrub = Scrub(
-        "g1",
-        RealDisk(),
-        str(tmp_path / "g1"),
-        lambda found: None,
-        dict,
-        Plan(bytes_per_s=1 << 40),
-        lambda: later_ms,
-    )
+    monkeypatch.setattr(StepThread, "now_ms", lambda worker: 1 << 50)
+    scrub = scrub_of(tmp_path, lambda found: None)
 
     def metric() -> float | None:
         return metrics.REGISTRY.get_sample_value(
@@ -206,9 +207,7 @@ def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
     assert before is not None and math.isnan(before)
     assert scrub._scrubber.due() == 0
     assert (metric() or 0) > 3600
-    while scrub._look():
-        continue
+    read_all(scrub)
     assert metric() == 0
-    scrub._scrubber.close()
     scrub.stop()
     assert metric() is None
