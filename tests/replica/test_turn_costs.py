@@ -76,6 +76,7 @@ def test_a_hundred_more_calls_are_found_and_named(
         ({"system_calls": Counter(fdatasync=1)}, "fdatasync"),
         ({"system_calls": Counter(pread=1)}, "1 pread, not 0"),
         ({"functions": Counter({"a:Thing.__init__": 6 * COMMITS})}, "objects"),
+        ({"module_changes": 21 * COMMITS}, "changes of module"),
         ({"kept_blocks": 10**6}, "blocks kept"),
         ({"peak_bytes": 10**8}, "bytes at the peak"),
     ],
