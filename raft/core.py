@@ -298,7 +298,7 @@ class Core:
         if policy.controller_elects:
             election.take_office(now_ns)
         if (leading := election.leading) is not None:
-            if silent_ns := leading.silence_ns(now_ns):
+            if now_ns >= leading.contact_due_ns and (silent_ns := leading.silence_ns(now_ns)):
                 election.become_follower(
                     election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS)
                 )
@@ -546,6 +546,7 @@ class Core:
             self.stirred = self.stirred or (log.commit_index, log.held_index) != before
         elif (following := self.election.following) is not None:
             following.synced()
+            self.stirred = self.stirred or bool(self.outbox.messages)
 
     def request_flush(self) -> None:
         """Everything in the log must be synced without delay; a leader tells its peers with the
@@ -625,11 +626,12 @@ class Core:
 
     # Outputs
 
-    def calm(self, now_ns: int) -> bool:
-        """Whether `take` would return nothing new: nothing to write, to send or to tell, the same
-        commit index and the same role. The time of the last `wake_at_ns` then stays right."""
+    def calm_until(self, now_ns: int) -> int | None:
+        """When `tick` and `take` are needed next, if `take` would return nothing new: nothing to
+        write, to send or to tell, the same commit index, the same role, term, leader and members.
+        None if it may return something."""
         if self.stirred:
-            return False
+            return None
         election, outbox, reads = self.election, self.outbox, self.reads
         if (
             outbox.fence is not None
@@ -638,15 +640,18 @@ class Core:
             or outbox.left_behind is not None
             or election.role_changed
         ):
-            return False
+            return None
         if (
             self.handovers.current is not None
             or reads.asked
             or reads.underway is not None
             or reads.done
         ):
-            return False
-        return election.leading is None or now_ns < election.leading.wake_at_ns()
+            return None
+        if election.leading is None:
+            return election.wake_at_ns()
+        wake_at_ns = election.leading.wake_at_ns()
+        return wake_at_ns if now_ns < wake_at_ns else None
 
     def take_writes(self) -> Writes:
         """What must reach the disk. After stepping an `Append`, the driver calls this before the
@@ -672,7 +677,7 @@ class Core:
 
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
-        if not self.stirred and self.calm(now_ns):
+        if not self.stirred and self.calm_until(now_ns) is not None:
             return Effects(None, NO_WRITES, (), (), self.log_state.commit_index, role_changed=False)
         self.stirred = False
         self._now_ns = now_ns

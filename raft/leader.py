@@ -346,9 +346,7 @@ class Leader:
 
     def silence_ns(self, now_ns: int) -> int:
         """How long the leader lacked the contact it needs to continue, if that is too long;
-        otherwise 0."""
-        if now_ns < self.contact_due_ns:
-            return 0
+        otherwise 0. Asked once contact is due."""
         silent_ns = self._membership.policy.silence_ns(now_ns, self.peers)
         if not silent_ns:
             self._check_contact_later(now_ns)

@@ -72,6 +72,8 @@ class Member:
         """The commit index that was taken last."""
         self.core: Core
         self.start(0)
+        self.standing = self._standing()
+        """Role, term, leader and members when it was taken last."""
 
     def start(self, now_ns: int) -> None:
         self.boots += 1
@@ -86,6 +88,9 @@ class Member:
         known = [(NO_INDEX, config.members), *changes]
         start = (config, log, self.disk.hard_state, self.chance, now_ns, min(0, log.end_index))
         self.core = self.core_type(*start, admitted=self.admitted, configurations=known)
+
+    def _standing(self) -> tuple[object, ...]:
+        return self.core.role, self.core.term, self.core.leader, self.core.members
 
     def config(self) -> RaftConfig:
         return RaftConfig(
@@ -156,13 +161,15 @@ class Member:
         return None
 
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
-        calm = self.core.calm(now_ns)
+        calm, stood = self.core.calm_until(now_ns) is not None, self.standing
         # Where the core says that nothing moved, look all the same.
         self.core.stirred = True
         effects = self.core.take(now_ns)
         assert not calm or effects == Effects(
             None, NO_WRITES, (), (), self.told, role_changed=False
         ), f"{self.core} is not calm: {effects}"
+        self.standing = self._standing()
+        assert not calm or stood == self.standing, f"{self.core} is not calm: {stood}"
         self.told = effects.commit_index
         self.carry_out(effects.writes, None, [])
         packets = [Packet(m, self.payload(m)) for m in effects.messages]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from ledgermq.node.broker.flush import LazySync, Unsynced
+from ledgermq.node.broker.flush import NEVER_NS, LazySync, Unsynced
 from ledgermq.node.broker.ports import (
     Diverged,
     Fenced,
@@ -486,8 +486,8 @@ class RaftReplica:
         if self.fenced is not None:
             raise Fenced(self.fenced)
         dirty = self._underway is None and self._durability.is_dirty
-        sync_is_due = dirty and self._sync_is_due(now_ns)
-        if sync_is_due:
+        sync_due_ns = self._sync_due_ns(dirty=dirty)
+        if dirty and now_ns >= sync_due_ns:
             # This turn's messages ask the peers to flush too, so that all copies become durable
             # together.
             self.core.request_flush()
@@ -498,16 +498,18 @@ class RaftReplica:
         if effects.writes is not NO_WRITES:
             self._carry_out(effects.writes, None)
             dirty = self._underway is None and self._durability.is_dirty
-            sync_is_due = dirty and self._sync_is_due(now_ns)
+            sync_due_ns = self._sync_due_ns(dirty=dirty)
         for message in effects.messages:
             self._post(message)
         for push in effects.pushes:
             self._push(push)
         self._hot_tail.end_turn(effects.commit_index)
         self._travelling = None
-        ticket = None
-        if sync_is_due or (not dirty and self._underway is None and self._mark_is_due(now_ns)):
+        ticket, wake_at_ns = None, self.core.wake_at_ns(now_ns)
+        if now_ns >= sync_due_ns:
             ticket = self._begin_sync(now_ns)
+        else:
+            wake_at_ns = min(wake_at_ns, sync_due_ns)
         log, indexes = self.log, self._indexes
         assert log.end_index == indexes.view.end_index >= indexes.commit_index, (log, self.core)
         assert indexes.durable_index <= self._durability.index, (log.durable_index, self.core)
@@ -515,7 +517,6 @@ class RaftReplica:
             self._check_at_ns = now_ns + self.check_every_ns
             self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        wake_at_ns = self._wake_at_ns(now_ns, dirty=dirty)
         told = (
             effects.commit_index,
             effects.role_changed,
@@ -529,17 +530,16 @@ class RaftReplica:
     def calm_until(self, now_ns: int) -> int | None:
         """Invariant: if this returns a time, `take` would return an output without content, and
         this time to wake."""
-        if self.core.stirred or self._packets or not self.core.calm(now_ns):
+        if self._packets or (wake_at_ns := self.core.calm_until(now_ns)) is None:
             return None
         dirty = self._underway is None and self._durability.is_dirty
-        if self._underway is None and (
-            self._sync_is_due(now_ns) if dirty else self._mark_is_due(now_ns)
-        ):
+        sync_due_ns = self._sync_due_ns(dirty=dirty)
+        if now_ns >= sync_due_ns:
             return None
         if now_ns >= self._check_at_ns:
             self._check_at_ns = now_ns + self.check_every_ns
             self.check_invariants()
-        return self._wake_at_ns(now_ns, dirty=dirty)
+        return min(wake_at_ns, sync_due_ns)
 
     def check_invariants(self) -> None:
         """Check every invariant of the core, and that its view of the log matches the log."""
@@ -613,27 +613,24 @@ class RaftReplica:
             self._fence_for("the log could not be cut", failure)
         self._cut_unsynced = True
 
-    def _sync_is_due(self, now_ns: int) -> bool:
-        """Whether the log, which is dirty, is to be synced: something unsynced is urgent or has
-        waited long enough. Only appended entries may wait: a cut, and new file names without an
-        entry, are synced at once."""
-        indexes = self._indexes
-        waited_for = (
-            indexes.durable_index < indexes.urgent_index
-            or self._cut_unsynced
-            or not self._unsynced.entries
-        )
-        return waited_for or now_ns >= self._unsynced.due_ns()
+    def _sync_due_ns(self, *, dirty: bool) -> int:
+        """When the next sync is to begin; NEVER_NS while one is under way, or if nothing is to be
+        synced. `dirty`: something was written since the last sync began, and none is in progress.
 
-    def _mark_is_due(self, now_ns: int) -> bool:
-        """Whether the synced mark alone is to be synced: behind the end of a file, and when
-        idle."""
-        durability = self._durability
-        return (
-            durability.mark_pending
-            if now_ns >= self._last_write_ns + IDLE_NS
-            else durability.mark_due
-        )
+        The log is synced at once if something unsynced is urgent. Only appended entries may wait: a
+        cut, and new file names without an entry, are synced at once. The synced mark alone is
+        synced behind the end of a file, and when idle."""
+        durability, indexes = self._durability, self._indexes
+        if dirty:
+            waited_for = (
+                indexes.durable_index < indexes.urgent_index
+                or self._cut_unsynced
+                or not self._unsynced.entries
+            )
+            return 0 if waited_for else self._unsynced.due_ns()
+        if self._underway is not None or not durability.mark_pending:
+            return NEVER_NS
+        return 0 if durability.mark_due else self._last_write_ns + IDLE_NS
 
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
         """Begin a group commit over everything written so far. No sync is in progress. None if
@@ -650,15 +647,6 @@ class RaftReplica:
         ticket = SyncTicket(job.number, job.run, *self._unsynced.sync_begins())
         self._underway = (ticket, job, term, index)
         return ticket
-
-    def _wake_at_ns(self, now_ns: int, *, dirty: bool) -> int:
-        """`dirty`: something was written since the last sync began, and no sync is in progress."""
-        wake = self.core.wake_at_ns(now_ns)
-        if self._underway is not None:
-            return wake
-        if dirty:
-            return min(wake, self._unsynced.due_ns())
-        return min(wake, self._last_write_ns + IDLE_NS) if self._durability.mark_pending else wake
 
     def _chain_at(self, index: int) -> int:
         """The chain CRC of an entry, most often the last one. Raises Unreadable."""
