@@ -530,7 +530,9 @@ class RaftReplica:
     def calm_until(self, now_ns: int) -> int | None:
         """Invariant: if this returns a time, `take` would return an output without content, and
         this time to wake."""
-        if self._packets or (wake_at_ns := self.core.calm_until(now_ns)) is None:
+        if self.core.stirred or self._packets:
+            return None
+        if (wake_at_ns := self.core.calm_until(now_ns)) is None:
             return None
         dirty = self._underway is None and self._durability.is_dirty
         sync_due_ns = self._sync_due_ns(dirty=dirty)
