@@ -34,7 +34,7 @@ from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.effects import NO_WRITES, Effects, Outbox, Push, Writes
 from ledgermq.raft.election import Election
 from ledgermq.raft.election_timer import ElectionTimer
-from ledgermq.raft.follower import Answers, chain_question
+from ledgermq.raft.follower import Answers
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.handover import Handovers
 from ledgermq.raft.isr import Isr
@@ -274,11 +274,6 @@ class Core:
         leading = self.election.leading
         return None if leading is None else self.handovers.best_successor(leading, now_ns)
 
-    def chain_question(self, message: Append) -> int | None:
-        """The one index at which the driver must compare chain CRCs before it steps this message;
-        None if there is none."""
-        return chain_question(self.log_state.view, message)
-
     def take_changes(self) -> tuple[LeaderChange, ...]:
         """The changes of leadership since the last call."""
         return self.election.take_changes()
@@ -419,13 +414,15 @@ class Core:
             # changed its rule. The leader must take a new epoch.
             election.become_follower(election.term + 1, None, now_ns)
             return self.answers.reject(sender, election.term, 0)
-        known = election.has_led(message.term, sender)
-        if (message.term, sender) != (election.term, election.leader):
+        follows = message.term == election.term and sender == election.leader
+        known = follows or election.has_led(message.term, sender)
+        if not follows:
             reason = (
                 self.handovers.reason_to_yield(sender) if election.leading is not None else None
             )
             election.become_follower(message.term, sender, now_ns, reason)
-        election.vote_for_leader(sender)
+        if election.voted_for is None:
+            election.vote_for_leader(sender)
         assert election.following is not None
         election.following.on_append(message, now_ns, chains_agree, members, known=known)
         if log.appending is None:

@@ -13,6 +13,7 @@ from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import NO_WRITES, Effects, Writes
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
@@ -105,7 +106,7 @@ class Member:
 
     def step(self, packet: Packet, now_ns: int) -> None:
         message, agree = packet.message, True
-        if isinstance(message, Append) and (at := self.core.chain_question(message)) is not None:
+        if isinstance(message, Append) and (at := chain_question(self.core.log, message)) is not None:
             theirs = packet.entries[at - message.prev_index]
             agree = theirs[1] == self.disk.written[at][1]
         pushed = message.extent if isinstance(message, Append) else None

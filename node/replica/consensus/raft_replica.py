@@ -60,6 +60,7 @@ from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, Uns
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import NO_WRITES, Push, Writes
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
@@ -315,7 +316,7 @@ class RaftReplica:
     def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
         """Verify a pushed range once, compare the chain CRCs where both logs meet, let the core
         decide, and write what it accepts."""
-        question = self.core.chain_question(message)
+        question = chain_question(self._indexes.view, message)
         entries, members = None, None
         if message.prev_index == NO_INDEX and not self._same_begin(arrived):
             raise BadPacket("foreign", f"{message.sender} sent the begin of another log")
