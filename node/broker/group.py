@@ -146,6 +146,8 @@ class Group:
         """Index of this term's term-start record once it is in the log."""
         self._standing: tuple[Role, int, str | None, Members] | None = None
         """Role, term, leader and members at the end of the last turn."""
+        self._commit_index = -1
+        """At the end of the last turn."""
         self._seen: tuple[object, ...] = ()
         """The view last published to outsiders, except what applied entries change."""
         self.freshness = Freshness()
@@ -193,11 +195,12 @@ class Group:
             self._standing is not None and self._standing[3].rule is Rule.IN_SYNC
         ):
             self._look_at_shortness(turn)
-        turn.commit_index = replicator.commit_index
-        if leader.term is not None and turn.commit_index != self.machine.applied_index:
-            # A leader already has every committed entry in its log: apply first, and decide against
-            # the newest state.
-            self._apply(turn)
+        if leader.term is not None:
+            turn.commit_index = replicator.commit_index
+            if turn.commit_index != self.machine.applied_index:
+                # A leader already has every committed entry in its log: apply first, and decide
+                # against the newest state.
+                self._apply(turn)
         if turn.decides:
             if now_ns >= self._due_ns or turn.touched:
                 # Leases that have ended stay ended, even if signs of life arrive with this turn.
@@ -228,21 +231,22 @@ class Group:
         turn depends on; otherwise None.
 
         Invariant: if this returns a time, the other stages would send, start, answer and publish
-        nothing, and ask for this time. The replicator says that itself, its role and members are
-        those of the last turn, everything committed is applied, and the decisions are not due. In
-        an HA group time alone can change how many replicas are missing, so its turns are never cut
-        short.
+        nothing, and ask for this time. The replicator says that itself, and that its standing and
+        its commit index are those of the last turn; everything committed was applied in that one,
+        and the decisions are not due. In an HA group time alone can change how many replicas are
+        missing, so its turns are never cut short.
         """
-        replicator, leader = self.replicator, self.leader
-        if leader.term is not None and self._term_start is None:
+        standing = self._standing
+        if (
+            (self.leader.term is not None and self._term_start is None)
+            or self._commit_index != self.machine.applied_index
+            or standing is None
+            or standing[3].rule is Rule.IN_SYNC
+            or self._missing_isr
+        ):
             return None
-        wake_ns = replicator.calm_until(now_ns)
-        if wake_ns is None or replicator.commit_index != self.machine.applied_index:
-            return None
-        standing = replicator.standing
-        if standing != self._standing or standing[3].rule is Rule.IN_SYNC or self._missing_isr:
-            return None
-        return min(wake_ns, self._wake_ns)
+        wake_ns = self.replicator.calm_until(now_ns)
+        return None if wake_ns is None else min(wake_ns, self._wake_ns)
 
     def _pass(self, turn: Turn, *, first: bool) -> bool:
         """Decide, replicate and apply once. Returns whether another pass may find work: something
@@ -666,6 +670,7 @@ class Group:
 
     def _finish(self, turn: Turn, *, heard: bool) -> TurnOutput:
         self._standing = standing = self.replicator.standing
+        self._commit_index = turn.commit_index
         if turn.decides:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):

@@ -529,8 +529,8 @@ class RaftReplica:
         return ReplicaOutput(packets, ticket, *told)
 
     def calm_until(self, now_ns: int) -> int | None:
-        """Invariant: if this returns a time, `take` would return an output without content, and
-        this time to wake."""
+        """Invariant: if this returns a time, `take` would return an output without content and this
+        time to wake, and commit index and `standing` have not changed since it was called last."""
         if self.core.stirred or self._packets:
             return None
         if (wake_at_ns := self.core.calm_until(now_ns)) is None:
