@@ -10,7 +10,7 @@ import struct
 
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.files.errors import Unusable
-from ledgermq.storage.files.ports import Disk, DiskFile
+from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.slots import SlotFile, erase_fill, peek
 
 MAGIC = b"LMSM"
@@ -22,6 +22,8 @@ class SyncedMarkFile:
     of what is durable."""
 
     def __init__(self, slots: SlotFile, log_id: str) -> None:
+        self.file = slots.file
+        """For a group commit that syncs the mark together with the log."""
         self._slots = slots
         self._log_id = log_id
         try:
@@ -37,11 +39,6 @@ class SyncedMarkFile:
     @classmethod
     def open(cls, disk: Disk, path: str, log_id: str) -> SyncedMarkFile:
         return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size), log_id)
-
-    @property
-    def file(self) -> DiskFile:
-        """The file, for a group commit that syncs the mark together with the log."""
-        return self._slots.file
 
     def write(self, value: SyncedMark) -> None:
         """Write without a sync: a later group commit syncs it."""
