@@ -175,7 +175,7 @@ class Replicator(Protocol):
     def leader(self) -> str | None: ...
     @property
     def standing(self) -> tuple[Role, int, str | None, Members]:
-        """`role`, `term`, `leader` and `members` at once."""
+        """`role`, `term`, `leader` and `members` after the last `tick` or `take`."""
         ...
 
     @property

@@ -132,6 +132,7 @@ class RaftReplica:
             core.log_state,
             core.handovers,
         )
+        self.standing = core.role, core.term, core.leader, core.members
         self._durability = log.durability
         self._hard_state = hard_state
         self._store_host = store_host
@@ -144,9 +145,10 @@ class RaftReplica:
         crash."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._hot_tail = HotTail()
-        self._travelling: tuple[Range, Extent] | None = None
-        """The range that was appended or pushed last, and its extent. All peers may be pushed the
-        same one."""
+        self._travelling: dict[int, tuple[Range, Extent]] = {}
+        """First index → a range that was appended or read for a push in this turn, as it travels,
+        and its extent: all peers are pushed the same ones. Bounded by what a turn appends and by
+        the windows of the peers."""
         self._counts: Counter[str] = Counter()
 
     # The port's view of the replica
@@ -162,11 +164,6 @@ class RaftReplica:
     @property
     def leader(self) -> str | None:
         return self._election.leader
-
-    @property
-    def standing(self) -> tuple[Role, int, str | None, Members]:
-        election = self._election
-        return election.role, election.term, election.leader, self._membership.members
 
     @property
     def begin_index(self) -> int:
@@ -285,6 +282,8 @@ class RaftReplica:
         if self.log.begin_index > self._indexes.view.begin_index:
             self.core.trimmed(self.log.begin_index)
         self.core.tick(now_ns)
+        election = self._election
+        self.standing = election.role, election.term, election.leader, self._membership.members
 
     def admit(self) -> None:
         self.core.admit()
@@ -409,8 +408,7 @@ class RaftReplica:
             self.core.appended(extent, urgent=urgent, early=early, members=members)
             self._unsynced.wrote(now_ns, extent.last_index - extent.first_index + 1, extent.size)
             self._hot_tail.appended(entries)
-            self._hot_tail.pushable(entries)
-            self._travelling = entries, extent
+            self._travelling[entries.first_index] = entries, extent
         return ranges
 
     def is_in_last_file(self, index: int) -> bool:
@@ -488,7 +486,7 @@ class RaftReplica:
             raise Fenced(self.fenced)
         dirty = self._underway is None and self._durability.is_dirty
         sync_due_ns = self._sync_due_ns(dirty=dirty)
-        if dirty and now_ns >= sync_due_ns:
+        if dirty and now_ns >= sync_due_ns and self._election.leading is not None:
             # This turn's messages ask the peers to flush too, so that all copies become durable
             # together.
             self.core.request_flush()
@@ -505,7 +503,7 @@ class RaftReplica:
         for push in effects.pushes:
             self._push(push)
         self._hot_tail.end_turn(effects.commit_index)
-        self._travelling = None
+        self._travelling.clear()
         ticket, wake_at_ns = None, self.core.wake_at_ns(now_ns)
         if now_ns >= sync_due_ns:
             ticket = self._begin_sync(now_ns)
@@ -518,6 +516,8 @@ class RaftReplica:
             self._check_at_ns = now_ns + self.check_every_ns
             self.check_invariants()
         packets, self._packets = tuple(self._packets), []
+        election = self._election
+        self.standing = election.role, election.term, election.leader, self._membership.members
         told = (
             effects.commit_index,
             effects.role_changed,
@@ -610,6 +610,7 @@ class RaftReplica:
         """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can
         come back."""
         self._hot_tail.cut()
+        self._travelling.clear()
         try:
             self.log.truncate_from(index)
         except DISK_FAILURES as failure:
@@ -704,23 +705,23 @@ class RaftReplica:
         for _ in range(push.ranges):
             if size <= 0 or first > end_index:
                 return
-            entries = self._range_at(first, min(size, most))
-            if self._travelling is None or self._travelling[0] is not entries:
-                self._travelling = entries, _extent(entries)
-            message = self.core.pushed(push.to, self._travelling[1])
+            entries, extent = self._to_push(first, min(size, most))
+            message = self.core.pushed(push.to, extent)
             self._packets.append((push.to, encode_append(message, entries.prev_chain, entries)))
             first, size = entries.last_index + 1, size - len(entries.data)
 
-    def _range_at(self, first_index: int, max_bytes: int) -> Range:
-        entries = self._hot_tail.to_push(first_index, max_bytes)
-        if entries is None:
-            found = self._hot_tail.read(first_index, max_bytes)
-            if found is None:
-                with reading():
-                    found = self.log.read(first_index, max_bytes)
-            entries = alone(found)
-            self._hot_tail.pushable(entries)
-        return entries
+    def _to_push(self, first_index: int, max_bytes: int) -> tuple[Range, Extent]:
+        """A range that begins with this entry and has at most `max_bytes`, or one entry."""
+        known = self._travelling.get(first_index)
+        if known is not None and (len(known[0].data) <= max_bytes or len(known[0]) == 1):
+            return known
+        found = self._hot_tail.read(first_index, max_bytes)
+        if found is None:
+            with reading():
+                found = self.log.read(first_index, max_bytes)
+        entries = alone(found)
+        self._travelling[first_index] = ready = entries, _extent(entries)
+        return ready
 
     # Fencing
 
