@@ -151,7 +151,7 @@ class Durability:
                 self._mark.write(self.allowed)
             except OSError as error:
                 raise self._fence.shut(f"writing the synced mark failed: {error}", error) from error
-            files.append(self._mark.file)
+            files.append(self._mark.slots.file)
         if self._rolled:
             files += self._index.dirty
             self._index.dirty.clear()
@@ -195,7 +195,7 @@ class Durability:
             what = f"a sync of the log failed ({error}): nothing is acknowledged any more"
             raise self._fence.shut(f"{what}; check the disk, then start again")
         if job._wrote_mark:
-            self._mark.synced()
+            self._mark.slots.synced()
         if job.index > self.index:
             self.index = job.index
         self.mark_due = job._rolled
@@ -250,7 +250,7 @@ class Durability:
         """Ensure a mark on disk that is at or above `index`, which is durable. Raises OSError if it
         could not be written. A failed sync of the mark fences the log (LogFenced), even on a full
         disk."""
-        if self._mark.value.index >= index and not self._mark.unsynced:
+        if self._mark.value.index >= index and not self._mark.slots.unsynced:
             return
         self._mark.write(self.allowed)
         self._allow(self.allowed)

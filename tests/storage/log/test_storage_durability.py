@@ -34,10 +34,11 @@ class File:
 
 
 class Mark:
-    """The synced mark's file."""
+    """The synced mark, and its file."""
 
     def __init__(self, value: SyncedMark, log: list[str]) -> None:
         self.value, self.unsynced, self.log, self.file = value, False, log, File("mark", log)
+        self.slots = self
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
 
