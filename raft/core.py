@@ -672,10 +672,23 @@ class Core:
             return Writes(self._saved, truncate_from, append)
         return Writes(None, truncate_from, append)
 
-    def take(self, now_ns: int) -> Effects:
-        """Everything decided since the last call."""
-        if not self.stirred and self.calm_until(now_ns) is not None:
-            return Effects(None, NO_WRITES, (), (), self.log_state.commit_index, role_changed=False)
+    def take(self, now_ns: int, *, syncs: bool = False) -> Effects:
+        """Everything decided since the last call. `syncs`: a sync of the log begins right behind
+        it; a leader's messages then ask the peers to sync too, so that all copies become durable
+        together."""
+        if syncs and self.election.leading is not None:
+            self.request_flush()
+        if not self.stirred and (calm_until_ns := self.calm_until(now_ns)) is not None:
+            commit_index = self.log_state.commit_index
+            return Effects(
+                None,
+                NO_WRITES,
+                (),
+                (),
+                commit_index,
+                role_changed=False,
+                wake_at_ns=calm_until_ns,
+            )
         self.stirred = False
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
@@ -716,6 +729,7 @@ class Core:
             answers,
             left_behind,
             requests,
+            wake_at_ns=self.wake_at_ns(now_ns),
         )
 
     def pushed(self, to: str, extent: Extent) -> Append:

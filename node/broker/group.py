@@ -196,7 +196,9 @@ class Group:
         ):
             self._look_at_shortness(turn)
         if leader.term is not None:
-            turn.commit_index = replicator.commit_index
+            # Nothing but an input has moved it since the last turn.
+            moved = packets or synced
+            turn.commit_index = replicator.commit_index if moved else self._commit_index
             if turn.commit_index != self.machine.applied_index:
                 # A leader already has every committed entry in its log: apply first, and decide
                 # against the newest state.

@@ -486,11 +486,7 @@ class RaftReplica:
             raise Fenced(self.fenced)
         dirty = self._underway is None and self._durability.is_dirty
         sync_due_ns = self._sync_due_ns(dirty=dirty)
-        if dirty and now_ns >= sync_due_ns and self._election.leading is not None:
-            # This turn's messages ask the peers to flush too, so that all copies become durable
-            # together.
-            self.core.request_flush()
-        effects = self.core.take(now_ns)
+        effects = self.core.take(now_ns, syncs=dirty and now_ns >= sync_due_ns)
         if effects.fence is not None:
             self.fenced = effects.fence
             raise Diverged(effects.fence)
@@ -504,7 +500,7 @@ class RaftReplica:
             self._push(push)
         self._hot_tail.end_turn(effects.commit_index)
         self._travelling.clear()
-        ticket, wake_at_ns = None, self.core.wake_at_ns(now_ns)
+        ticket, wake_at_ns = None, effects.wake_at_ns
         if now_ns >= sync_due_ns:
             ticket = self._begin_sync(now_ns)
         else:
