@@ -112,9 +112,9 @@ class Policy(ABC):
                 values.append(NO_INDEX if peer is None or peer.provisional else value(peer))
         return self.quorum(values)
 
-    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
-        """Whether enough copies, by the members in force at this entry (`made`), hold an entry that
-        the quorum has."""
+    def may_commit(self, index: int, peers: Peers, members_at: Callable[[int], Members]) -> bool:
+        """Whether enough copies, by the members in force at this entry, hold an entry that the
+        quorum has."""
         return True
 
     def early_claim(self, peers: Peers) -> int:
@@ -263,12 +263,12 @@ class InSync(Policy):
     def _minimum(self) -> int:
         return self._config.ha.minimum_of(self.members)
 
-    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
+    def may_commit(self, index: int, peers: Peers, members_at: Callable[[int], Members]) -> bool:
         """If the in-sync set is smaller than the minimum, copies outside it count too: a node can
         become a voter again only once an entry of this epoch is committed. The minimum is that of
         the entry: a lower one counts from the entry that made it."""
         in_sync, members = self.electors(), self.members
-        missing = self._config.ha.minimum_of(made) - len(in_sync)
+        missing = self._config.ha.minimum_of(members_at(index)) - len(in_sync)
         if missing <= 0:
             return True
         nodes = [
