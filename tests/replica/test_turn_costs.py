@@ -29,6 +29,19 @@ def costs() -> dict[str, Cost]:
     return measured_alone()
 
 
+@pytest.mark.parametrize(
+    ("scenario", "calls", "module_changes"),
+    [("leader-1", 7_200, 4_000), ("follower-1", 4_000, 3_200)],
+)
+def test_lone_commits_stay_within_their_budget(
+    costs: dict[str, Cost], scenario: str, calls: int, module_changes: int
+) -> None:
+    """Of all `COMMITS` together, however often the table is written anew."""
+    cost = costs[scenario]
+    assert cost.calls <= calls, cost.functions.most_common(25)
+    assert cost.module_changes <= module_changes, cost.modules.most_common(25)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_commit_costs_no_more_than_the_table_says(
     costs: dict[str, Cost], known: dict[str, Any], scenario: str
