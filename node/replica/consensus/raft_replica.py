@@ -133,6 +133,7 @@ class RaftReplica:
             core.handovers,
         )
         self.standing = core.role, core.term, core.leader, core.members
+        """After the last `tick` or `take`."""
         self._durability = log.durability
         self._hard_state = hard_state
         self._store_host = store_host
