@@ -10,13 +10,53 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.replica.turn_costs import COMMITS, PYTHON, SENDS, TABLE, Cost, excess, measured_alone
+from ledgermq.node.broker.group import TurnOutput
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from tests.replica.turn_costs import (
+    COMMITS,
+    PYTHON,
+    SENDS,
+    TABLE,
+    Cost,
+    Node,
+    Trio,
+    excess,
+    measured_alone,
+)
 
 SCENARIOS = [f"{role}-{sends}" for sends in SENDS for role in ("leader", "follower")]
+
+
+class Pushing(Trio):
+    """Notes the ranges that each turn of the leader pushes."""
+
+    def __init__(self, base: Path) -> None:
+        self.pushed: list[list[bytes | memoryview]] = []
+        super().__init__(base)
+
+    def noted(self, node: Node, output: TurnOutput) -> None:
+        if ranges := [packet.payload for _, packet in output.packets if len(packet.payload)]:
+            self.pushed.append(ranges)
+
+
+def test_followers_are_pushed_the_same_range(tmp_path: Path) -> None:
+    """What a turn appended is at hand for every follower, and goes with the turn."""
+    trio = Pushing(tmp_path)
+    try:
+        trio.configure()
+        trio.pushed.clear()
+        trio.send(1)
+        ((one, other),) = trio.pushed
+        replica = trio.leader.group.replicator
+        assert isinstance(replica, RaftReplica) and not replica._travelling
+    finally:
+        trio.close()
+    assert one is other
 
 
 @pytest.fixture(scope="module")
