@@ -169,7 +169,8 @@ class UnsealedBatch:
     queues: I32
     edges: list[int] = field(init=False)
     keys: list[tuple[str, int]] = field(init=False)
-    _count: int = field(init=False)
+    count: int = field(init=False)
+    """How many entries it has."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class UnsealedBatch:
         self.topics = topics
         self.topic_of = topic_of
         self.queues = queues
-        self._count = len(sizes)
+        self.count = len(sizes)
 
     @classmethod
     def of_few(
@@ -197,11 +198,11 @@ class UnsealedBatch:
         batch.data = data
         batch.edges = edges
         batch.keys = keys
-        batch._count = len(keys)
+        batch.count = len(keys)
         return batch
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     if not TYPE_CHECKING:
 

@@ -127,8 +127,11 @@ class Members:
     observers: frozenset[str] = frozenset()
     since: int = 0
     minimum: int = 0
+    nodes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """All members, voters first; derived."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", (*self.voters, *sorted(self.learners)))
         if (
             len(set(self.voters)) != len(self.voters)
             or self.learners & set(self.voters)
@@ -150,11 +153,6 @@ class Members:
             raise ValueError("raft members: the rule all, and no other, stands before another rule")
         if self.minimum < 0 or (self.minimum and self.rule is not Rule.IN_SYNC):
             raise ValueError("raft members: only a group of the rule in-sync has a minimum")
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """All members, voters first."""
-        return (*self.voters, *sorted(self.learners))
 
 
 NOBODY = Members(())

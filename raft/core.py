@@ -34,7 +34,7 @@ from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.effects import NO_WRITES, Effects, Outbox, Push, Writes
 from ledgermq.raft.election import Election
 from ledgermq.raft.election_timer import ElectionTimer
-from ledgermq.raft.follower import Answers, chain_question
+from ledgermq.raft.follower import Answers
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.handover import Handovers
 from ledgermq.raft.isr import Isr
@@ -274,11 +274,6 @@ class Core:
         leading = self.election.leading
         return None if leading is None else self.handovers.best_successor(leading, now_ns)
 
-    def chain_question(self, message: Append) -> int | None:
-        """The one index at which the driver must compare chain CRCs before it steps this message;
-        None if there is none."""
-        return chain_question(self.log_state.view, message)
-
     def take_changes(self) -> tuple[LeaderChange, ...]:
         """The changes of leadership since the last call."""
         return self.election.take_changes()
@@ -298,7 +293,7 @@ class Core:
         if policy.controller_elects:
             election.take_office(now_ns)
         if (leading := election.leading) is not None:
-            if silent_ns := leading.silence_ns(now_ns):
+            if now_ns >= leading.contact_due_ns and (silent_ns := leading.silence_ns(now_ns)):
                 election.become_follower(
                     election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS)
                 )
@@ -419,13 +414,15 @@ class Core:
             # changed its rule. The leader must take a new epoch.
             election.become_follower(election.term + 1, None, now_ns)
             return self.answers.reject(sender, election.term, 0)
-        known = election.has_led(message.term, sender)
-        if (message.term, sender) != (election.term, election.leader):
+        follows = message.term == election.term and sender == election.leader
+        known = follows or election.has_led(message.term, sender)
+        if not follows:
             reason = (
                 self.handovers.reason_to_yield(sender) if election.leading is not None else None
             )
             election.become_follower(message.term, sender, now_ns, reason)
-        election.vote_for_leader(sender)
+        if election.voted_for is None:
+            election.vote_for_leader(sender)
         assert election.following is not None
         election.following.on_append(message, now_ns, chains_agree, members, known=known)
         if log.appending is None:
@@ -546,6 +543,7 @@ class Core:
             self.stirred = self.stirred or (log.commit_index, log.held_index) != before
         elif (following := self.election.following) is not None:
             following.synced()
+            self.stirred = self.stirred or bool(self.outbox.messages)
 
     def request_flush(self) -> None:
         """Everything in the log must be synced without delay; a leader tells its peers with the
@@ -625,11 +623,12 @@ class Core:
 
     # Outputs
 
-    def calm(self, now_ns: int) -> bool:
-        """Whether `take` would return nothing new: nothing to write, to send or to tell, the same
-        commit index and the same role. The time of the last `wake_at_ns` then stays right."""
+    def calm_until(self, now_ns: int) -> int | None:
+        """When `tick` and `take` are needed next, if `take` would return nothing new: nothing to
+        write, to send or to tell, the same commit index, the same role, term, leader and members.
+        None if it may return something."""
         if self.stirred:
-            return False
+            return None
         election, outbox, reads = self.election, self.outbox, self.reads
         if (
             outbox.fence is not None
@@ -638,15 +637,18 @@ class Core:
             or outbox.left_behind is not None
             or election.role_changed
         ):
-            return False
+            return None
         if (
             self.handovers.current is not None
             or reads.asked
             or reads.underway is not None
             or reads.done
         ):
-            return False
-        return election.leading is None or now_ns < election.leading.wake_at_ns()
+            return None
+        if election.leading is None:
+            return election.wake_at_ns()
+        wake_at_ns = election.leading.wake_at_ns()
+        return wake_at_ns if now_ns < wake_at_ns else None
 
     def take_writes(self) -> Writes:
         """What must reach the disk. After stepping an `Append`, the driver calls this before the
@@ -670,10 +672,23 @@ class Core:
             return Writes(self._saved, truncate_from, append)
         return Writes(None, truncate_from, append)
 
-    def take(self, now_ns: int) -> Effects:
-        """Everything decided since the last call."""
-        if not self.stirred and self.calm(now_ns):
-            return Effects(None, NO_WRITES, (), (), self.log_state.commit_index, role_changed=False)
+    def take(self, now_ns: int, *, syncs: bool = False) -> Effects:
+        """Everything decided since the last call. `syncs`: a sync of the log begins right behind
+        it; a leader's messages then ask the peers to sync too, so that all copies become durable
+        together."""
+        if syncs and self.election.leading is not None:
+            self.request_flush()
+        if not self.stirred and (calm_until_ns := self.calm_until(now_ns)) is not None:
+            commit_index = self.log_state.commit_index
+            return Effects(
+                None,
+                NO_WRITES,
+                (),
+                (),
+                commit_index,
+                role_changed=False,
+                wake_at_ns=calm_until_ns,
+            )
         self.stirred = False
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
@@ -714,6 +729,7 @@ class Core:
             answers,
             left_behind,
             requests,
+            wake_at_ns=self.wake_at_ns(now_ns),
         )
 
     def pushed(self, to: str, extent: Extent) -> Append:

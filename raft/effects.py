@@ -73,6 +73,8 @@ class Effects:
     reads: tuple[tuple[int, int | None], ...] = ()
     left_behind: tuple[str, int] | None = None
     requests: tuple[HaRequest, ...] = ()
+    wake_at_ns: int = field(default=0, compare=False)
+    """The latest time for the next `tick` and `take`."""
 
 
 @dataclass(slots=True)

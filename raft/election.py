@@ -263,9 +263,10 @@ class Election:
 
     def vote_for_leader(self, leader: str) -> None:
         """Make epoch and master durable, like a vote, before anything of the leader's message
-        (docs/architecture.md, HA groups). Under the rule ALL this replica may have voted for
-        another candidate of the term, against which the leader was elected; that vote stays."""
-        if self.voted_for is None and self._membership.policy.vote_follows_leader:
+        (docs/architecture.md, HA groups); for a replica that has not voted in the term. Under the
+        rule ALL it may have voted for another candidate, against which the leader was elected; that
+        vote stays."""
+        if self._membership.policy.vote_follows_leader:
             self.voted_for = leader
 
     # Roles

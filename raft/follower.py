@@ -94,22 +94,13 @@ class Follower:
         self._answers = answers
         self.leader = leader
         self.term = term
-        self._last_contact: tuple[int, int, int] | None = None
-        """When its latest message came, where its log ended, and its commit index."""
+        self.last_contact: LeaderContact | None = None
+        """The latest message of the leader; None before the first."""
         self._leader_commit = NO_INDEX
         self._seen_round = 0
         self._early = False
         self._reply_owed = False
         """The leader waits for what is written here but not durable yet."""
-
-    @property
-    def last_contact(self) -> LeaderContact | None:
-        """The latest message of the leader; None before the first."""
-        return (
-            None
-            if self._last_contact is None
-            else LeaderContact(self.leader, self.term, *self._last_contact)
-        )
 
     def on_append(
         self,
@@ -130,7 +121,13 @@ class Follower:
         last_index = prev_index if message.extent is None else message.extent.last_index
         if message.round > self._seen_round:
             # Also if the logs differ: this is how far the leader's log goes.
-            self._last_contact = now_ns, max(message.end_index, last_index), message.commit_index
+            self.last_contact = LeaderContact(
+                leader=sender,
+                term=self.term,
+                at_ns=now_ns,
+                end_index=max(message.end_index, last_index),
+                commit_index=message.commit_index,
+            )
             self._seen_round = message.round
         if not chains_agree and (question := chain_question(view, message)) is not None:
             self._outbox.stop(

@@ -31,6 +31,7 @@ class Leader:
     """One term of leading.
 
     peers             every other member, and removed members for a while
+    first_index       the entries of its term are those from here on: it appends no others, and led no term before with the same number
     round             the number of the latest message; it grows over all peers
     heartbeat_due_ns  when the next heartbeat to every peer is due
     contact_due_ns    when contact must be checked next; derived with every heartbeat, and anew when a copy stops counting
@@ -54,6 +55,7 @@ class Leader:
         self._reads = parts.reads
         self._timer = timer = parts.timer
         self.term = term
+        self.first_index = log.view.end_index + 1
         self.round = 0
         self.heartbeat_due_ns = now_ns
         self.contact_due_ns = now_ns
@@ -139,7 +141,7 @@ class Leader:
     def is_of_this_term(self, index: int) -> bool:
         """Raft §5.4.2: a leader counts copies only of entries of its own term; later entries commit
         the earlier ones."""
-        return self._log.view.term_at(index) == self.term
+        return index >= self.first_index
 
     def advance_commit(self) -> None:
         log, membership, peers = self._log, self._membership, self.peers
@@ -149,7 +151,7 @@ class Leader:
         candidate = policy.reached(log.leader_claim(), peers, DURABLE)
         if candidate <= log.commit_index or not self.is_of_this_term(candidate):
             return
-        if policy.may_commit(candidate, peers, membership.configurations.at(candidate)):
+        if policy.may_commit(candidate, peers, membership.configurations.at):
             log.commit(candidate)
 
     def advance_held(self) -> None:
@@ -278,7 +280,7 @@ class Leader:
     ) -> Append:
         log, view = self._log, self._log.view
         self.round += 1
-        prev_term = view.term_at(prev_index)
+        prev_term = self.term if prev_index >= self.first_index else view.term_at(prev_index)
         lazy, early = (
             self._may_be_late(peer, prev_index, extent),
             extent is not None and extent.first_index <= log.early_index,
@@ -346,9 +348,7 @@ class Leader:
 
     def silence_ns(self, now_ns: int) -> int:
         """How long the leader lacked the contact it needs to continue, if that is too long;
-        otherwise 0."""
-        if now_ns < self.contact_due_ns:
-            return 0
+        otherwise 0. Asked once contact is due."""
         silent_ns = self._membership.policy.silence_ns(now_ns, self.peers)
         if not silent_ns:
             self._check_contact_later(now_ns)

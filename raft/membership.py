@@ -349,6 +349,6 @@ class Membership:
     def may_campaign(self) -> bool:
         """Whether this replica may campaign: as a voter, or as one whose removal is not committed,
         because that entry may need this candidate (dissertation §4.2.2)."""
-        return self.policy.may_campaign() and (
-            self.steady or (self.resting_role() is Role.FOLLOWER and self.counts())
-        )
+        if self.policy.controller_elects and not self.policy.may_campaign():
+            return False
+        return self.steady or (self.resting_role() is Role.FOLLOWER and self.counts())

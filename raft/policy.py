@@ -51,6 +51,10 @@ class Policy(ABC):
     vote_follows_leader: ClassVar[bool] = True
     """Whether a replica that has not voted in a term stores the leader it follows durably, like a
     vote."""
+    early_acks: bool = True
+    """Whether an acknowledgement may rest on the memory of several processes."""
+    pulls: bool = False
+    """Whether followers ask for every range."""
 
     def __init__(
         self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer
@@ -91,8 +95,9 @@ class Policy(ABC):
         """The nodes whose copies are counted."""
         return self.members.voters
 
+    @staticmethod
     @abstractmethod
-    def quorum(self, values: Sequence[int]) -> int:
+    def quorum(values: Sequence[int]) -> int:
         """The greatest value that a quorum has reached, one value per required node."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
@@ -107,25 +112,15 @@ class Policy(ABC):
                 values.append(NO_INDEX if peer is None or peer.provisional else value(peer))
         return self.quorum(values)
 
-    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
-        """Whether enough copies, by the members in force at this entry (`made`), hold an entry that
-        the quorum has."""
-        return True
-
-    @property
-    def early_acks(self) -> bool:
-        """Whether an acknowledgement may rest on the memory of several processes."""
+    def may_commit(self, index: int, peers: Peers, members_at: Callable[[int], Members]) -> bool:
+        """Whether enough copies, by the members in force at this entry, hold an entry that the
+        quorum has."""
         return True
 
     def early_claim(self, peers: Peers) -> int:
         """The last entry that this leader and enough peers hold for it to survive the failure of
         any one of them; memory is enough."""
         return self.reached(self._log.view.end_index, peers, _received)
-
-    @property
-    def pulls(self) -> bool:
-        """Whether followers ask for every range."""
-        return False
 
     # Contact
 
@@ -197,8 +192,7 @@ class Majority(Policy):
     def ballot(self, votes: Mapping[str, bool]) -> Ballot:
         return ballot(self.members.voters, votes)
 
-    def quorum(self, values: Sequence[int]) -> int:
-        return reached_by_majority(values)
+    quorum = staticmethod(reached_by_majority)
 
 
 class All(Policy):
@@ -207,7 +201,8 @@ class All(Policy):
     def ballot(self, votes: Mapping[str, bool]) -> Ballot:
         return ballot(self.members.voters, votes, unanimous=True)
 
-    def quorum(self, values: Sequence[int]) -> int:
+    @staticmethod
+    def quorum(values: Sequence[int]) -> int:
         return min(values)
 
 
@@ -215,6 +210,13 @@ class InSync(Policy):
     """HA groups. `peers` are the slaves of a master."""
 
     controller_elects = True
+
+    def __init__(
+        self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer
+    ) -> None:
+        super().__init__(members, config, log, isr, timer)
+        self.early_acks = not config.ha.ack_async
+        self.pulls = config.ha.pull
 
     # Elections
 
@@ -253,19 +255,20 @@ class InSync(Policy):
         joining = self._isr.joining
         return {*self.electors(), *joining} if joining else self.electors()
 
-    def quorum(self, values: Sequence[int]) -> int:
+    @staticmethod
+    def quorum(values: Sequence[int]) -> int:
         return min(values)
 
     @property
     def _minimum(self) -> int:
         return self._config.ha.minimum_of(self.members)
 
-    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
+    def may_commit(self, index: int, peers: Peers, members_at: Callable[[int], Members]) -> bool:
         """If the in-sync set is smaller than the minimum, copies outside it count too: a node can
         become a voter again only once an entry of this epoch is committed. The minimum is that of
         the entry: a lower one counts from the entry that made it."""
         in_sync, members = self.electors(), self.members
-        missing = self._config.ha.minimum_of(made) - len(in_sync)
+        missing = self._config.ha.minimum_of(members_at(index)) - len(in_sync)
         if missing <= 0:
             return True
         nodes = [
@@ -282,17 +285,9 @@ class InSync(Policy):
         ]
         return sum(1 for peer in others if peer.durable >= max(index, peer.named_at)) >= missing
 
-    @property
-    def early_acks(self) -> bool:
-        return not self._config.ha.ack_async
-
     def early_claim(self, peers: Peers) -> int:
         """A master that acknowledges alone relies only on its own stable storage."""
         return self._log.leader_claim() if self._config.ha.ack_async else super().early_claim(peers)
-
-    @property
-    def pulls(self) -> bool:
-        return self._config.ha.pull
 
     # Contact
 

@@ -28,26 +28,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
-from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, kinds_of_calls
-from ledgermq.node.broker.calls.read_calls import Pull
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.outcome import Call, Done, kinds_of_calls
 from ledgermq.node.broker.calls.tier_calls import TierFetch
 from ledgermq.node.broker.filters.filters import LOOKS_PER_TURN
-from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
+from ledgermq.node.broker.flush import FlushPolicy, policy_of
+from ledgermq.node.broker.in_sync import InSyncSet
 from ledgermq.node.broker.leader import DECIDED, PARTS, Leader, LeaderSettings
 from ledgermq.node.broker.leader_log import READ_BYTES, LeaderLog
 from ledgermq.node.broker.machine import Machine
-from ledgermq.node.broker.part import Takers, handlers
+from ledgermq.node.broker.part import handlers
 from ledgermq.node.broker.parts.members.handovers import Handovers
 from ledgermq.node.broker.parts.members.member_records import MemberRecords
 from ledgermq.node.broker.parts.members.memberships import Memberships
-from ledgermq.node.broker.parts.producers.frame_results import answer, answer_in_log, certified
-from ledgermq.node.broker.parts.producers.producer_sequencing import Append, IfLeading, InLog, Later
-from ledgermq.node.broker.parts.producers.producers import Stored
+from ledgermq.node.broker.parts.producers.frame_appending import FrameAppending
+from ledgermq.node.broker.parts.producers.frame_results import certified
 from ledgermq.node.broker.parts.pulls.freshness import Freshness
 from ledgermq.node.broker.parts.pulls.reads import Assured, Reads
 from ledgermq.node.broker.plan import NEVER_NS, Plan
@@ -56,12 +54,10 @@ from ledgermq.node.broker.recent import Recent
 from ledgermq.node.broker.turn import Turn
 from ledgermq.proto.entries.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.entries.ranges import cut
-from ledgermq.proto.levels import MINIMUM_LEVEL
 from ledgermq.proto.records import control
 from ledgermq.proto.types import Draft, ReplicaStatus, Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
-from ledgermq.raft.quorum import majority
 from ledgermq.storage.files.errors import NoSpace
 
 _PASSES_PER_TURN = 16
@@ -69,10 +65,6 @@ _PASSES_PER_TURN = 16
 # messages takes some 15 ms.
 _APPLY_BYTES_PER_TURN = 1 << 20
 _RETRY_NS = 100_000_000
-_SETTLING_NS = 1_000_000_000
-UNCONFIRMED_MAX = 1 << 20
-"""How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not
-yet applied are kept in memory."""
 
 
 @dataclass(slots=True)
@@ -122,34 +114,40 @@ class Group:
         self.machine = machine
         self.leader = self.leader_type(machine, settings)
         self._handovers = Handovers(node, replicator, settings.preferred)
-        self._reads = Reads(replicator, machine, settings.budget)
+        self.freshness = Freshness()
+        """How old this replica's state is while another replica leads."""
+        self._reads = Reads(replicator, machine, settings.budget, self.freshness)
         self.memberships = Memberships(replicator, machine)
         self.log = LeaderLog(replicator, machine)
         changing = replicator, machine, self.memberships, self.log, self.leader.await_entry
         self.member_records = self.member_records_type(group, node, *changing)
-        self._takers = handlers((self, self._handovers, self._reads, self.memberships), "ARRIVALS")
+        self.in_sync = InSyncSet(group, replicator, machine, settings.ha)
+        self._frames = FrameAppending(
+            leader=self.leader,
+            log=self.log,
+            replicator=replicator,
+            machine=machine,
+            in_sync=self.in_sync,
+            policy=settings.policy,
+            assure=self._assure,
+        )
+        self._takers = handlers((self._handovers, self._reads, self.memberships), "ARRIVALS")
         self._policy = settings.policy
-        self._ha = settings.ha
-        self._acks_async = settings.ha.ack_async
-        self._led_since_ns = 0
         self._due_ns = 0
         """Before this time the decisions have nothing to do, unless a call is taken, an entry
         applied, or the role changes."""
         self._wake_ns = NEVER_NS
         """When the decisions need the next turn."""
-        self._missing_isr = 0
-        """How many more replicas must be in sync before the master can commit anything, as of this
-        turn."""
         self._holds_calls = True
         """See `_may_hold_calls`."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._standing: tuple[Role, int, str | None, Members] | None = None
         """Role, term, leader and members at the end of the last turn."""
+        self._commit_index = -1
+        """At the end of the last turn."""
         self._seen: tuple[object, ...] = ()
         """The view last published to outsiders, except what applied entries change."""
-        self.freshness = Freshness()
-        """How old this replica's state is while another replica leads."""
         self.dispatch_stalled = 0
         """How often the consume queues were out of space."""
         self.left_behind: tuple[str, int] | None = None
@@ -189,15 +187,18 @@ class Group:
             leader.term is not None and self._term_start is None
         ):
             self._follow_role(turn)
-        if self._missing_isr or (
+        if self.in_sync.missing or (
             self._standing is not None and self._standing[3].rule is Rule.IN_SYNC
         ):
-            self._look_at_shortness(turn)
-        turn.commit_index = replicator.commit_index
-        if leader.term is not None and turn.commit_index != self.machine.applied_index:
-            # A leader already has every committed entry in its log: apply first, and decide against
-            # the newest state.
-            self._apply(turn)
+            self.in_sync.look(turn)
+        if leader.term is not None:
+            # Nothing but an input has moved it since the last turn.
+            moved = packets or synced
+            turn.commit_index = replicator.commit_index if moved else self._commit_index
+            if turn.commit_index != self.machine.applied_index:
+                # A leader already has every committed entry in its log: apply first, and decide
+                # against the newest state.
+                self._apply(turn)
         if turn.decides:
             if now_ns >= self._due_ns or turn.touched:
                 # Leases that have ended stay ended, even if signs of life arrive with this turn.
@@ -228,21 +229,22 @@ class Group:
         turn depends on; otherwise None.
 
         Invariant: if this returns a time, the other stages would send, start, answer and publish
-        nothing, and ask for this time. The replicator says that itself, its role and members are
-        those of the last turn, everything committed is applied, and the decisions are not due. In
-        an HA group time alone can change how many replicas are missing, so its turns are never cut
-        short.
+        nothing, and ask for this time. The replicator says that itself, and that its standing and
+        its commit index are those of the last turn; everything committed was applied in that one,
+        and the decisions are not due. In an HA group time alone can change how many replicas are
+        missing, so its turns are never cut short.
         """
-        replicator, leader = self.replicator, self.leader
-        if leader.term is not None and self._term_start is None:
+        standing = self._standing
+        if (
+            (self.leader.term is not None and self._term_start is None)
+            or self._commit_index != self.machine.applied_index
+            or standing is None
+            or standing[3].rule is Rule.IN_SYNC
+            or self.in_sync.missing
+        ):
             return None
-        wake_ns = replicator.calm_until(now_ns)
-        if wake_ns is None or replicator.commit_index != self.machine.applied_index:
-            return None
-        standing = replicator.standing
-        if standing != self._standing or standing[3].rule is Rule.IN_SYNC or self._missing_isr:
-            return None
-        return min(wake_ns, self._wake_ns)
+        wake_ns = self.replicator.calm_until(now_ns)
+        return None if wake_ns is None else min(wake_ns, self._wake_ns)
 
     def _pass(self, turn: Turn, *, first: bool) -> bool:
         """Decide, replicate and apply once. Returns whether another pass may find work: something
@@ -261,7 +263,7 @@ class Group:
         )
         appended, asked = False, first
         if turn.decides:
-            if self._missing_isr:
+            if self.in_sync.missing:
                 self._refuse_when_short(turn)
             appended = leader.has_work() and self._propose(turn)
             if members.asked or members.owed or turn.now_ns >= members.due_ns:
@@ -281,7 +283,7 @@ class Group:
             self._take_output(turn)
         if leader.early and leader.term is not None:
             turn.done += certified(
-                leader.replicated(replicator.replicated_index, alone=self._acks_alone),
+                leader.replicated(replicator.replicated_index, alone=self.in_sync.acks_alone),
                 replicator.durable_indexes,
             )
         applied = turn.commit_index != self.machine.applied_index and self._apply(turn)
@@ -314,31 +316,6 @@ class Group:
         if others:
             turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
         return decided < len(calls)
-
-    def _take_pull(self, call: Pull, now_ns: int, *, serving: bool) -> list[Done]:
-        if serving or not self._is_cold(call, now_ns):
-            return self._reads.take(call, now_ns, serving=serving)
-        self._reads.pulls.take(call)
-        return []
-
-    ARRIVALS: ClassVar[Takers] = {Pull: _take_pull}
-
-    def _is_cold(self, call: Pull, now_ns: int) -> bool:
-        """Whether this follower can answer a pull as the leader would: its state is fresh enough
-        and the offset is far from the log's end."""
-        age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
-        if cold is None or age_ns is None or age_ns > cold.max_age_ns:
-            return False
-        if not 0 <= call.queue < machine.queues_of(call.topic):
-            return False
-        if (
-            not machine.begin(call.topic, call.queue)
-            <= call.offset
-            < machine.end(call.topic, call.queue)
-        ):
-            return False
-        positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
-        return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
 
     def _take_output(self, turn: Turn) -> None:
         output = self.replicator.take(turn.now_ns)
@@ -389,12 +366,12 @@ class Group:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
             turn.done += self._reads.resign() + self.memberships.resign()
             self.member_records.resign()
-            self._term_start = None
+            self._term_start = self.in_sync.led_since_ns = None
         if leads is None:
             return
         if self.leader.term is None:
             self.leader.lead(leads)
-            self._led_since_ns = turn.now_ns
+            self.in_sync.led_since_ns = turn.now_ns
             self.log.rebuild()
         if self._term_start is None and not turn.full and self.replicator.accepting:
             index = self.replicator.end_index + 1
@@ -405,77 +382,10 @@ class Group:
             if self.log.append(turn, records):
                 self._term_start, self.memberships.term_begun = index, True
 
-    # HA groups
-
-    @property
-    def _acks_alone(self) -> bool:
-        """Whether sends wait for the master's own disk and no other."""
-        return (
-            self._acks_async
-            and self.replicator.members.rule is Rule.IN_SYNC
-            and not self._is_far_ahead
-        )
-
-    @property
-    def _is_far_ahead(self) -> bool:
-        """Whether too many entries are unconfirmed, because a silent slave cannot leave the in-sync
-        set now. Sends then wait for the commit."""
-        return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
-
-    def _look_at_shortness(self, turn: Turn) -> None:
-        """Slaves need a moment to report to a new master; until then no call is refused because of
-        them."""
-        settled = self.leader.term is not None and turn.now_ns - self._led_since_ns >= _SETTLING_NS
-        missing = self.replicator.missing_isr(turn.now_ns) if settled else 0
-        if missing != self._missing_isr:
-            self._missing_isr, turn.decides = missing, True
-
-    def _why_short(self) -> str:
-        """Why nothing can be committed with the current in-sync set, and what to do; empty if
-        commits are possible."""
-        if self._missing_isr == 0:
-            return ""
-        needs = self._ha.minimum_of(self.replicator.members)
-        there = needs - self._missing_isr
-        what = (
-            f"broker group {self.group} has {there} of the {needs} replicas in sync that a send"
-            " needs (min_in_sync)"
-        )
-        back = "nothing was stored; bring its other nodes back (ledgermq status)"
-        if self.machine.level < MINIMUM_LEVEL:
-            return f"{what}: {back}, or lower min_in_sync of the group"
-        return (
-            f"{what}: {back}, or, if none can come back: ledgermq replication {self.group}"
-            f" --min-in-sync {max(1, there)}"
-        )
-
-    def _ha_view(self) -> HaView | None:
-        members, rules = self.replicator.members, self._ha
-        if members.rule is not Rule.IN_SYNC:
-            return None
-        agreed = self.replicator.appointment
-        known = None if agreed is None else tuple(sorted(agreed.in_sync))
-        minimum = rules.minimum_of(members)
-        return HaView(
-            members.since,
-            known,
-            minimum,
-            rules.ack_async,
-            rules.pull,
-            self._why_short(),
-            self.machine.store_ms,
-        )
-
-    def _ha_statistics(self) -> dict[str, int]:
-        view = self._ha_view()
-        if view is None or view.in_sync is None:
-            return {}
-        return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
-
     def _refuse_when_short(self, turn: Turn) -> None:
         """Refuse calls that cannot commit until more replicas are in sync. Receives keep
         waiting."""
-        if why := self._why_short():
+        if why := self.in_sync.why_short():
             turn.done += self.leader.refuse_all("in-sync-short", why)
 
     # Proposing
@@ -499,7 +409,7 @@ class Group:
             turn.done += self.leader.refuse_all("disk-full")
             return False
         at = turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self.log.sequencer.next_offset
-        alone = self._acks_async and self._acks_alone
+        alone = self.in_sync.acks_async and self.in_sync.acks_alone
         plan = self.leader.plan(*at, full=self._writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
@@ -519,71 +429,14 @@ class Group:
             return self.replicator.role is Role.LEADER and self._propose_trims(turn)
         turn.done += self.leader.appended(plan, *columns)
         for told in plan.assured:
-            turn.done += self._reads.take(
-                Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving
-            )
-        return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
+            self._assure(turn, told)
+        return (bool(plan.frames) and self._frames.append(turn, plan.frames)) or bool(plan.drafts)
 
-    def _append_frames(self, turn: Turn, calls: Sequence[ProduceFrame]) -> bool:
-        """Judge frames in order, and append those that come next in their producer's sequence; True
-        if one was appended."""
-        appended = False
-        for at, call in enumerate(calls):
-            verdict = self.leader.producer_sequencing.judge(call.frame)
-            if isinstance(verdict, Append):
-                durability = self._durability_of(call)
-                memory = durability is Durability.MEMORY
-                found = self.log.append_batch(
-                    turn, call.frame.batch, urgent=not memory, early=memory
-                )
-                if found is None:
-                    self._no_room_for(turn, calls[at:])
-                    break
-                appended = True
-                place, ranges = found
-                self.leader.frame_appended(
-                    call,
-                    answer(
-                        call.frame.batch, place.queue_offsets, place.store_ms, ranges, durability
-                    ),
-                )
-                continue
-            self.leader.frame_judged(verdict)
-            if isinstance(verdict, Later):
-                self.leader.await_entry(verdict.index, call.token, verdict.outcome)
-            elif isinstance(verdict, IfLeading):
-                turn.done += self._reads.take(
-                    Assured(call.token, verdict.outcome), turn.now_ns, serving=self.leader.serving
-                )
-            elif isinstance(verdict, InLog):
-                turn.done += certified(
-                    [Done(call.token, self._answer_in_log(verdict.frame))],
-                    self.replicator.durable_indexes,
-                )
-            else:
-                turn.done.append(Done(call.token, verdict.outcome))
-        return appended
-
-    def _durability_of(self, call: ProduceFrame) -> Durability:
-        """`MEMORY` only if the producer asks for it as well. A master's lone acknowledgement is the
-        group's setting, not the producer's."""
-        found = durability_of(
-            self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone
+    def _assure(self, turn: Turn, told: Done) -> None:
+        """Give this answer once it is known that this replica still led."""
+        turn.done += self._reads.take(
+            Assured(told.token, told.outcome), turn.now_ns, serving=self.leader.serving
         )
-        return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
-
-    def _no_room_for(self, turn: Turn, calls: Sequence[ProduceFrame]) -> None:
-        """The log took no frame. If it is full, refuse the frames; if leadership is being handed
-        over, keep them for the next leader."""
-        if self.replicator.accepting:
-            turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
-        else:
-            self.leader.put_back(calls)
-
-    def _answer_in_log(self, stored: Stored) -> FrameProduced | FrameKnown:
-        if stored.first_index < self.replicator.begin_index:
-            return FrameKnown(stored.first_sequence + stored.count)
-        return answer_in_log(self.replicator.read, stored)
 
     def _propose_trims(self, turn: Turn) -> bool:
         """Refuse everything but trims: only they free space, so they may also use what deliveries
@@ -666,6 +519,7 @@ class Group:
 
     def _finish(self, turn: Turn, *, heard: bool) -> TurnOutput:
         self._standing = standing = self.replicator.standing
+        self._commit_index = turn.commit_index
         if turn.decides:
             self._end_decisions(turn)
         if self.leader.term is None and (heard or turn.decides):
@@ -673,7 +527,9 @@ class Group:
                 self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term
             )
         if self.log.batches and (
-            self.log.batches[0] <= turn.commit_index or self._acks_async or self.leader.term is None
+            self.log.batches[0] <= turn.commit_index
+            or self.in_sync.acks_async
+            or self.leader.term is None
         ):
             self._forget_batches(turn.commit_index)
         agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
@@ -683,7 +539,7 @@ class Group:
             *standing[1:],
             self.leader.serving,
             None if agreed is None else agreed.order,
-            self._missing_isr,
+            self.in_sync.missing,
         )
         view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
@@ -707,7 +563,7 @@ class Group:
         """Drop the batches whose sends are answered."""
         acknowledged = (
             self.replicator.replicated_index
-            if self._acks_async and self._acks_alone
+            if self.in_sync.acks_async and self.in_sync.acks_alone
             else commit_index
         )
         while self.log.batches and (
@@ -768,9 +624,9 @@ class Group:
         """Holding calls back costs nothing only if every send waits for a sync anyway. While too
         few replicas are in sync, or a majority's disks are full, calls must reach the group to be
         refused: the open batch may stay open."""
-        if self._missing_isr or self._writes_refused:
+        if self.in_sync.missing or self._writes_refused:
             return False
-        if self._acks_async and (self._is_far_ahead or self._acks_alone):
+        if self.in_sync.acks_async and (self.in_sync.is_far_ahead or self.in_sync.acks_alone):
             return True
         topics = self.machine.topics
         if self._policies_of is not topics:
@@ -790,13 +646,6 @@ class Group:
     def writes_refused(self, refused: bool) -> None:
         self._writes_refused = refused
         self._holds_calls = self._may_hold_calls()
-
-    def copies_needed(self, voters: int) -> int:
-        """How many of so many voters must store an entry before it counts."""
-        members = self.replicator.members
-        if members.rule is Rule.IN_SYNC:
-            return self._ha.minimum_of(members)
-        return voters if members.rule is Rule.ALL else majority(voters)
 
     @property
     def full_nodes(self) -> frozenset[str]:
@@ -825,7 +674,7 @@ class Group:
             incarnations=members.incarnations,
             in_effect=members.nodes,
             level=self.machine.level,
-            ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
+            ha=self.in_sync.view() if members.rule is Rule.IN_SYNC else None,
             store_ms=self.machine.store_ms,
             undecided=len(self.machine.transactions.halves),
         )
@@ -851,7 +700,7 @@ class Group:
             "log_full": self.log.full,
             "dispatch_stalled": self.dispatch_stalled,
             "writes_refused": int(self._writes_refused and self.leader.term is not None),
-            **self._ha_statistics(),
+            **self.in_sync.statistics(),
         }
 
     def _tier_statistics(self) -> dict[str, int]:
@@ -874,7 +723,7 @@ class Group:
 
 _TAKEN = [
     *handlers(PARTS, "CALLS"),
-    *handlers((*PARTS, Leader, Group, Handovers, Reads, Memberships), "ARRIVALS"),
+    *handlers((*PARTS, Leader, Handovers, Reads, Memberships), "ARRIVALS"),
 ]
 # A call that no part takes, or two, is found here and not by a client whose call is never answered.
 assert len(_TAKEN) == len(set(_TAKEN)) and set(_TAKEN) == kinds_of_calls(), (

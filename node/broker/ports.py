@@ -175,7 +175,7 @@ class Replicator(Protocol):
     def leader(self) -> str | None: ...
     @property
     def standing(self) -> tuple[Role, int, str | None, Members]:
-        """`role`, `term`, `leader` and `members` at once."""
+        """`role`, `term`, `leader` and `members` after the last `tick` or `take`."""
         ...
 
     @property
@@ -349,8 +349,9 @@ class Replicator(Protocol):
 
     def calm_until(self, now_ns: int) -> int | None:
         """When the next turn is needed, if `take` would return nothing: no packet, no sync, no
-        answer, the same commit index and role. None if `take` may return something. Many answers of
-        peers, and most of the leader's own syncs, leave a replica calm."""
+        answer; and if commit index and `standing` are those of the last `take`. None if `take` may
+        return something. Many answers of peers, and most of the leader's own syncs, leave a replica
+        calm."""
         ...
 
     def request_flush(self) -> None:

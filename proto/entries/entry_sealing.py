@@ -63,7 +63,7 @@ def seal(
     position of each. Store time and store host are one value for all, or one each. Sealing again
     (after a lost proposal) is allowed: every field is overwritten.
     """
-    n = len(batch)
+    n = batch.count
     if (
         n <= FEW_ENTRIES
         and isinstance(pos, int)
@@ -180,7 +180,7 @@ def make_range(
 ) -> Range:
     """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry
     `low`."""
-    if len(batch) <= FEW_ENTRIES:
+    if batch.count <= FEW_ENTRIES:
         begin = batch.edges[low]
         edges = [edge - begin for edge in batch.edges[low : high + 1]]
         data = memoryview(batch.data)[begin : begin + edges[-1]].toreadonly()

@@ -44,7 +44,8 @@ class SlotFile:
         self.payload = payload
         self._magic = magic
         self._slot = slot
-        self._unsynced = False
+        self.unsynced = False
+        """Whether the last written value may not be durable."""
 
     @classmethod
     def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> SlotFile:
@@ -95,26 +96,21 @@ class SlotFile:
     def write(self, payload: bytes) -> None:
         """Write a new value to the slot that does not hold the last durable one. It counts after
         `sync`."""
-        if not self._unsynced:
+        if not self.unsynced:
             self._slot = 1 - self._slot
-        self._unsynced = True
+        self.unsynced = True
         self.sequence += 1
         self.payload = payload
         self.file.pwrite(self._slot * PAGE_BYTES, _frame(self._magic, self.sequence, payload))
 
-    @property
-    def unsynced(self) -> bool:
-        """Whether the last written value may not be durable."""
-        return self._unsynced
-
     def sync(self) -> None:
         """Make the last written value durable."""
         self.file.sync()
-        self._unsynced = False
+        self.unsynced = False
 
     def synced(self) -> None:
         """Record that other code synced `file` after the last `write`."""
-        self._unsynced = False
+        self.unsynced = False
 
     def write_everywhere(self, payload: bytes) -> None:
         """Replace both slots, one durably after the other, so that no older value can ever count

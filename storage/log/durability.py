@@ -90,6 +90,12 @@ class Durability:
         damage."""
         self.index = index
         self.allowed = mark.value
+        self.mark_pending = False
+        """Whether the mark on disk is behind what is durable; an idle node raises it with
+        `begin(idle=True)`. Derived from both, because every turn asks."""
+        self.mark_due = False
+        """Whether the mark must follow the last sync immediately, because that sync covered the end
+        of a file."""
         self.dirty: dict[DiskFile, None] = {}
         self.job: SyncJob | None = None
         """The sync in progress."""
@@ -100,15 +106,19 @@ class Durability:
         self._fence = fence
         self._jobs = 0
         self._retired: list[DiskFile] = []
-        self._mark_due = False
-        """The last sync covered the end of a file."""
         self._rolled = False
 
     def found(self, end: SyncedMark) -> None:
         """Recovery has made everything up to `end` durable. Raises OSError."""
-        self.allowed = end
         if self._mark.value != end:
             self._mark.write_and_sync(end)
+        self._allow(end)
+
+    def _allow(self, mark: SyncedMark) -> None:
+        """The mark on disk may be this one, and no higher one."""
+        self.allowed = mark
+        self.mark_pending = self._mark.value != mark
+        self.mark_due = self.mark_due and self.mark_pending
 
     @property
     def is_dirty(self) -> bool:
@@ -119,18 +129,6 @@ class Durability:
     def marked(self) -> SyncedMark:
         """The last mark written."""
         return self._mark.value
-
-    @property
-    def mark_pending(self) -> bool:
-        """Whether the mark on disk is behind what is durable; an idle node raises it with
-        `begin(idle=True)`."""
-        return self._mark.value != self.allowed
-
-    @property
-    def mark_due(self) -> bool:
-        """Whether the mark must follow the last sync immediately, because that sync covered the end
-        of a file."""
-        return self._mark_due and self.mark_pending
 
     # Syncs
 
@@ -144,7 +142,7 @@ class Durability:
         `idle` a lagging mark alone is a reason. Raises LogFenced."""
         assert self.job is None, "a sync is already under way"
         wants_mark = self.mark_pending
-        if not (wants_mark and (idle or self._mark_due)) and not self.is_dirty:
+        if not (wants_mark and (idle or self.mark_due)) and not self.is_dirty:
             return None
         files = list(self.dirty)
         directories = []
@@ -153,7 +151,7 @@ class Durability:
                 self._mark.write(self.allowed)
             except OSError as error:
                 raise self._fence.shut(f"writing the synced mark failed: {error}", error) from error
-            files.append(self._mark.file)
+            files.append(self._mark.slots.file)
         if self._rolled:
             files += self._index.dirty
             self._index.dirty.clear()
@@ -176,7 +174,7 @@ class Durability:
             self._writer,
             self._writer.taken(),
         )
-        self._rolled = self._mark_due = False
+        self._rolled = self.mark_pending = self.mark_due = False
         return self.job
 
     def finish(self, job: SyncJob, error: OSError | None) -> None:
@@ -197,12 +195,11 @@ class Durability:
             what = f"a sync of the log failed ({error}): nothing is acknowledged any more"
             raise self._fence.shut(f"{what}; check the disk, then start again")
         if job._wrote_mark:
-            self._mark.synced()
+            self._mark.slots.synced()
         if job.index > self.index:
             self.index = job.index
-        if job._mark.index >= self.allowed.index:
-            self.allowed = job._mark
-        self._mark_due = job._rolled
+        self.mark_due = job._rolled
+        self._allow(job._mark if job._mark.index >= self.allowed.index else self.allowed)
 
     def give_up(self) -> None:
         """Abandon the sync in progress, if any: nothing that it was to cover counts as durable."""
@@ -238,12 +235,13 @@ class Durability:
         """Lower the mark durably before the first byte is erased; otherwise a crash would make the
         cut look like damage. Raises OSError."""
         self._mark.lower(mark)
+        self._allow(self.allowed)
 
     def cut(self, end: SyncedMark) -> None:
         """The log now ends with `end`: nothing behind it is durable, whatever a sync in progress
         covers."""
         if self.allowed.index > end.index:
-            self.allowed = end
+            self._allow(end)
         if self.job is not None and self.job.index > end.index:
             self.job.index, self.job.term, self.job._mark = end.index, end.term, end
         self.index = min(self.index, end.index)
@@ -252,9 +250,10 @@ class Durability:
         """Ensure a mark on disk that is at or above `index`, which is durable. Raises OSError if it
         could not be written. A failed sync of the mark fences the log (LogFenced), even on a full
         disk."""
-        if self._mark.value.index >= index and not self._mark.unsynced:
+        if self._mark.value.index >= index and not self._mark.slots.unsynced:
             return
         self._mark.write(self.allowed)
+        self._allow(self.allowed)
         try:
             self._mark.sync()
         except OSError as error:

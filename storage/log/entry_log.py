@@ -349,7 +349,7 @@ class EntryLog:
             self.end_index + 1,
             self.end_pos,
             self._data.file_bytes,
-            len(batch),
+            batch.count,
         )
         early = new_file and bool(pos % size)
         if early:

@@ -5,12 +5,10 @@ Invariant: between two calls every range held here is what the log says, byte fo
 lets go of everything, before the log loses an entry. What is held was written by this process or
 read from the log, and needs no further check.
 
-Two lifetimes. An *appended* range stays until it is committed and the turn after that has ended: it
-is applied and pushed without being read back. Long ranges together have at most `MOST_BYTES`, or
-there is one of them. Of the short ones only the last `SHORT_RANGES` stay, because many short ranges
-are better read from the log at once. A *pushable* range, which the leader appended or read for a
-push, stays until the turn ends, because all followers are pushed the same ranges in it: these are
-bounded by what a turn appends and by the windows of the followers.
+A range stays until it is committed and the turn after that has ended: it is applied and pushed
+without being read back. Long ranges together have at most `MOST_BYTES`, or there is one of them. Of
+the short ones only the last `SHORT_RANGES` stay, because many short ranges are better read from the
+log at once.
 
 No file, no clock and no thread: the owner of the log owns this too. What native readers follow is
 another window (`node/broker/recent.py`): it holds applied entries with their columns, for other
@@ -40,8 +38,6 @@ class HotTail:
         self._short: deque[Range] = deque(maxlen=SHORT_RANGES)
         self._bytes = 0
         self._committed = -1
-        self._of_turn: dict[int, Range] = {}
-        """First index → a range that may be pushed in this turn."""
 
     def appended(self, entries: Range) -> None:
         """Written to the log's end just now. Nobody may write to its bytes any more."""
@@ -53,22 +49,15 @@ class HotTail:
         while self._bytes > MOST_BYTES and len(self._long) > 1:
             self._drop_first()
 
-    def pushable(self, entries: Range) -> None:
-        """A range of the log as it may travel: all followers may be pushed the same one in this
-        turn."""
-        self._of_turn[entries.first_index] = entries
-
     def cut(self) -> None:
         """Entries are about to be removed from the log's end."""
         self._long.clear()
         self._short.clear()
         self._bytes = 0
-        self._of_turn.clear()
 
     def end_turn(self, commit_index: int) -> None:
         """What was committed when the turn before ended has been applied since, or is read from the
         log."""
-        self._of_turn.clear()
         while self._long and self._long[0].last_index <= self._committed:
             self._drop_first()
         while self._short and self._short[0].last_index <= self._committed:
@@ -84,16 +73,6 @@ class HotTail:
                 if entries.first_index <= first_index <= entries.last_index:
                     return _first(tail_of(entries, first_index), max_bytes)
         return None
-
-    def to_push(self, first_index: int, max_bytes: int) -> Range | None:
-        """A pushable range that begins with this entry and has at most `max_bytes`, or one entry;
-        None if there is none."""
-        entries = self._of_turn.get(first_index)
-        return (
-            None
-            if entries is None or (len(entries.data) > max_bytes and len(entries) > 1)
-            else entries
-        )
 
     def _drop_first(self) -> None:
         self._bytes -= len(self._long.popleft().data)

@@ -10,7 +10,7 @@ import struct
 
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.files.errors import Unusable
-from ledgermq.storage.files.ports import Disk, DiskFile
+from ledgermq.storage.files.ports import Disk
 from ledgermq.storage.files.slots import SlotFile, erase_fill, peek
 
 MAGIC = b"LMSM"
@@ -22,7 +22,9 @@ class SyncedMarkFile:
     of what is durable."""
 
     def __init__(self, slots: SlotFile, log_id: str) -> None:
-        self._slots = slots
+        self.slots = slots
+        """For a group commit that syncs the mark together with the log: the file, and whether the
+        last value written is durable."""
         self._log_id = log_id
         try:
             self.value = _unpack(slots.file.path, log_id, slots.payload)
@@ -38,28 +40,14 @@ class SyncedMarkFile:
     def open(cls, disk: Disk, path: str, log_id: str) -> SyncedMarkFile:
         return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size), log_id)
 
-    @property
-    def file(self) -> DiskFile:
-        """The file, for a group commit that syncs the mark together with the log."""
-        return self._slots.file
-
     def write(self, value: SyncedMark) -> None:
         """Write without a sync: a later group commit syncs it."""
-        self._slots.write(_pack(self._log_id, value))
+        self.slots.write(_pack(self._log_id, value))
         self.value = value
-
-    @property
-    def unsynced(self) -> bool:
-        """Whether the value was written, and its sync was not reported yet."""
-        return self._slots.unsynced
-
-    def synced(self) -> None:
-        """The group commit that covered the last `write` succeeded."""
-        self._slots.synced()
 
     def sync(self) -> None:
         """Make the value last written durable. Raises OSError."""
-        self._slots.sync()
+        self.slots.sync()
 
     def write_and_sync(self, value: SyncedMark) -> None:
         self.write(value)
@@ -68,11 +56,11 @@ class SyncedMarkFile:
     def lower(self, value: SyncedMark) -> None:
         """Make a lower value durable in both slots, so that damage of one can never bring back the
         higher one."""
-        self._slots.write_everywhere(_pack(self._log_id, value))
+        self.slots.write_everywhere(_pack(self._log_id, value))
         self.value = value
 
     def close(self) -> None:
-        self._slots.close()
+        self.slots.close()
 
 
 def read_mark(disk: Disk, path: str, log_id: str) -> SyncedMark:

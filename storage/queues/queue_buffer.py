@@ -159,17 +159,19 @@ class BufferedQueues(ConsumeQueues):
     def _append_few(self, rows: list[Row]) -> None:
         """The same, message by message."""
         queues = by_queue(rows)
-        if len(queues) == 1:
-            ((key, _),) = queues.items()
-            number = self._number(key)
+        if len(queues) > 1:
+            at_once = len(rows) >= FEW_UNITS * len(queues)
+        elif len(rows) > 1:
+            (key,) = queues
             # Behind waiting units of the queue a few more wait: taking those along costs several
-            # times as much as a write. So does a single message, because a system call for each
-            # costs more than one for many later.
-            at_once = len(rows) > 1 and (
-                self._ends[number] == self._next.get(key, 0) or self._count >= WORTH_A_WRITE
+            # times as much as a write.
+            at_once = (
+                self._ends[self._number(key)] == self._next.get(key, 0)
+                or self._count >= WORTH_A_WRITE
             )
         else:
-            at_once = len(rows) >= FEW_UNITS * len(queues)
+            # A system call for each single message costs more than one for many later.
+            at_once = False
         if at_once or len(rows) > len(self._row_numbers):
             for key, own in queues.items():
                 number = self._number(key)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker import group
+from ledgermq.node.broker import in_sync
 from ledgermq.node.broker.calls.member_calls import (
     Appointed,
     ChangeMembers,
@@ -122,7 +122,7 @@ def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
 def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the quorum, a silent slave cannot be removed from the set; unconfirmed entries stay
     in memory, so they are bounded."""
-    monkeypatch.setattr(group, "UNCONFIRMED_MAX", 2)
+    monkeypatch.setattr(in_sync, "UNCONFIRMED_MAX", 2)
     b = bench()
     first, second = produce(b, "t"), produce(b, "t")
     b.ask(first)
@@ -231,7 +231,7 @@ def test_how_many_copies_an_entry_needs() -> None:
     ):
         b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=rules))
         b.replicator.members = members
-        needed.append([b.group.copies_needed(voters) for voters in (3, 4)])
+        needed.append([b.group.in_sync.copies_needed(voters) for voters in (3, 4)])
     assert needed == [[2, 2], [3, 4], [2, 3], [1, 1]]
 
 

@@ -69,7 +69,7 @@ class EveryStage(Group):
             self.replicator.step(now_ns, sender, packet)
         self.replicator.tick(now_ns)
         self._follow_role(turn)
-        self._look_at_shortness(turn)
+        self.in_sync.look(turn)
         turn.commit_index = self.replicator.commit_index
         if self.leader.term is not None:
             self._apply(turn)
@@ -91,7 +91,7 @@ class EveryStage(Group):
             self._follow_role(turn)
             if self.leader.term is not None:
                 done = self.leader.replicated(
-                    self.replicator.replicated_index, alone=self._acks_alone
+                    self.replicator.replicated_index, alone=self.in_sync.acks_alone
                 )
                 turn.done += certified(done, self.replicator.durable_indexes)
             moved = self._apply(turn)
@@ -405,7 +405,7 @@ def compare(
         # are those of the log.
         patch.setattr(HotTail, "read", lambda *_: None)
         lean = run(patch, seed, Group)
-        patch.setattr(Core, "calm", lambda *_: False)
+        patch.setattr(Core, "calm_until", lambda *_: None)
         whole = run(patch, seed, EveryStage)
     for one, other in zip(lean[0], whole[0], strict=False):
         assert one == other

@@ -13,6 +13,7 @@ from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import NO_WRITES, Effects, Writes
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
@@ -72,6 +73,8 @@ class Member:
         """The commit index that was taken last."""
         self.core: Core
         self.start(0)
+        self.standing = self._standing()
+        """Role, term, leader and members when it was taken last."""
 
     def start(self, now_ns: int) -> None:
         self.boots += 1
@@ -87,6 +90,9 @@ class Member:
         start = (config, log, self.disk.hard_state, self.chance, now_ns, min(0, log.end_index))
         self.core = self.core_type(*start, admitted=self.admitted, configurations=known)
 
+    def _standing(self) -> tuple[object, ...]:
+        return self.core.role, self.core.term, self.core.leader, self.core.members
+
     def config(self) -> RaftConfig:
         return RaftConfig(
             self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory
@@ -100,7 +106,7 @@ class Member:
 
     def step(self, packet: Packet, now_ns: int) -> None:
         message, agree = packet.message, True
-        if isinstance(message, Append) and (at := self.core.chain_question(message)) is not None:
+        if isinstance(message, Append) and (at := chain_question(self.core.log, message)) is not None:
             theirs = packet.entries[at - message.prev_index]
             agree = theirs[1] == self.disk.written[at][1]
         pushed = message.extent if isinstance(message, Append) else None
@@ -156,13 +162,15 @@ class Member:
         return None
 
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
-        calm = self.core.calm(now_ns)
+        calm, stood = self.core.calm_until(now_ns) is not None, self.standing
         # Where the core says that nothing moved, look all the same.
         self.core.stirred = True
         effects = self.core.take(now_ns)
         assert not calm or effects == Effects(
             None, NO_WRITES, (), (), self.told, role_changed=False
         ), f"{self.core} is not calm: {effects}"
+        self.standing = self._standing()
+        assert not calm or stood == self.standing, f"{self.core} is not calm: {stood}"
         self.told = effects.commit_index
         self.carry_out(effects.writes, None, [])
         packets = [Packet(m, self.payload(m)) for m in effects.messages]

@@ -20,6 +20,7 @@ from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.election import Election
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import Append, Extent, VoteReply, VoteRequest
 from tests.raft.memory_cluster import Cluster, Entry, Member, Packet
@@ -436,7 +437,7 @@ def test_log_matching_is_by_chain_too() -> None:
     for agree in (True, False):
         raft = core([1, 1])
         message = append(2, 1, 1)
-        assert raft.chain_question(message) == 2
+        assert chain_question(raft.log, message) == 2
         raft.step(message, 0, chains_agree=agree)
         if raft.take_writes().append is not None:
             raft.append_written()

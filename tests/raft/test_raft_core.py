@@ -86,7 +86,7 @@ def test_every_stranger_is_counted_and_none_is_answered() -> None:
     raft = core([1])
     for message in messages("x", "b", 2):
         raft.step(message, 0)
-    assert said(raft, 0) == [] and raft.refused == {"stranger": 5} and raft.calm(0)
+    assert said(raft, 0) == [] and raft.refused == {"stranger": 5} and raft.calm_until(0) is not None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_fenced_core_does_nothing_any_more() -> None:
     raft.outbox.stop("first")
     raft.outbox.stop("second")
     raft.stirred = False
-    assert not raft.calm(LATER)
+    assert raft.calm_until(LATER) is None
     heard(raft, "b", 1)
     raft.step(Append("b", "a", 9, 1, 1, 2, 1), LATER)
     raft.appointed(Appointment(0, 1, 7, "a", ALL_IN_SYNC), LATER)
@@ -442,7 +442,7 @@ def test_a_calm_core_has_nothing_to_say() -> None:
     raft = leading()
     raft.take(LATER)
     raft.take(LATER)
-    assert raft.calm(LATER) and raft.take(LATER) == Effects(
+    assert raft.calm_until(LATER) is not None and raft.take(LATER) == Effects(
         None, NO_WRITES, (), (), 1, role_changed=False
     )
     follow(raft, Append("b", "a", 3, 1, 1, 2, 1), LATER)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, RaftConfig
 from ledgermq.raft.core import Core
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import Append, AppendReply, Extent, Message, VoteReply, VoteRequest
 from tests.raft.memory_cluster import Cluster, Entry, Member
@@ -161,7 +162,7 @@ def test_a_follower_agrees_with_what_it_trimmed() -> None:
     ):
         follower = core("n2", [(10, 1)], 12, begin_term=1)
         message = Append("n1", "n2", 3, 1, prev, 1 if prev >= 0 else -1, 12, extent)
-        question = follower.chain_question(message)
+        question = chain_question(follower.log, message)
         assert question == (12 if extent is not None and extent.last_index == 12 else None)
         follower.step(message, 1)
         effects = follower.take(1)
@@ -175,7 +176,7 @@ def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
     """Only entries behind the end are appended, and the chain CRCs are compared inside the log."""
     follower = core("n2", [(10, 1)], 12, begin_term=1)
     message = Append("n1", "n2", 3, 1, 3, 1, 12, Extent(4, 15, 1, 900))
-    assert follower.chain_question(message) == 12
+    assert chain_question(follower.log, message) == 12
     follower.step(message, 1)
     assert follower.take_writes().append == (13, 15)
 
@@ -186,7 +187,7 @@ def test_the_entry_before_the_begin_is_a_common_one() -> None:
     for agree in (True, False):
         follower = core("n2", [(10, 2)], 12, begin_term=1)
         message = Append("n1", "n2", 3, 1, 9, 1, 9, None)
-        assert follower.chain_question(message) == 9
+        assert chain_question(follower.log, message) == 9
         follower.step(message, 1, chains_agree=agree)
         assert (follower.take(1).fence is None) is agree
 

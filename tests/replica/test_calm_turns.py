@@ -119,15 +119,23 @@ def test_a_turn_that_ends_early_leaves_out_nothing(tmp_path: Path, seed: int) ->
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_calm_replica_has_no_output(tmp_path: Path, seed: int) -> None:
-    calm = RaftReplica.calm_until
+    calm, take = RaftReplica.calm_until, RaftReplica.take
+    taken: dict[int, tuple[Any, ...]] = {}
+
+    def noted(replica: RaftReplica, now_ns: int) -> ReplicaOutput:
+        output = take(replica, now_ns)
+        taken[id(replica)] = output.commit_index, replica.standing
+        return output
 
     def checked(replica: RaftReplica, now_ns: int) -> int | None:
         found = calm(replica, now_ns)
         if found is not None:
+            assert taken[id(replica)] == (replica.commit_index, replica.standing)
             assert replica.take(now_ns) == ReplicaOutput(
                 (), None, replica.commit_index, False, found
             )
         return found
 
-    with mock.patch.object(RaftReplica, "calm_until", checked):
+    with mock.patch.multiple(RaftReplica, calm_until=checked, take=noted):
         play(tmp_path, seed)
+    assert taken

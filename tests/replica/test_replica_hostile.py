@@ -28,6 +28,7 @@ from ledgermq.node.replica.consensus.replica_wire import (
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply, VoteRequest
@@ -250,7 +251,7 @@ class Driver:
         if not isinstance(message, Append):
             self.raft.step(message, self.now_ns)
             return
-        question = self.raft.chain_question(message)
+        question = chain_question(self.raft.log, message)
         verified = message.extent is not None and (
             question is not None or message.prev_index == NO_INDEX
         )
@@ -413,7 +414,7 @@ def test_a_range_of_another_term_across_the_begin_of_a_trimmed_log_is_not_taken_
     it may get in, however well its end would fit."""
     raft = core(8)
     message = Append("n2", "n1", 6, 1, 4, 4, 12, Extent(5, last, 4, 900))
-    assert raft.chain_question(message) is None
+    assert chain_question(raft.log, message) is None
     fence = stepped(raft, message)
     assert fence is not None and "would replace entry 7" in fence
     assert (raft.log.end_index, raft.commit_index) == (END, 7)

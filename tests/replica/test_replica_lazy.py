@@ -85,15 +85,12 @@ def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
     send(trio, leader)
     trio.deliver()
     for node in trio.nodes.values():
-        wake_ns = node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty)
+        wake_ns = node.replica.take(trio.now_ns).wake_at_ns
         assert not node.log.durability.mark_pending or wake_ns <= written_ns + LAZY.thorough_ns
         node.replica.core.timer.due_ns = 1 << 61
         if (leading := node.replica.core.election.leading) is not None:
             leading.heartbeat_due_ns = leading.contact_due_ns = 1 << 61
-        assert (
-            node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty)
-            == written_ns + LAZY.thorough_ns
-        )
+        assert node.replica.take(trio.now_ns).wake_at_ns == written_ns + LAZY.thorough_ns
 
 
 def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:

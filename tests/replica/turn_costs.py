@@ -93,13 +93,15 @@ class _AtOnce(Executor):
 class Cost:
     """What `COMMITS` commits cost one node.
 
-    functions     Python calls by function
-    system_calls  calls of the operating system by name, of the turns and of the syncs that they start
-    kept_blocks   blocks of memory that the turns leave allocated, their output included
-    peak_bytes    the most memory that each turn allocates at a time, added up
+    functions       Python calls by function
+    module_changes  how many of these calls come from a function of another module
+    system_calls    calls of the operating system by name, of the turns and of the syncs that they start
+    kept_blocks     blocks of memory that the turns leave allocated, their output included
+    peak_bytes      the most memory that each turn allocates at a time, added up
     """
 
     functions: Counter[str] = field(default_factory=Counter)
+    module_changes: int = 0
     system_calls: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     packets: int = 0
@@ -184,7 +186,7 @@ class Node:
         if self.weighs:
             output = self._weighed(now_ns, calls, packets, synced)
         else:
-            sys.setprofile(counting(self.cost.functions, self.cost.system_calls))
+            sys.setprofile(counting(self.cost))
             try:
                 output = self.host.turn(now_ns, CREATED_MS + now_ns // MS, calls, packets, synced)
             finally:
@@ -206,27 +208,29 @@ class Node:
 
     def sync(self, ticket: SyncTicket) -> None:
         """Run a group commit, as its thread does, and count its system calls only."""
-        sys.setprofile(counting(Counter(), Counter() if self.weighs else self.cost.system_calls))
+        cost = Cost() if self.weighs else Cost(system_calls=self.cost.system_calls)
+        sys.setprofile(counting(cost))
         try:
             ticket.run()
         finally:
             sys.setprofile(None)
 
 
-def counting(
-    functions: Counter[str], system_calls: Counter[str]
-) -> Callable[[FrameType, str, Any], None]:
-    """A profile function that counts the Python calls of a thread by function, and its system calls
-    by name."""
+def counting(cost: Cost) -> Callable[[FrameType, str, Any], None]:
+    """A profile function that counts the Python calls of a thread by function, those from one
+    module into another, and its system calls by name."""
 
     def noted(frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
             if (code := frame.f_code).co_name not in _COMPREHENSIONS:
-                functions[
-                    f"{frame.f_globals.get('__name__', '')}:{_name_of(frame, code.co_qualname)}"
+                module = frame.f_globals
+                cost.functions[
+                    f"{module.get('__name__', '')}:{_name_of(frame, code.co_qualname)}"
                 ] += 1
+                caller = frame.f_back
+                cost.module_changes += caller is not None and caller.f_globals is not module
         elif event == "c_call" and called.__module__ == "posix" and called is not os.fspath:
-            system_calls[called.__name__] += 1
+            cost.system_calls[called.__name__] += 1
 
     return noted
 
@@ -406,6 +410,7 @@ def table(found: dict[str, Cost]) -> dict[str, Any]:
 def _row(cost: Cost) -> dict[str, Any]:
     return {
         "calls": cost.calls,
+        "module_changes": cost.module_changes,
         **_counts(cost),
         **_memory(cost),
         "modules": dict(sorted(cost.modules.items())),
@@ -440,6 +445,12 @@ def excess(cost: Cost, known: dict[str, Any], *, memory: bool) -> str:
         if number > before.get(name, 0)
     ]
     more += _beyond("Python calls", cost.calls, known["calls"], known["calls"] + SLACK * COMMITS)
+    more += _beyond(
+        "changes of module",
+        cost.module_changes,
+        known["module_changes"],
+        known["module_changes"] + SLACK * COMMITS,
+    )
     more += _beyond(
         "objects", cost.objects, known["objects"], known["objects"] + OBJECTS_SLACK * COMMITS
     )
@@ -510,7 +521,8 @@ def main() -> None:
     found = measured_alone()
     for name, cost in found.items():
         print(
-            f"{name}: {cost.calls / COMMITS:.1f} Python calls a commit; in all"
+            f"{name}: {cost.calls / COMMITS:.1f} Python calls a commit,"
+            f" {cost.module_changes / COMMITS:.1f} of them into another module; in all"
             f" {_counts(cost) | _memory(cost)}"
         )
         for function, times in cost.functions.most_common(given.top):

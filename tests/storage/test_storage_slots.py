@@ -311,21 +311,21 @@ def test_a_mark_is_written_synced_and_lowered(tmp_path: Path) -> None:
     )
     marks = [SyncedMark(1, index, 100 * index, index) for index in range(6)]
     mark = SyncedMarkFile.create(disk, path, log_id, marks[1])
-    assert (mark.value, mark.unsynced, mark.file.path) == (marks[1], False, path)
+    assert (mark.value, mark.slots.unsynced, mark.slots.file.path) == (marks[1], False, path)
     disk.trace.clear()
     mark.write(marks[2])
-    assert (mark.value, mark.unsynced, operations(disk)) == (
+    assert (mark.value, mark.slots.unsynced, operations(disk)) == (
         marks[2],
         True,
         [("pwrite", PAGE_BYTES)],
     )
-    mark.synced()
-    assert (mark.unsynced, operations(disk)) == (False, [])
+    mark.slots.synced()
+    assert (mark.slots.unsynced, operations(disk)) == (False, [])
     mark.write(marks[3])
     mark.sync()
-    assert (mark.unsynced, operations(disk)) == (False, [("pwrite", 0), ("sync",)])
+    assert (mark.slots.unsynced, operations(disk)) == (False, [("pwrite", 0), ("sync",)])
     mark.write_and_sync(marks[4])
-    assert (mark.value, mark.unsynced, operations(disk)) == (
+    assert (mark.value, mark.slots.unsynced, operations(disk)) == (
         marks[4],
         False,
         [("pwrite", PAGE_BYTES), ("sync",)],

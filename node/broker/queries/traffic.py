@@ -59,7 +59,7 @@ class Traffic:
     def applied(self, entries: Range, columns: Columns, topics: Mapping[str, object]) -> None:
         """Count the entries of a range on topics in force, in `topics`."""
         if len(columns.topics) == 1:
-            stored = len(entries)
+            stored = entries.last_index - entries.first_index + 1
             rows: Iterable[tuple[str, int, int]] = (
                 (columns.topics[0], stored, len(entries.data) - stored * HEADER_BYTES),
             )

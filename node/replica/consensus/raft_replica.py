@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from ledgermq.node.broker.flush import LazySync, Unsynced
+from ledgermq.node.broker.flush import NEVER_NS, LazySync, Unsynced
 from ledgermq.node.broker.ports import (
     Diverged,
     Fenced,
@@ -60,6 +60,7 @@ from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, Uns
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import NO_WRITES, Push, Writes
+from ledgermq.raft.follower import chain_question
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
@@ -131,6 +132,8 @@ class RaftReplica:
             core.log_state,
             core.handovers,
         )
+        self.standing = core.role, core.term, core.leader, core.members
+        """After the last `tick` or `take`."""
         self._durability = log.durability
         self._hard_state = hard_state
         self._store_host = store_host
@@ -143,9 +146,10 @@ class RaftReplica:
         crash."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._hot_tail = HotTail()
-        self._travelling: tuple[Range, Extent] | None = None
-        """The range that was appended or pushed last, and its extent. All peers may be pushed the
-        same one."""
+        self._travelling: dict[int, tuple[Range, Extent]] = {}
+        """First index → a range that was appended or read for a push in this turn, as it travels,
+        and its extent: all peers are pushed the same ones. Bounded by what a turn appends and by
+        the windows of the peers."""
         self._counts: Counter[str] = Counter()
 
     # The port's view of the replica
@@ -161,11 +165,6 @@ class RaftReplica:
     @property
     def leader(self) -> str | None:
         return self._election.leader
-
-    @property
-    def standing(self) -> tuple[Role, int, str | None, Members]:
-        election = self._election
-        return election.role, election.term, election.leader, self._membership.members
 
     @property
     def begin_index(self) -> int:
@@ -284,6 +283,8 @@ class RaftReplica:
         if self.log.begin_index > self._indexes.view.begin_index:
             self.core.trimmed(self.log.begin_index)
         self.core.tick(now_ns)
+        election = self._election
+        self.standing = election.role, election.term, election.leader, self._membership.members
 
     def admit(self) -> None:
         self.core.admit()
@@ -315,7 +316,7 @@ class RaftReplica:
     def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
         """Verify a pushed range once, compare the chain CRCs where both logs meet, let the core
         decide, and write what it accepts."""
-        question = self.core.chain_question(message)
+        question = chain_question(self._indexes.view, message)
         entries, members = None, None
         if message.prev_index == NO_INDEX and not self._same_begin(arrived):
             raise BadPacket("foreign", f"{message.sender} sent the begin of another log")
@@ -408,8 +409,7 @@ class RaftReplica:
             self.core.appended(extent, urgent=urgent, early=early, members=members)
             self._unsynced.wrote(now_ns, extent.last_index - extent.first_index + 1, extent.size)
             self._hot_tail.appended(entries)
-            self._hot_tail.pushable(entries)
-            self._travelling = entries, extent
+            self._travelling[entries.first_index] = entries, extent
         return ranges
 
     def is_in_last_file(self, index: int) -> bool:
@@ -486,28 +486,26 @@ class RaftReplica:
         if self.fenced is not None:
             raise Fenced(self.fenced)
         dirty = self._underway is None and self._durability.is_dirty
-        sync_is_due = dirty and self._sync_is_due(now_ns)
-        if sync_is_due:
-            # This turn's messages ask the peers to flush too, so that all copies become durable
-            # together.
-            self.core.request_flush()
-        effects = self.core.take(now_ns)
+        sync_due_ns = self._sync_due_ns(dirty=dirty)
+        effects = self.core.take(now_ns, syncs=dirty and now_ns >= sync_due_ns)
         if effects.fence is not None:
             self.fenced = effects.fence
             raise Diverged(effects.fence)
         if effects.writes is not NO_WRITES:
             self._carry_out(effects.writes, None)
             dirty = self._underway is None and self._durability.is_dirty
-            sync_is_due = dirty and self._sync_is_due(now_ns)
+            sync_due_ns = self._sync_due_ns(dirty=dirty)
         for message in effects.messages:
             self._post(message)
         for push in effects.pushes:
             self._push(push)
         self._hot_tail.end_turn(effects.commit_index)
-        self._travelling = None
-        ticket = None
-        if sync_is_due or (not dirty and self._underway is None and self._mark_is_due(now_ns)):
+        self._travelling.clear()
+        ticket, wake_at_ns = None, effects.wake_at_ns
+        if now_ns >= sync_due_ns:
             ticket = self._begin_sync(now_ns)
+        else:
+            wake_at_ns = min(wake_at_ns, sync_due_ns)
         log, indexes = self.log, self._indexes
         assert log.end_index == indexes.view.end_index >= indexes.commit_index, (log, self.core)
         assert indexes.durable_index <= self._durability.index, (log.durable_index, self.core)
@@ -515,7 +513,8 @@ class RaftReplica:
             self._check_at_ns = now_ns + self.check_every_ns
             self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        wake_at_ns = self._wake_at_ns(now_ns, dirty=dirty)
+        election = self._election
+        self.standing = election.role, election.term, election.leader, self._membership.members
         told = (
             effects.commit_index,
             effects.role_changed,
@@ -527,19 +526,20 @@ class RaftReplica:
         return ReplicaOutput(packets, ticket, *told)
 
     def calm_until(self, now_ns: int) -> int | None:
-        """Invariant: if this returns a time, `take` would return an output without content, and
-        this time to wake."""
-        if self.core.stirred or self._packets or not self.core.calm(now_ns):
+        """Invariant: if this returns a time, `take` would return an output without content and this
+        time to wake, and commit index and `standing` have not changed since it was called last."""
+        if self.core.stirred or self._packets:
+            return None
+        if (wake_at_ns := self.core.calm_until(now_ns)) is None:
             return None
         dirty = self._underway is None and self._durability.is_dirty
-        if self._underway is None and (
-            self._sync_is_due(now_ns) if dirty else self._mark_is_due(now_ns)
-        ):
+        sync_due_ns = self._sync_due_ns(dirty=dirty)
+        if now_ns >= sync_due_ns:
             return None
         if now_ns >= self._check_at_ns:
             self._check_at_ns = now_ns + self.check_every_ns
             self.check_invariants()
-        return self._wake_at_ns(now_ns, dirty=dirty)
+        return min(wake_at_ns, sync_due_ns)
 
     def check_invariants(self) -> None:
         """Check every invariant of the core, and that its view of the log matches the log."""
@@ -607,33 +607,31 @@ class RaftReplica:
         """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can
         come back."""
         self._hot_tail.cut()
+        self._travelling.clear()
         try:
             self.log.truncate_from(index)
         except DISK_FAILURES as failure:
             self._fence_for("the log could not be cut", failure)
         self._cut_unsynced = True
 
-    def _sync_is_due(self, now_ns: int) -> bool:
-        """Whether the log, which is dirty, is to be synced: something unsynced is urgent or has
-        waited long enough. Only appended entries may wait: a cut, and new file names without an
-        entry, are synced at once."""
-        indexes = self._indexes
-        waited_for = (
-            indexes.durable_index < indexes.urgent_index
-            or self._cut_unsynced
-            or not self._unsynced.entries
-        )
-        return waited_for or now_ns >= self._unsynced.due_ns()
+    def _sync_due_ns(self, *, dirty: bool) -> int:
+        """When the next sync is to begin; NEVER_NS while one is under way, or if nothing is to be
+        synced. `dirty`: something was written since the last sync began, and none is in progress.
 
-    def _mark_is_due(self, now_ns: int) -> bool:
-        """Whether the synced mark alone is to be synced: behind the end of a file, and when
-        idle."""
-        durability = self._durability
-        return (
-            durability.mark_pending
-            if now_ns >= self._last_write_ns + IDLE_NS
-            else durability.mark_due
-        )
+        The log is synced at once if something unsynced is urgent. Only appended entries may wait: a
+        cut, and new file names without an entry, are synced at once. The synced mark alone is
+        synced behind the end of a file, and when idle."""
+        durability, indexes = self._durability, self._indexes
+        if dirty:
+            waited_for = (
+                indexes.durable_index < indexes.urgent_index
+                or self._cut_unsynced
+                or not self._unsynced.entries
+            )
+            return 0 if waited_for else self._unsynced.due_ns()
+        if self._underway is not None or not durability.mark_pending:
+            return NEVER_NS
+        return 0 if durability.mark_due else self._last_write_ns + IDLE_NS
 
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
         """Begin a group commit over everything written so far. No sync is in progress. None if
@@ -650,15 +648,6 @@ class RaftReplica:
         ticket = SyncTicket(job.number, job.run, *self._unsynced.sync_begins())
         self._underway = (ticket, job, term, index)
         return ticket
-
-    def _wake_at_ns(self, now_ns: int, *, dirty: bool) -> int:
-        """`dirty`: something was written since the last sync began, and no sync is in progress."""
-        wake = self.core.wake_at_ns(now_ns)
-        if self._underway is not None:
-            return wake
-        if dirty:
-            return min(wake, self._unsynced.due_ns())
-        return min(wake, self._last_write_ns + IDLE_NS) if self._durability.mark_pending else wake
 
     def _chain_at(self, index: int) -> int:
         """The chain CRC of an entry, most often the last one. Raises Unreadable."""
@@ -713,23 +702,23 @@ class RaftReplica:
         for _ in range(push.ranges):
             if size <= 0 or first > end_index:
                 return
-            entries = self._range_at(first, min(size, most))
-            if self._travelling is None or self._travelling[0] is not entries:
-                self._travelling = entries, _extent(entries)
-            message = self.core.pushed(push.to, self._travelling[1])
+            entries, extent = self._to_push(first, min(size, most))
+            message = self.core.pushed(push.to, extent)
             self._packets.append((push.to, encode_append(message, entries.prev_chain, entries)))
             first, size = entries.last_index + 1, size - len(entries.data)
 
-    def _range_at(self, first_index: int, max_bytes: int) -> Range:
-        entries = self._hot_tail.to_push(first_index, max_bytes)
-        if entries is None:
-            found = self._hot_tail.read(first_index, max_bytes)
-            if found is None:
-                with reading():
-                    found = self.log.read(first_index, max_bytes)
-            entries = alone(found)
-            self._hot_tail.pushable(entries)
-        return entries
+    def _to_push(self, first_index: int, max_bytes: int) -> tuple[Range, Extent]:
+        """A range that begins with this entry and has at most `max_bytes`, or one entry."""
+        known = self._travelling.get(first_index)
+        if known is not None and (len(known[0].data) <= max_bytes or len(known[0]) == 1):
+            return known
+        found = self._hot_tail.read(first_index, max_bytes)
+        if found is None:
+            with reading():
+                found = self.log.read(first_index, max_bytes)
+        entries = alone(found)
+        self._travelling[first_index] = ready = entries, _extent(entries)
+        return ready
 
     # Fencing
 

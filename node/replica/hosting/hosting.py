@@ -43,7 +43,7 @@ from ledgermq.node.replica.hosting.ports import Broken, ReplicaOpener, ShippingH
 from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.shipping.ports import Progress, Rebuild, RebuildOutput
-from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.node.replica.shipping.shipping_wire import SHIPPING, is_shipping
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import refused
@@ -245,60 +245,61 @@ class ReplicaHost:
     ) -> TurnOutput:
         """Give the group one turn. Raises an exception that ends the process."""
         self._now_ns = now_ns
-        rest, ranges = self._sort_out(packets) if packets else packets, self._ranges
-        if ranges.repair is None and ranges.step is None:
-            return self._turn(now_ns, now_ms, calls, rest, synced)
-        sent = ranges.turn(now_ns)
-        output = self._turn(now_ns, now_ms, calls, rest, synced)
-        output.packets += sent
-        output.wake_at_ns = min(output.wake_at_ns, ranges.wake_at_ns)
+        if packets and any([packet.header[:1] == SHIPPING for _, packet in packets]):
+            packets = self._sort_out(packets)
+        running, ranges = self._running, self._ranges
+        repairs = ranges.repair is not None or ranges.step is not None
+        sent = ranges.turn(now_ns) if repairs else ()
+        if running is None or self._leaving is not None:
+            output = self._turn_without(now_ns, calls, synced)
+        else:
+            if calls:
+                self._calls.update(_tokens(calls))
+            try:
+                output = running.turn(now_ns, now_ms, calls, packets, synced)
+            except (Unreadable, Damaged, Diverged) as failure:
+                self._end_for(failure)
+                # The interrupted turn may not have seen these results, and a failed sync must end
+                # the process (invariant I9).
+                output = self._turn_without(now_ns, (), synced)
+            else:
+                if synced:
+                    self._note_syncs(synced)
+                self._ticket = output.sync or self._ticket
+                if output.done:
+                    self._calls.difference_update([done.token for done in output.done])
+                self._seen_view = self._seen_view or output.view is not None
+                if running.group.left_behind is not None:
+                    output = self._after_left_behind(output, *running.group.left_behind)
+        if repairs:
+            output.packets += sent
+            output.wake_at_ns = min(output.wake_at_ns, ranges.wake_at_ns)
         return output
 
-    def _turn(
-        self,
-        now_ns: int,
-        now_ms: int,
-        calls: Sequence[Call],
-        rest: Sequence[tuple[str, PeerPacket]],
-        synced: Sequence[tuple[SyncTicket, OSError | None]],
-    ) -> TurnOutput:
-        if self._running is None or self._leaving is not None:
-            return self._turn_without(now_ns, calls, synced)
-        if calls:
-            self._calls.update(_tokens(calls))
-        try:
-            output = self._running.turn(now_ns, now_ms, calls, rest, synced)
-        except (Unreadable, Damaged) as damage:
-            self._end_running(
-                State.REPAIRING,
-                str(damage),
-                lambda damage=damage: self._opener.repair(damage),  # type: ignore[misc]
-            )
-            # The interrupted turn may not have seen these results, and a failed sync must end the
-            # process (invariant I9).
-            return self._turn_without(now_ns, (), synced)
-        except Diverged as proven:
-            reason = f"{proven}; {TAKE_AWAY}"
+    def _end_for(self, failure: Unreadable | Damaged | Diverged) -> None:
+        """End the open group, which met this in its turn."""
+        if isinstance(failure, Diverged):
+            reason = f"{failure}; {TAKE_AWAY}"
             self._end_running(State.REFUSED, reason, lambda: Broken(State.REFUSED, reason, None))
-            return self._turn_without(now_ns, (), synced)
-        if synced:
-            self._note_syncs(synced)
-        self._ticket = output.sync or self._ticket
-        if output.done:
-            self._calls.difference_update([done.token for done in output.done])
-        self._seen_view = self._seen_view or output.view is not None
-        behind, entries = self._running.group.left_behind, self._running.store.log
-        if behind is None or behind[1] <= entries.end_index + 1:
+        else:
+            damage: Unreadable | Damaged = failure
+            self._end_running(State.REPAIRING, str(damage), lambda: self._opener.repair(damage))
+
+    def _after_left_behind(self, output: TurnOutput, leader: str, begin_index: int) -> TurnOutput:
+        """The leader's log begins with this entry: if this replica lacks entries before it, install
+        the rest from the leader."""
+        entries = self.running.store.log
+        if begin_index <= entries.end_index + 1:
             return output
-        leader, floor_pos = behind[0], entries.end_pos
+        floor_pos = entries.end_pos
         reason = (
-            f"the log of {leader} begins with entry {behind[1]}, this one ends with"
+            f"the log of {leader} begins with entry {begin_index}, this one ends with"
             f" {entries.end_index}"
         )
         self._end_running(
             State.INSTALLING, reason, lambda: self._opener.install(leader, floor_pos, reason)
         )
-        after = self._turn_without(now_ns, (), ())
+        after = self._turn_without(self._now_ns, (), ())
         return replace(
             after,
             done=output.done + after.done,
@@ -311,8 +312,6 @@ class ReplicaHost:
     ) -> Sequence[tuple[str, PeerPacket]]:
         """Pass shipping packets to the shipping handler and the rebuild, which each ignore those of
         the other; returns the rest."""
-        if not any([is_shipping(packet) for _, packet in packets]):
-            return packets
         self._ranges.offer([found for found in packets if is_shipping(found[1])])
         rest = []
         for sender, packet in packets:

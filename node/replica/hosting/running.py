@@ -347,7 +347,7 @@ class OpenReplica:
         """Tell the indexer which entries it may read beside this thread: applied and durable here.
         Those do not change any more."""
         machine, entries = self.machine, self.store.log
-        durable_index = entries.durable_index
+        durable_index = entries.durability.index
         self._readable_index = min(machine.applied_index, durable_index)
         if machine.applied_index <= durable_index:
             end_index, end_pos = machine.applied_index + 1, machine.applied_end_pos

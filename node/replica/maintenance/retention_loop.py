@@ -294,7 +294,7 @@ class Retainer:
             return Survey(
                 leads=hosted.group.leader.serving,
                 voters=voters,
-                needed=hosted.group.copies_needed(max(1, len(voters))),
+                needed=hosted.group.in_sync.copies_needed(max(1, len(voters))),
                 lacks_room=hosted.lacks_room(status),
                 retained=copy.copy(hosted.machine.retained),
                 files=hosted.files.files(),

@@ -3,6 +3,8 @@ serve again whenever they may."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ledgermq.raft.config import Members, Rule
@@ -74,7 +76,7 @@ class KeepsTheSilent(Core):
 class LowersAtOncePolicy(InSync):
     """Planted: the minimum is what can be heard."""
 
-    def may_commit(self, index: int, peers: Peers, made: Members) -> bool:
+    def may_commit(self, index: int, peers: Peers, members_at: Callable[[int], Members]) -> bool:
         return True
 
 

@@ -34,10 +34,11 @@ class File:
 
 
 class Mark:
-    """The synced mark's file."""
+    """The synced mark, and its file."""
 
     def __init__(self, value: SyncedMark, log: list[str]) -> None:
         self.value, self.unsynced, self.log, self.file = value, False, log, File("mark", log)
+        self.slots = self
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
 
@@ -109,7 +110,7 @@ class Log:
         self.mark = Mark(MARKS[mark], self.log)
         parts: Any = self, (self.data, self.index), self.mark, Writer(self.log), self.fence
         self.made = Durability(*parts, 5)
-        self.made.allowed = MARKS[allowed]
+        self.made._allow(MARKS[allowed])
 
     def sync_dir(self, path: str) -> None:
         self.log.append(f"sync directory {path}")
@@ -136,7 +137,7 @@ def test_every_sync_covers_what_there_is_to_sync() -> None:
         log = Log(mark=4 if lags else 5)
         made = log.made
         log.index.dirty[log.file("i")] = None
-        made._mark_due = due
+        made.mark_due = lags and due
         if dirty:
             made.dirty[log.file("a")] = made.dirty[log.file("b")] = None
         log.data.names_changed, log.index.files.names_changed = data_names, index_names
@@ -305,7 +306,7 @@ def test_a_durability_begins_with_the_mark_on_disk() -> None:
         None,
         False,
     )
-    fresh.allowed = MARKS[5]
+    fresh._allow(MARKS[5])
     assert fresh.mark_pending and not fresh.mark_due
 
 

@@ -29,7 +29,6 @@ STEPS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 12)),
     st.tuples(st.just("cut"), st.integers(0, 20)),
     st.tuples(st.just("commit"), st.integers(0, 20)),
-    st.tuples(st.just("push"), st.integers(0, 20)),
 )
 
 
@@ -71,12 +70,9 @@ def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_byt
             elif what == "commit":
                 committed = min(log.end_index, committed + count)
                 kept.end_turn(committed)
-            elif what == "push" and log.end_index >= 0:
-                kept.pushable(log.read(min(count, log.end_index), max_bytes))
             for index in range(log.end_index + 2):
-                for found in (kept.read(index, max_bytes), kept.to_push(index, max_bytes)):
-                    if found is not None:
-                        check(log, found, index, max_bytes)
+                if (found := kept.read(index, max_bytes)) is not None:
+                    check(log, found, index, max_bytes)
             assert (
                 sum(len(entries.data) for entries in kept._long) <= hot_tail.MOST_BYTES
                 or len(kept._long) == 1
@@ -115,28 +111,4 @@ def test_it_holds_what_is_new(tmp_path: Path) -> None:
     assert kept.read(firsts[0], 1) is None and kept.read(firsts[-1] + 4, 1) is not None
     kept.cut()
     assert not any(kept.read(first, 1 << 20) for first in [*short, *firsts])
-    log.close()
-
-
-def test_followers_share_the_ranges_of_a_turn(tmp_path: Path) -> None:
-    """What was appended or read for a push is at hand for every follower, whole or not at all,
-    until the turn ends or the log is cut."""
-    log, kept = new_log(tmp_path / "log"), HotTail()
-    (short,) = log.append_leader(1, make_batch(2, first=0), np.arange(2), 5, HOST)
-    kept.pushable(short)
-    assert (
-        kept.to_push(0, len(short.data)) is short
-        and kept.to_push(0, len(short.data) - 1) is None
-        and kept.to_push(1, 1 << 20) is None
-    )
-    one = log.read(1, 1)
-    kept.pushable(one)
-    assert kept.to_push(1, 1) is one, (
-        "an entry that is longer than a push may be travels all the same"
-    )
-    kept.cut()
-    assert kept.to_push(0, 1 << 20) is None and kept.to_push(1, 1 << 20) is None
-    kept.pushable(short)
-    kept.end_turn(-1)
-    assert kept.to_push(0, 1 << 20) is None
     log.close()

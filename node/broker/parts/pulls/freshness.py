@@ -32,18 +32,19 @@ class Freshness:
         """Called after each turn that heard from the leader or applied entries. `heard`: the last
         contact of the leader; None on a leader, and while the replica follows none. Invariant: a
         second call with the same arguments changes nothing."""
-        self._take_applied(applied_index, applied_term)
-        if heard is not None and self._is_newer(heard):
-            self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
-            self._take_applied(applied_index, applied_term)
-
-    def _take_applied(self, applied_index: int, applied_term: int) -> None:
         while (
             self._waiting
             and self._waiting[0][1] <= applied_index
             and self._waiting[0][2] <= applied_term
         ):
             self._known_ns = self._waiting.popleft()[0]
+        if heard is None or not self._is_newer(heard):
+            return
+        applied = heard.commit_index <= applied_index and heard.term <= applied_term
+        if applied and not self._waiting:
+            self._known_ns = heard.at_ns
+        else:
+            self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
 
     def _is_newer(self, heard: LeaderContact) -> bool:
         if self._waiting:

@@ -32,6 +32,7 @@ from ledgermq.node.broker.calls.read_calls import (
 )
 from ledgermq.node.broker.machine import Machine
 from ledgermq.node.broker.part import Takers
+from ledgermq.node.broker.parts.pulls.freshness import Freshness
 from ledgermq.node.broker.parts.pulls.pulls import Pulls
 from ledgermq.node.broker.ports import ReadBudget, Replicator
 
@@ -53,9 +54,16 @@ _Asked = Read | Assured
 class Reads:
     """The reads of one replica. Belongs to the group's turns."""
 
-    def __init__(self, replicator: Replicator, machine: Machine, budget: ReadBudget) -> None:
+    def __init__(
+        self,
+        replicator: Replicator,
+        machine: Machine,
+        budget: ReadBudget,
+        freshness: Freshness,
+    ) -> None:
         self._replicator = replicator
         self._machine = machine
+        self._freshness = freshness
         self.pulls = Pulls(machine, budget)
         """Pulls whose read index is applied; they still wait for messages."""
         self.fresh: list[_Asked] = []
@@ -77,7 +85,34 @@ class Reads:
         self.fresh.append(call)
         return []
 
-    ARRIVALS: ClassVar[Takers] = dict.fromkeys((Peek, ReadOffset, FindOffset, Confirm), take)
+    def take_pull(self, call: Pull, now_ns: int, *, serving: bool) -> list[Done]:
+        """As `take`; a follower answers a pull of old messages itself."""
+        if serving or not self._is_cold(call, now_ns):
+            return self.take(call, now_ns, serving=serving)
+        self.pulls.take(call)
+        return []
+
+    def _is_cold(self, call: Pull, now_ns: int) -> bool:
+        """Whether this follower can answer a pull as the leader would: its state is fresh enough
+        and the offset is far from the log's end."""
+        age_ns, machine, cold = self._freshness.age_ns(now_ns), self._machine, call.cold
+        if cold is None or age_ns is None or age_ns > cold.max_age_ns:
+            return False
+        if not 0 <= call.queue < machine.queues_of(call.topic):
+            return False
+        if (
+            not machine.begin(call.topic, call.queue)
+            <= call.offset
+            < machine.end(call.topic, call.queue)
+        ):
+            return False
+        positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
+        return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
+
+    ARRIVALS: ClassVar[Takers] = {
+        Pull: take_pull,
+        **dict.fromkeys((Peek, ReadOffset, FindOffset, Confirm), take),
+    }
 
     def ask(self, now_ns: int) -> bool:
         """Ask for the read index of the new calls. Returns whether there are any."""

@@ -63,7 +63,7 @@ class Sequencer:
         """Plan the queue offsets and the store time of a batch. Store times never decrease along
         the log."""
         store_ms = max(now_ms, self._store_ms)
-        if len(batch) <= FEW_ENTRIES:
+        if batch.count <= FEW_ENTRIES:
             offsets, after = self._assign_each(batch)
         else:
             offsets, after = self._assign_columns(batch)
@@ -93,7 +93,7 @@ class Sequencer:
         return np.array(offsets, np.int64), after
 
     def _assign_columns(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
-        n, queues = len(batch), batch.queues
+        n, queues = batch.count, batch.queues
         one_topic, most = len(batch.topics) == 1, int(queues.max())
         if one_topic and most == int(queues.min()):
             first = self.next_offset(batch.topics[0], most)
