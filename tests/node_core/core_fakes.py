@@ -11,7 +11,7 @@ import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Lease, Receive
 from ledgermq.node.broker.calls.operator_calls import Configure, Mark, Trim
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.tier_calls import TierFetch, TierFetched, TierMessage
 from ledgermq.node.broker.filters.filters import TagFilter
@@ -616,7 +616,3 @@ def draft(
 
 def handle(lease: Lease, group: str = "g", topic: str = "t") -> Handle:
     return Handle(group, topic, lease.queue, lease.queue_offset, lease.lease_number, lease.attempt)
-
-
-def of_token(done: Sequence[Done], token: int) -> list[Outcome]:
-    return [item.outcome for item in done if item.token == token]
