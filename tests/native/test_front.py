@@ -70,33 +70,12 @@ async def failure(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
 
 
 @in_loop
-async def test_unary_with_trailers() -> None:
-    async with running() as (driver, listener), plain(listener.port) as channel:
-        call = unary(channel)(b"hello", timeout=WITHIN_S)
-        assert await call == b"hello"
-        assert dict(await call.trailing_metadata()) == {"kept": "yes", "raw-bin": b"\0\xff"}
-        assert await call.code() == Code.OK
-        await driver.until_stats(buffered_bytes=0, unsent_bytes=0)
-
-
-@in_loop
 async def test_unknown_method_is_unimplemented_without_an_event() -> None:
     async with running() as (driver, listener), plain(listener.port) as channel:
         error = await failure(unary(channel, "Missing")(b"", timeout=WITHIN_S))
         assert (error.code(), error.details()) == (Code.UNIMPLEMENTED, "Method not found!")
         assert driver.events == []
         assert driver.front.stats()["calls_unknown"] == 1
-
-
-@in_loop
-async def test_failure_with_text_and_trailers() -> None:
-    async with running() as (_, listener), plain(listener.port) as channel:
-        error = await failure(unary(channel, "Abort")(b"", timeout=WITHIN_S))
-        assert (error.code(), error.details()) == (
-            Code.FAILED_PRECONDITION,
-            "nicht möglich: 100%\n",
-        )
-        assert dict(error.trailing_metadata()) == {"why": "test"}
 
 
 @in_loop
@@ -288,25 +267,6 @@ async def test_a_slow_reader_of_a_stream_stops_its_writer() -> None:
         assert await flood.read() == grpc.aio.EOF
         assert set(rest) == {PIECE}
         assert driver.front.stats()["buffered_bytes"] == 0
-
-
-@in_loop
-async def test_ten_megabytes_both_ways() -> None:
-    async with (
-        running() as (driver, listener),
-        plain(listener.port, max_send_message_length=-1) as channel,
-    ):
-        big = os.urandom(10 << 20)
-        assert await unary(channel)(big, timeout=WITHIN_S) == big
-        assert driver.front.stats()["buffered_bytes"] == 0
-
-
-@in_loop
-async def test_five_hundred_at_once() -> None:
-    async with running() as (driver, listener), plain(listener.port) as channel:
-        calls = [unary(channel)(b"%d" % number, timeout=WITHIN_S) for number in range(500)]
-        assert await asyncio.gather(*calls) == [b"%d" % number for number in range(500)]
-        assert driver.front.stats()["calls_total"] == 500
 
 
 @in_loop
@@ -1101,17 +1061,6 @@ async def test_a_silent_connection_is_pinged_and_closed() -> None:
             while driver.front.stats()["received_bytes"] < before + 5 * 17:
                 await asyncio.sleep(0.001)
         assert driver.front.stats()["connections"] == 1
-
-
-@in_loop
-async def test_pings_of_clients_are_answered() -> None:
-    async with running() as (_, listener):
-        raw = await Raw.open(listener.port)
-        raw.write(frame(by_hand.PING, 0, 0, b"12345678"))
-        while (found := await raw.until(by_hand.PING))[1] != by_hand.ACK:
-            pass
-        assert found[3] == b"12345678"
-        raw.close()
 
 
 @in_loop
