@@ -22,6 +22,7 @@ from ledgermq.node.process import local
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.host_port import joined
 
 T = TypeVar("T")
@@ -159,6 +160,42 @@ def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
     )
     answer = admin(cluster, next(iter(cluster.nodes)), "CreateGroup", request)
     assert answer.status.code == 20000, answer.status.message
+
+
+def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: float = 20) -> int:
+    """Send one message through a node. Returns the status code, or -1 if no answer came in time."""
+    message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
+    message.system_properties.message_id = name
+    message.system_properties.message_type = pb.NORMAL
+    with grpc.insecure_channel(
+        target(cluster, node), options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
+        call = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            request_serializer=pb.SendMessageRequest.SerializeToString,
+            response_deserializer=pb.SendMessageResponse.FromString,
+        )
+        try:
+            response = call(
+                pb.SendMessageRequest(messages=[message]),
+                metadata=(("x-mq-client-id", "test"),),
+                timeout=timeout_s,
+            )
+        except grpc.RpcError:
+            return -1
+    return int(response.status.code)
+
+
+def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
+    """What a node's replica has committed of a topic."""
+    answer = admin(
+        cluster,
+        node,
+        "Peek",
+        admin_pb2.PeekRequest(topic=admin_pb2.Name(name=topic), earliest=True, max=1000),
+    )
+    assert answer.status.code == 20000, answer.status.message
+    return {message.body.decode() for message in answer.messages}
 
 
 def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:
