@@ -8,6 +8,7 @@ behind.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import grpc
 
 from examples.flights.cluster import free_base_port
 from ledgermq.node.process import local
-from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.process.local import LOG_FILE, LocalCluster
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto import messaging_pb2 as pb
@@ -196,6 +197,13 @@ def bodies(cluster: LocalCluster, node: str, topic: str) -> set[str]:
     )
     assert answer.status.code == 20000, answer.status.message
     return {message.body.decode() for message in answer.messages}
+
+
+def wipe(cluster: LocalCluster, node: str) -> None:
+    """Remove all files of a stopped node except its log lines, which tests still read."""
+    for path in cluster.data(node).iterdir():
+        if path.name != LOG_FILE:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:

@@ -23,7 +23,7 @@ from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.storage.files.real_disk import RealDisk
 from ledgermq.storage.state import identity
 from tests import cluster as real
-from tests.cluster import bodies, send
+from tests.cluster import bodies, send, wipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -306,12 +306,6 @@ def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(
             lambda: real.status(cluster, leader).health == "ok", 30, "the node to be back"
         )
         real.wait_for(lambda: bodies(cluster, victim, "t") == {"one", "two"}, 60, "both messages")
-
-
-def wipe(cluster: LocalCluster, node: str) -> None:
-    """Remove everything of a node that does not run."""
-    for path in sorted(cluster.data(node).rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def reasons(cluster: LocalCluster, node: str) -> list[str]:
