@@ -200,11 +200,8 @@ def test_statement_074_a_backlog_comes_completely_across_restarts(bench: Bench) 
             leases = bench.receive(n=20)
             assert bench.ack(*leases) == (True,) * 20
             seen |= set(bodies(bench, leases))
-        other = Bench(bench.log, node=f"n{term}")
-        other.now_ns, other.tokens = bench.now_ns + SECOND, bench.tokens
-        other.replicator.commit_index = bench.replicator.commit_index
-        other.lead(term)
-        bench = other
+        bench.now_ns += SECOND
+        bench = bench.successor(term)
     while leases := bench.receive():
         bench.ack(*leases)
         seen |= set(bodies(bench, leases))
@@ -216,10 +213,8 @@ def test_failover_handles_survive_and_get_the_full_time_again(bench: Bench) -> N
     began to serve."""
     bench.send("a", "b", "c")
     one, two, three = bench.receive(invisible_ms=10_000)
-    other = Bench(bench.log, node="n2")
-    other.now_ns = bench.now_ns + 9 * SECOND
-    other.replicator.commit_index = bench.replicator.commit_index
-    other.lead(2)
+    bench.now_ns += 9 * SECOND
+    other = bench.successor()
     assert other.ack(one) == (True,)
     other.pass_time(10 * SECOND - 1)
     assert other.ack(two) == (True,)
@@ -234,10 +229,8 @@ def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
     dead."""
     bench.send("a")
     bench.receive(invisible_ms=None)
-    other = Bench(bench.log, node="n2")
-    other.now_ns = bench.now_ns + 60 * MINUTE
-    other.replicator.commit_index = bench.replicator.commit_index
-    other.lead(2)
+    bench.now_ns += 60 * MINUTE
+    other = bench.successor()
     other.pass_time(65 * SECOND - 1)
     assert other.receive(client="other") == ()
     other.pass_time(1)

@@ -3,11 +3,12 @@ of the leader."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import (
-    Configure,
     LettersSettled,
     Reset,
     SettleLetters,
@@ -18,20 +19,11 @@ from ledgermq.node.broker.parts.dead_letters import dead_letters
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.entries.properties import Fields, encode, parse
 from ledgermq.proto.names import member_group
-from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind
-from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, SECOND, Bench, handle
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
+from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench, handle, leading
 
 DLQ = "%DLQ%g"
-
-
-def make(max_attempts: int = 2, *, fifo: bool = False, queues: int = 1) -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure("t", queues=queues)
-    bench.ask(
-        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=fifo),))
-    )
-    return bench
+make = partial(leading, max_attempts=2)
 
 
 def letters(b: Bench) -> list[str]:
@@ -150,16 +142,8 @@ def test_a_failover_makes_no_second_copy_and_loses_none(tail: str) -> None:
     b.replicator.commit_at_once = False
     b.turn(b.poll())
     assert b.log.end_index > commit, "the dead letter is in the log"
-    b.replicator.follow(b.replicator.term + 1, None)
-    b.turn()
-    if tail == "lost":
-        b.log.cut(commit)
-    new = Bench(b.log, node="n2")
-    new.now_ns, new.tokens = b.now_ns + 100 * SECOND, b.tokens
-    new.replicator.commit_index = commit
-    new.turn()
-    assert new.machine.export(LOG_ID) == b.machine.export(LOG_ID), "I8"
-    new.lead(b.replicator.term + 1)
+    b.now_ns += 100 * SECOND
+    new = b.successor(end=commit if tail == "lost" else None)
     new.pass_time(100 * SECOND)
     assert not new.receive() and not new.receive()
     assert letters(new) == ["a"]

@@ -3,6 +3,8 @@ replicator in memory."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
@@ -10,9 +12,12 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.parts.delivery import fifo
 from ledgermq.proto.entries.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
-from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
+from tests.node_core.core_fakes import SECOND, Bench, leading
 
 KEY = ("g", "t", 0)
+
+
+make = partial(leading, fifo=True)
 
 
 @pytest.fixture
@@ -20,33 +25,8 @@ def b() -> Bench:
     return make()
 
 
-def make(queues: int = 1, max_attempts: int = 17) -> Bench:
-    bench = Bench()
-    bench.lead(1)
-    bench.configure("t", queues=queues)
-    bench.ask(
-        Configure(next(bench.tokens), groups=(GroupConfig("", "g", max_attempts, fifo=True),))
-    )
-    return bench
-
-
 def said(leases: tuple[Lease, ...]) -> str:
     return " ".join(decode_record(lease.record).body.decode() for lease in leases)
-
-
-def failover(old: Bench, *, snapshot: bool) -> Bench:
-    """Another node leads with the same log, from its snapshot or from the first entry."""
-    new = Bench(old.log, node="n2")
-    if snapshot:
-        exported = old.machine.export(LOG_ID)
-        new.queues.rows = {key: list(rows) for key, rows in old.queues.rows.items()}
-        new.machine.restore(exported)
-    new.now_ns, new.tokens, new.done = old.now_ns, old.tokens, old.done
-    new.replicator.commit_index = old.replicator.commit_index
-    new.turn()
-    assert new.machine.export(LOG_ID) == old.machine.export(LOG_ID), "I8"
-    new.lead(old.replicator.term + 1)
-    return new
 
 
 def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
@@ -235,7 +215,7 @@ def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
     b.send_of("b", "b1")
     b.receive(n=1, attempt_id="x", invisible_ms=60_000)
     (other,) = b.receive(n=1)
-    new = failover(b, snapshot=snapshot)
+    new = b.successor(snapshot=snapshot)
     assert said(new.receive()) == ""
     assert said(new.receive(attempt_id="x", n=1)) == "a1"
     assert new.ack(other) == (True,)

@@ -91,17 +91,6 @@ def last_transaction_record(b: Bench) -> control.TransactionRecord:
     return found
 
 
-def successor(b: Bench) -> Bench:
-    """Another replica with the same log leads the next term."""
-    b.replicator.follow(b.replicator.term + 1, None)
-    b.turn()
-    new = Bench(b.log, b.settings, node="n2")
-    new.now_ns, new.tokens, new.done = b.now_ns, b.tokens, b.done
-    new.replicator.commit_index = b.replicator.commit_index
-    new.lead(b.replicator.term)
-    return new
-
-
 # The main road
 
 
@@ -264,7 +253,7 @@ def test_a_new_leader_counts_time_anew_and_checks_on() -> None:
     b.now_ns += 6 * SECOND
     due(b)
     count(b, offset)
-    new = successor(b)
+    new = b.successor()
     assert due(new) == ()
     new.now_ns += 30 * SECOND
     assert due(new) == ((offset, "t"),)
