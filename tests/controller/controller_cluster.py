@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 from ledgermq.node.controller.controller import Controller, ControllerConfig
 from ledgermq.node.controller.quorum import Timing
@@ -118,3 +119,31 @@ class Cluster:
         nodes = {name: {"peer": address} for name, address in self.addresses.items()}
         groups = {"g1": list(self.addresses), "g2": list(self.addresses)}
         await next(iter(self.running.values())).announce(nodes, groups, timeout=20)
+
+
+def with_cluster(
+    root: Path,
+    body: Callable[[Cluster], Coroutine[Any, Any, None]],
+    nodes: int = 3,
+    *,
+    workers: int = 1,
+    described: bool = True,
+    **settings: Any,
+) -> None:
+    """Run `body` on a started cluster, in which every node has this many workers."""
+
+    async def run() -> None:
+        cluster = Cluster(root, nodes, **settings)
+        for node in cluster.first:
+            for number in range(2, workers + 1):
+                cluster.add_node(f"{node}.{number}")
+        try:
+            await cluster.start()
+            await cluster.leader()
+            if described:
+                await cluster.describe()
+            await body(cluster)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())

@@ -3,10 +3,7 @@ command, and does not count for the quorum."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,21 +11,7 @@ from ledgermq.node.controller.beginning_anew import begin_alone, votes_of
 from ledgermq.node.controller.controller import Controller
 from ledgermq.proto.status import LedgerError
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import Cluster
-
-
-def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        cluster = Cluster(root, 3)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
+from tests.controller.controller_cluster import Cluster, with_cluster
 
 
 async def listener(cluster: Cluster, name: str) -> Controller:
@@ -67,7 +50,7 @@ def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, na
         await again.barrier(timeout=20)
         assert ("", "under-another-leader") in again.state.topics
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
@@ -83,7 +66,7 @@ def test_a_listener_counts_for_nothing(tmp_path: Path) -> None:
             controller.health.leader not in ("n4", "n5") for controller in cluster.running.values()
         )
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
@@ -98,7 +81,7 @@ def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
         await cluster.stop(["n1"])
         await fourth.create_topic("", "with-its-vote", timeout=20)
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
@@ -129,4 +112,4 @@ def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> 
             "n1"
         ].state.topics
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,28 +26,7 @@ from ledgermq.proto.types import Permission, TopicKind
 from ledgermq.storage.files.errors import Damaged
 from ledgermq.storage.files.ports import DiskFile
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import FAST, Cluster
-
-
-def with_cluster(
-    root: Path,
-    body: Callable[[Cluster], Coroutine[Any, Any, None]],
-    nodes: int = 3,
-    **settings: Any,
-) -> None:
-    """Run `body` on a started and described cluster."""
-
-    async def run() -> None:
-        cluster = Cluster(root, nodes, **settings)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+from tests.controller.controller_cluster import FAST, Cluster, with_cluster
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -6,10 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,29 +20,10 @@ from ledgermq.node.controller.quorum import Place, Quorum
 from ledgermq.node.controller.state import State, export
 from ledgermq.proto.status import Conflict, LedgerError
 from ledgermq.storage.files.real_disk import RealDisk
-from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports
+from tests.controller.controller_cluster import FAST, SECRET, Cluster, free_ports, with_cluster
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 groups_of = st.sets(st.sampled_from(NAMES), min_size=1)
-
-
-def run(
-    root: Path,
-    body: Callable[[Cluster], Coroutine[Any, Any, None]],
-    nodes: int = 3,
-    **settings: Any,
-) -> None:
-    async def main() -> None:
-        cluster = Cluster(root, nodes, **settings)
-        try:
-            await cluster.start()
-            await cluster.leader()
-            await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
 
 
 async def changed(
@@ -137,7 +116,7 @@ def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
                 and ("", "after") in controller.state.topics
             )
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) -> None:
@@ -152,7 +131,7 @@ def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) ->
         assert (health.leader, health.term, health.voters) == (None, 0, ())
         assert cluster.running["n1"].health.voters == ("n1", "n2", "n3")
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
@@ -186,7 +165,7 @@ def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
         await cluster.leader()
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n4", "n5")}
 
-    run(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
+    with_cluster(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
 
 
 def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(
@@ -209,7 +188,7 @@ def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_h
         await others[0].create_topic("", "still", timeout=20)
         assert max(c.health.term for c in others) == term, "no election on its account"
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -225,7 +204,7 @@ def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -
             await changed(cluster, "n2", present=False, by="n1")
         assert await changed(cluster, "n3", present=False) == ("n1", "n2")
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
@@ -248,7 +227,7 @@ def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path
         await cluster.running[leader].barrier(timeout=20)
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n3")}
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def _append(directory: Path, command: bytes) -> None:
@@ -274,7 +253,7 @@ def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
         await cluster.running["n3"].create_topic("", "moved", timeout=20)
         assert cluster.running["n3"].health.voters == ("n1", "n2", "n3")
 
-    run(tmp_path, body)
+    with_cluster(tmp_path, body)
 
 
 def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
@@ -288,7 +267,7 @@ def test_a_quorum_of_one_grows_and_shrinks_again(tmp_path: Path) -> None:
         with pytest.raises(LedgerError):
             await cluster.running["n1"].set_voter("n1", present=False, timeout=2)
 
-    run(tmp_path, body, nodes=1)
+    with_cluster(tmp_path, body, nodes=1)
 
 
 def test_after_a_crash_at_any_point_the_voters_are_those_of_the_journal_that_is_left(
