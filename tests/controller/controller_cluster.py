@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,29 +122,20 @@ class Cluster:
         await next(iter(self.running.values())).announce(nodes, groups, timeout=20)
 
 
-def with_cluster(
-    root: Path,
-    body: Callable[[Cluster], Coroutine[Any, Any, None]],
-    nodes: int = 3,
-    *,
-    workers: int = 1,
-    described: bool = True,
-    **settings: Any,
-) -> None:
-    """Run `body` on a started cluster, in which every node has this many workers."""
-
-    async def run() -> None:
-        cluster = Cluster(root, nodes, **settings)
-        for node in cluster.first:
-            for number in range(2, workers + 1):
-                cluster.add_node(f"{node}.{number}")
-        try:
-            await cluster.start()
-            await cluster.leader()
-            if described:
-                await cluster.describe()
-            await body(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running_cluster(
+    root: Path, nodes: int = 3, *, workers: int = 1, described: bool = True, **settings: Any
+) -> AsyncIterator[Cluster]:
+    """A started cluster, in which every node has this many workers."""
+    cluster = Cluster(root, nodes, **settings)
+    for node in cluster.first:
+        for number in range(2, workers + 1):
+            cluster.add_node(f"{node}.{number}")
+    try:
+        await cluster.start()
+        await cluster.leader()
+        if described:
+            await cluster.describe()
+        yield cluster
+    finally:
+        await cluster.stop()

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.controller.controller_cluster import Cluster, with_cluster
+from tests.controller.controller_cluster import running_cluster
 
 
-def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 3, workers=3, described=False) as cluster:
         await cluster.describe()
         for name, controller in cluster.running.items():
             await cluster.until(lambda c=controller: bool(c.state.broker_groups))  # type: ignore[misc]
@@ -18,13 +18,11 @@ def test_followers_are_told_everything_and_vote_for_nobody(tmp_path: Path) -> No
         await cluster.running["n3.3"].barrier(20)
         assert ("", "orders") in cluster.running["n3.3"].state.topics
 
-    with_cluster(tmp_path, body, 3, workers=3, described=False)
 
-
-def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(
+async def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_not(
     tmp_path: Path,
 ) -> None:
-    async def body(cluster: Cluster) -> None:
+    async with running_cluster(tmp_path, 3, workers=2, described=False) as cluster:
         await cluster.stop(["n3", "n3.2"])
         await cluster.describe()
         await cluster.stop(["n2"])
@@ -34,11 +32,11 @@ def test_a_majority_of_first_workers_is_enough_and_any_number_of_followers_is_no
         await cluster.until(lambda: cluster.running["n1.2"].health.ready)
         await cluster.running["n2.2"].create_topic("", "orders", timeout=20)
 
-    with_cluster(tmp_path, body, 3, workers=2, described=False)
 
-
-def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, 1, workers=2, described=False) as cluster:
         await cluster.describe()
         await cluster.stop(["n1.2"])
         for number in range(20):
@@ -51,11 +49,9 @@ def test_a_follower_comes_again_with_its_journal_or_without_and_catches_up(tmp_p
         await cluster.running["n1"].barrier(20)
         assert ("", "last") in cluster.running["n1"].state.topics
 
-    with_cluster(tmp_path, body, 1, workers=2, described=False)
 
-
-def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path) -> None:
-    async def body(cluster: Cluster) -> None:
+async def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, 1, workers=1, described=False) as cluster:
         await cluster.describe()
         quorum = cluster.running["n1"]._quorum
         assert quorum is not None
@@ -67,5 +63,3 @@ def test_a_follower_meets_a_quorum_that_has_compacted_its_journal(tmp_path: Path
         await cluster.start(["n1.2"])
         await cluster.until(lambda: ("", "after") in cluster.running["n1.2"].state.topics)
         assert cluster.running["n1.2"].health.voters == ("n1",)
-
-    with_cluster(tmp_path, body, 1, workers=1, described=False)
